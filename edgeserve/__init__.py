@@ -1,0 +1,26 @@
+"""EdgeServe: many models on one device, every deadline kept or refused early.
+
+The public names are imported on first use, so that ``import edgeserve`` costs nothing and needs no engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgeserve.client import AsyncClient, Client
+    from edgeserve.config import Config, load_config
+    from edgeserve.runtime import Runtime
+
+__version__ = "0.1.0"
+__all__ = ["AsyncClient", "Client", "Config", "Runtime", "__version__", "load_config"]
+
+_HOMES = {"Runtime": "edgeserve.runtime", "Client": "edgeserve.client", "AsyncClient": "edgeserve.client",
+          "Config": "edgeserve.config", "load_config": "edgeserve.config"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edgeserve' has no attribute {name!r}")
+    import importlib
+    return getattr(importlib.import_module(_HOMES[name]), name)

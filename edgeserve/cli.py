@@ -1,0 +1,51 @@
+"""The ``edgeserve`` command: one verb per module of ``edgeserve.tools`` (and ``server`` for ``serve``).
+
+Each verb's module has ``add_arguments(parser)`` and ``main(args) -> exit status``; it is imported only when its verb
+is named, so that ``edgeserve --help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import Sequence
+
+from edgeserve import __version__
+from edgeserve.errors import EdgeServeError
+
+VERBS = {
+    "serve": ("edgeserve.server", "serve the apps of a configuration file on the bus"),
+    "infer": ("edgeserve.tools.infer", "send one request from the shell"),
+    "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
+    "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
+    "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
+    "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the ``edgeserve`` command. Returns the exit status: 0 done, 1 fell short, 2 wrong usage."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="edgeserve", description="Many models on one device, under deadlines.")
+    parser.add_argument("--version", action="version", version=f"edgeserve {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    chosen = next((word for word in arguments if not word.startswith("-")), "")
+    for verb, (home, what) in VERBS.items():
+        verb_parser = verbs.add_parser(verb, help=what, description=what[0].upper() + what[1:] + ".")
+        if verb == chosen:
+            module = importlib.import_module(home)
+            module.add_arguments(verb_parser)
+            verb_parser.set_defaults(main=module.main)
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.main(args))
+    except EdgeServeError as error:
+        print(f"edgeserve: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

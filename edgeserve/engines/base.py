@@ -1,0 +1,93 @@
+"""The contract of an engine: code that can run one model on one device.
+
+An engine knows nothing of requests, deadlines or queues. The lane that calls it owns the thread; an engine whose
+model may run on several lanes of a device must allow ``run`` from several threads at once.
+``edgeserve.testing.EngineConformance`` holds every engine to this page.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+Values = Dict[str, Any]
+"""Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
+
+
+class LaneInfo(NamedTuple):
+    """Where an engine will run: the lane's device kind (``cpu``, ``cuda``), device index and number of threads."""
+
+    device_kind: str = "cpu"
+    device_index: int = 0
+    threads: int = 1
+
+
+class Batch(NamedTuple):
+    """What ``run`` gets. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size to pad to.
+
+    ``states[i]`` is what job i's last result left behind (``None`` at the start of a stream or sequence).
+    ``steps_max`` bounds the steps of an iterative model in this call.
+    """
+
+    items: Sequence[Values]
+    size: int
+    states: Sequence[Any] = ()
+    steps_max: Optional[int] = None
+
+
+class Result:
+    """What ``run`` returns for one item.
+
+    ``outputs`` the named values; ``parts`` (fan-out nodes only) a list of named values, one per part, ``outputs`` then
+    holds what all parts share; ``route`` the successor taken; ``facts`` numbers for the scheduler; ``state`` kept for
+    the next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
+    """
+
+    __slots__ = ("outputs", "parts", "route", "facts", "state", "state_bytes", "done")
+
+    def __init__(self, outputs: Values, parts: List[Values] | None = None, route: str | None = None,
+                 facts: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
+                 done: bool = True) -> None:
+        self.outputs = outputs
+        self.parts = parts
+        self.route = route
+        self.facts = facts
+        self.state = state
+        self.state_bytes = state_bytes
+        self.done = done
+
+
+class Footprint(NamedTuple):
+    """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch."""
+
+    weights_bytes: int
+    work_bytes: int = 0
+
+
+class Engine:
+    """One model on one device. Subclasses implement the four verbs; the base holds no logic.
+
+    Life: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are idempotent.
+    Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend; anything else
+    that ``run`` raises is caught by the lane and fails that batch only.
+    """
+
+    def load(self) -> Footprint:
+        """Make the model ready to run and say what it occupies, in bytes."""
+        raise NotImplementedError
+
+    def unload(self) -> None:
+        """Give the memory back."""
+        raise NotImplementedError
+
+    def example(self) -> Values:
+        """One item that the model accepts, for warm-up and profiling; ``EngineError`` when it cannot be known
+        (say which configuration key gives it)."""
+        raise NotImplementedError
+
+    def run(self, batch: Batch) -> List[Result]:
+        """One result per item, in order. Pads to ``batch.size`` where the model needs it and cuts the padding off."""
+        raise NotImplementedError
+
+
+EngineFactory = Callable[["Any", LaneInfo], Engine]
+"""``make(model_config, lane_info)``: how an engine kind is registered (``engines/__init__.py``)."""

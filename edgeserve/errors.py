@@ -1,0 +1,137 @@
+"""Every error that a user of EdgeServe can meet, each with a stable ``code`` that also travels over the bus.
+
+An error's text says what was wrong, the value, what was expected and where to mend it. Bugs inside a policy or the
+scheduler (:class:`PolicyError`) stop the program; everything else is answered to whoever asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Iterable
+
+
+class EdgeServeError(Exception):
+    """Base of all. ``code`` is stable across versions and is what the bus carries."""
+
+    code = "error"
+
+
+class ConfigError(EdgeServeError):
+    """The configuration is wrong; the text names the file, the key, the value and what was expected."""
+
+    code = "config"
+
+
+class ProfileError(EdgeServeError):
+    """A profile is missing, malformed or lacks a batch size."""
+
+    code = "profile"
+
+
+class PolicyError(EdgeServeError):
+    """A policy made an illegal move: a bug, never a user's mistake. Nothing was changed."""
+
+    code = "policy"
+
+
+class EngineError(EdgeServeError):
+    """An engine could not load or run a model."""
+
+    code = "engine"
+
+
+# --- what a client can be told -------------------------------------------------------------------------------------
+
+
+class RequestError(EdgeServeError):
+    """A request was not accepted, or ended without an answer."""
+
+    code = "request"
+
+
+class Malformed(RequestError):
+    """The message is not of the protocol's form (frames, header, tensor table)."""
+
+    code = "malformed"
+
+
+class WrongVersion(RequestError):
+    """The message speaks a protocol version that this server does not."""
+
+    code = "wrong_version"
+
+
+class TooLarge(RequestError):
+    """A message, tensor or count is over its configured bound."""
+
+    code = "too_large"
+
+
+class BadInput(RequestError):
+    """An input is missing, unknown, or has the wrong dtype or shape."""
+
+    code = "bad_input"
+
+
+class UnknownApp(RequestError):
+    """No app of that name is served."""
+
+    code = "unknown_app"
+
+
+class DeadlineExpired(RequestError):
+    """The deadline had passed before the request was received."""
+
+    code = "deadline_expired"
+
+
+class Rejected(RequestError):
+    """Refused at arrival; ``reason`` says why (cannot make the deadline, queue full, draining, over share)."""
+
+    code = "rejected"
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Dropped(RequestError):
+    """Given up after it was accepted; ``reason`` says why (expired, predicted miss, superseded, memory)."""
+
+    code = "dropped"
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Cancelled(RequestError):
+    """Cancelled by its client, or because the client vanished."""
+
+    code = "cancelled"
+
+
+class Failed(RequestError):
+    """The engine raised, the lane was lost, or the result could not be sent."""
+
+    code = "failed"
+
+
+class ServerGone(RequestError):
+    """No server answers at that endpoint, or it went away with requests in flight."""
+
+    code = "server_gone"
+
+
+REQUEST_ERRORS = {kind.code: kind for kind in (
+    RequestError, Malformed, WrongVersion, TooLarge, BadInput, UnknownApp, DeadlineExpired, Rejected, Dropped,
+    Cancelled, Failed, ServerGone)}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` when something known is close to ``name``, else the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f" (known: {', '.join(names)})" if names else ""
