@@ -1,0 +1,47 @@
+"""The answer to one request: what :meth:`Runtime.infer` and the clients return when a request completed.
+
+A plain value object; it knows no socket and no scheduler. A request that did not complete raises one of the errors
+of :mod:`edgeserve.errors` instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, Mapping
+
+SPENT_KEYS = ("queue", "load", "batch", "execute")
+"""Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
+work on the lane, running."""
+
+
+class Answer(Mapping[str, Any]):
+    """Named outputs of one completed request, and how it went. ``answer["y"]`` is ``answer.outputs["y"]``.
+
+    ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
+    answer is partial, then it says why; ``spent_ms`` has the keys of :data:`SPENT_KEYS`; ``total_ms`` runs from the
+    request's arrival to its end.
+    """
+
+    __slots__ = ("outputs", "outcome", "late", "reason", "spent_ms", "total_ms")
+
+    def __init__(self, outputs: Dict[str, Any], outcome: str = "completed", late: bool = False,
+                 spent_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "") -> None:
+        self.outputs = outputs
+        self.outcome = outcome
+        self.late = late
+        self.reason = reason
+        self.spent_ms: Dict[str, float] = dict(spent_ms) if spent_ms is not None else dict.fromkeys(SPENT_KEYS, 0.0)
+        self.total_ms = total_ms
+
+    def __getitem__(self, name: str) -> Any:
+        return self.outputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __repr__(self) -> str:
+        spent = ", ".join(f"{key} {value:.2f}" for key, value in self.spent_ms.items())
+        late = ", late" if self.late else ""
+        return f"Answer({sorted(self.outputs)}, {self.outcome}{late}, {self.total_ms:.2f} ms: {spent})"
