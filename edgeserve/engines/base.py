@@ -7,18 +7,20 @@ model may run on several lanes of a device must allow ``run`` from several threa
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
 
 
 class LaneInfo(NamedTuple):
-    """Where an engine will run: the lane's device kind (``cpu``, ``cuda``), device index and number of threads."""
+    """Where an engine will run: the lane's device kind (``cpu``, ``cuda``), device index, number of threads, and the
+    cores that they are pinned to (``()`` = any). An engine that makes threads of its own pins those."""
 
     device_kind: str = "cpu"
     device_index: int = 0
     threads: int = 1
+    cores: Tuple[int, ...] = ()
 
 
 class Batch(NamedTuple):
@@ -66,7 +68,8 @@ class Footprint(NamedTuple):
 class Engine:
     """One model on one device. Subclasses implement the four verbs; the base holds no logic.
 
-    Life: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are idempotent.
+    Life: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
+    idempotent.
     Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend; anything else
     that ``run`` raises is caught by the lane and fails that batch only.
     """
@@ -87,7 +90,3 @@ class Engine:
     def run(self, batch: Batch) -> List[Result]:
         """One result per item, in order. Pads to ``batch.size`` where the model needs it and cuts the padding off."""
         raise NotImplementedError
-
-
-EngineFactory = Callable[["Any", LaneInfo], Engine]
-"""``make(model_config, lane_info)``: how an engine kind is registered (``engines/__init__.py``)."""

@@ -1,0 +1,118 @@
+"""Collation: values of several items to one array and back. Pure functions on arrays; no engine, no configuration.
+
+An input is described by a :class:`Slot`. Items are checked (:func:`fit`), brought to one shape (:func:`common_shape`),
+stacked with zero rows up to the batch size (:func:`stack`) and, where a model wants to know what is padding, described
+by a mask (:func:`mask`). Sequence outputs are cut to each item's own length (:func:`crop`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.errors import EngineError
+
+Shape = Tuple[int, ...]
+
+
+class Slot(NamedTuple):
+    """One batched input of a model. ``dims`` are per item (no batch axis), ``None`` = any length.
+
+    ``pad`` is the value that fills up shorter items (``None``: all items of a batch must have one shape). ``multiple``
+    rounds the common shape up per axis, so that few distinct shapes occur. ``where`` names the model in messages.
+    """
+
+    name: str
+    dtype: Any
+    dims: Tuple[Optional[int], ...]
+    pad: Optional[float] = None
+    multiple: Shape = ()
+    where: str = "model"
+
+
+def fit(slot: Slot, value: Any) -> np.ndarray:
+    """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
+    done; every other difference is an :class:`EngineError`: a silent cast hides a missing normalisation."""
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.dtype != slot.dtype:
+        array = _widened(slot, array)
+    if array.ndim != len(slot.dims):
+        raise EngineError(f"{slot.where}: input {slot.name!r} has shape {array.shape}; expected {len(slot.dims)} axes "
+                          f"per item, {dims_text(slot.dims)} (without the batch axis)")
+    for have, want in zip(array.shape, slot.dims):
+        if want is not None and (have > want or (have < want and slot.pad is None)):
+            raise EngineError(f"{slot.where}: input {slot.name!r} has shape {array.shape}; "
+                              f"expected {dims_text(slot.dims)} per item (without the batch axis)")
+    return array
+
+
+def _widened(slot: Slot, array: np.ndarray) -> np.ndarray:
+    want = np.dtype(slot.dtype)
+    if want.kind == "O" and array.dtype.kind in "USO":
+        return array.astype(object)
+    same_kind = array.dtype.kind == want.kind or (array.dtype.kind in "iu" and want.kind in "iu")
+    if same_kind and np.can_cast(array.dtype, want, "safe"):
+        return array.astype(want)
+    raise EngineError(f"{slot.where}: input {slot.name!r} is {array.dtype}; expected {want}. "
+                      f"Convert it before it is sent (for example x.astype('{want}')): nothing is cast silently")
+
+
+def dims_text(dims: Sequence[Optional[int]]) -> str:
+    """``[3, any, any]``"""
+    return "[" + ", ".join("any" if dim is None else str(dim) for dim in dims) + "]"
+
+
+def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
+    """The one shape that all items get. Without ``pad`` different shapes are an :class:`EngineError`."""
+    if slot.pad is None:
+        for shape in shapes:
+            if shape != shapes[0]:
+                raise EngineError(f"{slot.where}: input {slot.name!r} has items of different shapes in one batch, "
+                                  f"{shapes[0]} and {shape}; allow padding with pad = {{{slot.name} = 0.0}} "
+                                  "or use batch = [1]")
+        return shapes[0]
+    longest = [max(lengths) for lengths in zip(*shapes)] if slot.dims else []
+    multiples = slot.multiple or (1,) * len(longest)
+    # A fixed axis is padded up to what the model wants; the others to the longest item, rounded up.
+    return tuple(dim if dim is not None else -(-length // multiple) * multiple
+                 for length, multiple, dim in zip(longest, multiples, slot.dims))
+
+
+def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int) -> np.ndarray:
+    """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero."""
+    if len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
+        single: np.ndarray = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
+        return single
+    batch: np.ndarray
+    if all(array.shape == shape for array in arrays):
+        batch = np.empty((size, *shape), dtype=slot.dtype)
+    else:
+        batch = np.full((size, *shape), slot.pad or 0, dtype=slot.dtype)
+    for row, array in enumerate(arrays):
+        batch[(row, *(slice(0, length) for length in array.shape))] = array
+    batch[len(arrays):] = "" if batch.dtype.kind == "O" else 0
+    return batch
+
+
+def mask(shapes: Sequence[Shape], shape: Shape, size: int, axes: int, dtype: Any) -> np.ndarray:
+    """Ones where items have values, zeros in their padding, over the first ``axes`` axes of an item.
+
+    Absent rows are all ones: a row of zeros makes attention divide zero by zero, and nobody reads those rows.
+    """
+    batch: np.ndarray = np.ones((size, *shape[:axes]), dtype=dtype)
+    for row, own in enumerate(shapes):
+        for axis in range(axes):
+            index: List[Any] = [row] + [slice(None)] * axes
+            index[axis + 1] = slice(own[axis], None)
+            batch[tuple(index)] = 0
+    return batch
+
+
+def crop(array: np.ndarray, axis: int, own: int, padded: int) -> np.ndarray:
+    """The part of ``array`` along ``axis`` that belongs to an item of length ``own`` padded to ``padded``: the same
+    share of the axis, rounded up (a partly covered last step is kept)."""
+    if own == padded:
+        return array
+    keep = -(-array.shape[axis] * own // padded)
+    return array[tuple(slice(0, keep) if index == axis else slice(None) for index in range(array.ndim))]

@@ -1,0 +1,60 @@
+"""Where a model's file lies, and what identifies it: the configuration's directory or the asset cache.
+
+Finding only; fetching assets is a script's business, reading the file is the engine's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Mapping
+
+from edgeserve.config import ModelConfig
+from edgeserve.errors import EngineError
+
+CACHE_PREFIX = "cache:"
+_CHUNK_BYTES = 1 << 20
+
+
+def cache_directory(environment: Mapping[str, str] | None = None) -> str:
+    """The asset cache: ``$EDGESERVE_CACHE``, else ``$XDG_CACHE_HOME/edgeserve``, else ``~/.cache/edgeserve``."""
+    env = os.environ if environment is None else environment
+    if env.get("EDGESERVE_CACHE"):
+        return os.path.abspath(os.path.expanduser(env["EDGESERVE_CACHE"]))
+    base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "edgeserve")
+
+
+def resolve_path(file: str, directory: str) -> str:
+    """The path that ``file`` means: ``"cache:NAME/path"`` below the asset cache, else relative to ``directory``."""
+    if file.startswith(CACHE_PREFIX):
+        return os.path.join(cache_directory(), *file[len(CACHE_PREFIX):].split("/"))
+    return os.path.normpath(os.path.join(directory, os.path.expanduser(file)))
+
+
+def model_path(model: ModelConfig, directory: str) -> str:
+    """The existing file of a model; :class:`EngineError` says where it was looked for and what to do."""
+    if not model.file:
+        raise EngineError(f"model {model.name!r}: engine {model.engine!r} needs a file; "
+                          f"set [model.{model.name}] file = '...'")
+    path = resolve_path(model.file, directory)
+    if not os.path.isfile(path):
+        mend = ("fetch the assets first (or point EDGESERVE_CACHE at the cache that has them)"
+                if model.file.startswith(CACHE_PREFIX) else
+                f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)")
+        raise EngineError(f"model {model.name!r}: there is no file {path}; {mend}")
+    return path
+
+
+def weights_size_bytes(path: str) -> int:
+    """Size of a model's file, with the sidecar that exporters put large weights into (``FILE.data``/``FILE_data``)."""
+    return sum(os.path.getsize(name) for name in (path, f"{path}.data", f"{path}_data") if os.path.isfile(name))
+
+
+def file_sha256(path: str) -> str:
+    """Hex digest of a file's content."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
+            digest.update(chunk)
+    return digest.hexdigest()

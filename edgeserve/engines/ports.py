@@ -1,0 +1,275 @@
+"""What the inputs and outputs of a tensor model mean: batched, constant, mask or recurrent state; and, from that, the
+way from a batch of items to the model's arrays and back. Knows shapes and dtypes, no runtime; every tensor engine
+(ONNX Runtime, TensorRT) can use it.
+
+From the configuration: ``shapes`` (per item, for the example), ``pad`` (inputs padded to a common shape), ``state``
+(state input -> the output that replaces it); and these options:
+
+``constants = {sr = 16000}`` inputs that are the same for every item; ``state_axis`` the batch axis of states;
+``mask = {x = "x_mask"}`` a mask input to fill for a padded one; ``pad_multiple = {x = [1, 1, 32]}`` rounds padded
+shapes up; ``pad_batch = false`` runs the items alone instead of padding to the batch size; ``crop_outputs =
+{y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
+axis 2 of the padded input ``x``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.config import ModelConfig
+from edgeserve.engines.base import Batch, Result, Values
+from edgeserve.engines.collate import Shape, Slot, common_shape, crop, dims_text, fit, mask, stack
+from edgeserve.engines.options import Options
+from edgeserve.errors import EngineError, nearest
+
+PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs")
+
+EXAMPLE_SEED = 1
+"""The example's values are drawn with this seed, so that two profiles see the same input."""
+
+
+class Port(NamedTuple):
+    """An input or output as the model declares it, batch axis included; ``None`` = any length."""
+
+    name: str
+    dtype: Any
+    dims: Tuple[Optional[int], ...]
+
+
+class Crop(NamedTuple):
+    """Cut an output's ``axis`` to the share that an item fills of axis ``of`` of the padded input ``like``."""
+
+    axis: int
+    like: str
+    of: int
+
+
+Shapes = Dict[str, Tuple[List[Shape], Shape]]
+"""Padded input -> (the items' own shapes, the common shape)."""
+
+
+class Ports:
+    """The roles of a model's inputs and outputs. Never changes after it was made, so any thread may use it.
+
+    Making it checks the configuration against the model; every mismatch is an :class:`EngineError` with the mend.
+    """
+
+    def __init__(self, model: ModelConfig, options: Options, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+        self._model = model
+        self._where = f"model {model.name!r}"
+        self._outputs = [port.name for port in outputs]
+        self._states = dict(model.state)
+        self._state_axis = options.integer("state_axis", 0, 0, 8)
+        self._pad_batch = options.boolean("pad_batch", True)
+        self._masks = options.texts_by_name("mask")
+        by_name = {port.name: port for port in inputs}
+        constants = options.table("constants")
+        multiples = options.dims_by_name("pad_multiple")
+        for what, names in (("pad", model.pad), ("state", model.state), ("options.constants", constants),
+                            ("options.mask", [*self._masks, *self._masks.values()]),
+                            ("options.pad_multiple", multiples), ("shapes", model.shapes)):
+            self._known(what, names, by_name, "input")
+        self._known("state", self._states.values(), self._outputs, "output")
+        self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
+        self._crops = self._read_crops(options.table("crop_outputs"))
+        given = {*self._constants, *self._states, *self._masks.values()}
+        self._given = {name: why for why, names in (
+            ("options.constants", self._constants), ("state", self._states),
+            ("options.mask", self._masks.values())) for name in names}
+        batched = [port for port in inputs if port.name not in given]
+        self._state_ports = [by_name[name] for name in self._states]
+        self._mask_ports = {name: by_name[masked] for name, masked in self._masks.items()}
+        self._fixed_size = self._check_batch(batched)
+        self._slots = [Slot(port.name, port.dtype, port.dims[1:], model.pad.get(port.name),
+                            multiples.get(port.name, ()), self._where) for port in batched]
+        self._state_shapes = {port.name: self._state_shape(port) for port in self._state_ports}
+
+    # --- a batch, there and back ---
+
+    def pack(self, batch: Batch) -> Tuple[Dict[str, np.ndarray], Shapes]:
+        """The model's input arrays for ``batch``, and the shapes that :meth:`unpack` needs to undo the padding."""
+        count = len(batch.items)
+        if not 1 <= count <= batch.size:
+            raise EngineError(f"{self._where}: a batch of size {batch.size} has {count} items; "
+                              "expected at least one and no more than its size")
+        size = batch.size if self._pad_batch else count
+        if self._fixed_size is not None:
+            if size > self._fixed_size:
+                raise EngineError(f"{self._where}: batch of {size}, but the model's batch axis is fixed at "
+                                  f"{self._fixed_size}; {self._batch_mend()}")
+            size = self._fixed_size
+        if self._given:
+            self._refuse_given(batch.items)
+        feeds = dict(self._constants)
+        shapes: Shapes = {}
+        for slot in self._slots:
+            arrays = [fit(slot, self._value(slot.name, item)) for item in batch.items]
+            own = [array.shape for array in arrays]
+            common = common_shape(slot, own)
+            feeds[slot.name] = stack(slot, arrays, common, size)
+            shapes[slot.name] = (own, common)
+        for name, port in self._mask_ports.items():
+            own, common = shapes[name]
+            feeds[port.name] = mask(own, common, size, len(port.dims) - 1, port.dtype)
+        for port in self._state_ports:
+            feeds[port.name] = self._pack_state(port, batch, size)
+        return feeds, shapes
+
+    def unpack(self, arrays: Sequence[np.ndarray], count: int, shapes: Shapes) -> List[Result]:
+        """One result per item from the model's output arrays (in the order of its outputs)."""
+        by_name = dict(zip(self._outputs, arrays))
+        results = []
+        state_outputs = set(self._states.values())
+        for name, array in by_name.items():
+            axis = self._state_axis if name in state_outputs else 0
+            if np.ndim(array) <= axis or array.shape[axis] < count:
+                raise EngineError(f"{self._where}: output {name!r} has shape {list(np.shape(array))} for a batch of "
+                                  f"{count} items; expected its axis {axis} to be the batch. "
+                                  "Export the model so, or use batch = [1] with a batch axis of 1")
+        for index in range(count):
+            outputs = {name: self._cropped(name, array[index], index, shapes)
+                       for name, array in by_name.items() if name not in state_outputs}
+            if not self._states:
+                results.append(Result(outputs))
+                continue
+            # Copied, so that a stream keeps its own state alive and not the whole batch's.
+            state = {name: np.array(by_name[output].take(index, axis=self._state_axis), copy=True)
+                     for name, output in self._states.items()}
+            results.append(Result(outputs, state=state, state_bytes=sum(int(part.nbytes) for part in state.values())))
+        return results
+
+    def example(self) -> Values:
+        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table)."""
+        random = np.random.default_rng(EXAMPLE_SEED)
+        item: Values = {}
+        for slot in self._slots:
+            shape = self._example_shape(slot)
+            kind = np.dtype(slot.dtype).kind
+            if kind == "f":
+                item[slot.name] = random.random(shape).astype(slot.dtype)
+            else:
+                item[slot.name] = np.full(shape, "" if kind == "O" else 0, dtype=slot.dtype)
+        return item
+
+    def input_size_bytes(self, size: int) -> int:
+        """Bytes of the inputs of a batch of ``size``; axes of unknown length count as 1."""
+        total = 0
+        for slot in self._slots:
+            shape = self._model.shapes.get(slot.name) or tuple(dim or 1 for dim in slot.dims)
+            total += int(np.prod(shape, dtype=np.int64)) * np.dtype(slot.dtype).itemsize
+        total += sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(port.dtype).itemsize
+                     for port, shape in zip(self._state_ports, self._state_shapes.values()))
+        return total * size
+
+    # --- helpers of packing ---
+
+    def _value(self, name: str, item: Values) -> Any:
+        if name not in item:
+            raise EngineError(f"{self._where}: input {name!r} is missing{nearest(name, item)}; "
+                              f"the model takes {', '.join(slot.name for slot in self._slots)}")
+        return item[name]
+
+    def _refuse_given(self, items: Sequence[Values]) -> None:
+        """An input that the configuration provides must not be sent too: one of the two would be ignored."""
+        for item in items:
+            for name, why in self._given.items():
+                if name in item:
+                    raise EngineError(f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
+                                      "provides it; leave it out, or name the node's inputs without it")
+
+    def _pack_state(self, port: Port, batch: Batch, size: int) -> np.ndarray:
+        shape = self._state_shapes[port.name]
+        axis = self._state_axis
+        packed: np.ndarray = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
+        for index, state in enumerate(batch.states):
+            if state is None:
+                continue  # the start of a stream: zeros
+            own = state.get(port.name) if isinstance(state, dict) else None
+            if own is None or own.shape != shape:
+                raise EngineError(f"{self._where}: the state of item {index} is not one that this model returned "
+                                  f"({port.name!r} of shape {list(shape)} was expected)")
+            packed[(*(slice(None),) * axis, index)] = own
+        return packed
+
+    def _cropped(self, name: str, array: np.ndarray, index: int, shapes: Shapes) -> np.ndarray:
+        for cut in self._crops.get(name, ()):
+            own, common = shapes[cut.like]
+            if cut.axis >= array.ndim or cut.of >= len(common):
+                raise EngineError(f"{self._where}: options.crop_outputs.{name} names axis {cut.axis} of an output "
+                                  f"{list(array.shape)} and axis {cut.of} of input {cut.like!r} {list(common)}; "
+                                  "axes are counted per item, from 0")
+            array = crop(array, cut.axis, own[index][cut.of], common[cut.of])
+        return array
+
+    # --- checks of the configuration ---
+
+    def _known(self, what: str, names: Any, known: Any, side: str) -> None:
+        for name in names:
+            if name not in known:
+                raise EngineError(f"{self._where}: {what} names {name!r}, which is no {side} of the model"
+                                  f"{nearest(name, known)}")
+
+    def _constant(self, port: Port, value: Any) -> np.ndarray:
+        try:
+            array: np.ndarray = np.asarray(value).astype(port.dtype)
+        except (TypeError, ValueError):
+            raise EngineError(f"{self._where}: options.constants.{port.name} = {value!r} cannot be "
+                              f"{port.dtype}") from None
+        if array.ndim == 0 and port.dims and all(dim in (1, None) for dim in port.dims):
+            array = array.reshape((1,) * len(port.dims))
+        if array.ndim != len(port.dims) or not np.array_equal(array, np.asarray(value)):
+            raise EngineError(f"{self._where}: options.constants.{port.name} = {value!r}; expected {port.dtype} "
+                              f"of shape {dims_text(port.dims)}")
+        return array
+
+    def _check_batch(self, batched: Sequence[Port]) -> Optional[int]:
+        """The size that the model's batch axis is fixed at, or ``None``; larger batch sizes are refused."""
+        fixed: Optional[int] = None
+        for port in batched:
+            if not port.dims:
+                raise EngineError(f"{self._where}: input {port.name!r} is a single number without a batch axis; "
+                                  f"give it in [model.{self._model.name}] options.constants = {{{port.name} = ...}}")
+            if port.dims[0] is not None:
+                fixed = port.dims[0]
+                if max(self._model.batch) > fixed:
+                    raise EngineError(f"{self._where}: batch = {list(self._model.batch)}, but the batch axis of "
+                                      f"input {port.name!r} is fixed at {fixed}; {self._batch_mend()}")
+        return fixed
+
+    def _batch_mend(self) -> str:
+        return f"set [model.{self._model.name}] batch = [1], or export the model with a dynamic batch axis"
+
+    def _state_shape(self, port: Port) -> Shape:
+        """Per item: without the batch axis."""
+        if len(port.dims) <= self._state_axis:
+            raise EngineError(f"{self._where}: options.state_axis = {self._state_axis}, but state {port.name!r} has "
+                              f"the shape {dims_text(port.dims)}")
+        dims = port.dims[:self._state_axis] + port.dims[self._state_axis + 1:]
+        given = self._model.shapes.get(port.name, dims)
+        if len(given) != len(dims) or None in given:
+            raise EngineError(f"{self._where}: state {port.name!r} has the shape {dims_text(dims)} per item; give its "
+                              f"lengths in [model.{self._model.name}] shapes = {{{port.name} = [...]}}")
+        return tuple(int(dim) for dim in given if dim is not None)
+
+    def _example_shape(self, slot: Slot) -> Shape:
+        shape = self._model.shapes.get(slot.name)
+        if shape is None and None not in slot.dims:
+            shape = tuple(dim for dim in slot.dims if dim is not None)
+        if shape is None or len(shape) != len(slot.dims):
+            raise EngineError(f"{self._where}: input {slot.name!r} has the shape {dims_text(slot.dims)} per item; give "
+                              f"its lengths for warm-up in [model.{self._model.name}] shapes = {{{slot.name} = [...]}}")
+        return shape
+
+    def _read_crops(self, table: Dict[str, Any]) -> Dict[str, List[Crop]]:
+        self._known("options.crop_outputs", table, self._outputs, "output")
+        crops: Dict[str, List[Crop]] = {}
+        for name, rows in table.items():
+            for row in rows if isinstance(rows, list) else [rows]:
+                if not isinstance(row, dict) or set(row) != {"axis", "like", "of"}:
+                    raise EngineError(f"{self._where}: options.crop_outputs.{name} = {row!r}; expected "
+                                      "{axis = 0, like = 'x', of = 2}")
+                self._known(f"options.crop_outputs.{name}.like", [row["like"]], self._model.pad, "padded input (pad)")
+                crops.setdefault(name, []).append(Crop(int(row["axis"]), str(row["like"]), int(row["of"])))
+        return crops

@@ -1,0 +1,260 @@
+"""The ``python`` engine: a host function as a model. Pre- and post-processing, glue, anything that needs no device.
+
+``function = "module:name"`` is looked for beside the configuration file first. It is called per item with a dict of
+named values and returns a dict, :class:`Parts` (one of several, a fan-out), :class:`Route` (which successor) or a full
+:class:`~edgeserve.engines.base.Result`.
+
+Options: ``batched = true`` calls it once with the list of items; ``stateful = true`` adds the state as a second
+argument and expects ``(returned, new state)``; ``example = "module:name"`` gives one item for warm-up and profiling;
+``process = true`` runs it in a process of its own (``edgeserve.offload.process``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+
+import numpy as np
+
+from edgeserve.config import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.options import Options
+from edgeserve.errors import ConfigError, EngineError
+
+KNOWN_OPTIONS = ("batched", "stateful", "example")
+
+NOMINAL_BYTES = 1 << 20
+"""What a function counts as when ``memory`` is not set: an imported module with its code and small tables."""
+
+STATE_DEPTH_MAX = 8
+"""How deep nested containers are followed when the bytes of a state are counted."""
+
+Function = Callable[..., Any]
+
+
+class Parts(NamedTuple):
+    """What a fan-out function returns: named values per part, what all parts ``shared``, numbers for the scheduler."""
+
+    items: Sequence[Values]
+    shared: Optional[Values] = None
+    facts: Optional[Mapping[str, float]] = None
+
+
+class Route(NamedTuple):
+    """What a function of a node with ``route = "one"`` returns: the successor's ``name``, and its outputs."""
+
+    name: str
+    outputs: Values
+    facts: Optional[Mapping[str, float]] = None
+
+
+def make(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+    """The registry's entry."""
+    return PythonEngine(model, directory)
+
+
+class PythonEngine(Engine):
+    """One host function. Knows no lane: whoever calls ``run`` gives the thread. Changes nothing between calls."""
+
+    def __init__(self, model: ModelConfig, directory: str) -> None:
+        options = Options(model, KNOWN_OPTIONS)
+        if not model.function:
+            raise ConfigError(f"[model.{model.name}] function is missing: engine 'python' needs "
+                              "function = 'module:name'")
+        self._name = model.name
+        self._spec = model.function
+        self._directory = directory
+        self._batched = options.boolean("batched", False)
+        self._stateful = options.boolean("stateful", False)
+        self._example = options.text("example")
+        self._shapes = model.shapes
+        self._bytes = model.memory_bytes or NOMINAL_BYTES
+        self._function: Function | None = None
+
+    def load(self) -> Footprint:
+        """Import the function. A module stays imported after ``unload``, as always in Python."""
+        if self._function is None:
+            self._function = import_function(self._spec, self._directory, f"[model.{self._name}] function")
+        return Footprint(self._bytes)
+
+    def unload(self) -> None:
+        self._function = None
+
+    def example(self) -> Values:
+        if self._example:
+            where = f"[model.{self._name}] options.example"
+            item = import_function(self._example, self._directory, where)()
+            if not isinstance(item, dict):
+                raise EngineError(f"{where}: {self._example} returned {type(item).__name__}; expected a dict of inputs")
+            return item
+        if self._shapes:
+            return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
+        raise EngineError(f"model {self._name!r}: an example input is not known; "
+                          f"give [model.{self._name}] options.example = 'module:function' that returns one item")
+
+    def run(self, batch: Batch) -> List[Result]:
+        function = self._function
+        if function is None:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
+        states = list(batch.states) or [None] * len(batch.items)
+        if self._batched:
+            items = list(batch.items)
+            returned = self._call(function, (items, states) if self._stateful else (items,), "")
+            if not isinstance(returned, (list, tuple)) or len(returned) != len(batch.items) or hasattr(
+                    returned, "_fields"):
+                raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for a batch of "
+                                  f"{len(batch.items)}; expected a list with one entry per item (options.batched)")
+            return [self._result(value, index) for index, value in enumerate(returned)]
+        results = []
+        for index, (item, state) in enumerate(zip(batch.items, states)):
+            arguments = (item, state) if self._stateful else (item,)
+            results.append(self._result(self._call(function, arguments, f" on item {index}"), index))
+        return results
+
+    def _call(self, function: Function, arguments: Sequence[Any], which: str) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:  # a user's function may raise anything: it becomes the typed failure of this batch
+            raise EngineError(f"model {self._name!r}: {self._spec} raised {type(error).__name__}{which}: {error} "
+                              f"({_place(error)})") from error
+
+    def _result(self, returned: Any, index: int) -> Result:
+        """What the function returned for one item, checked."""
+        if not self._stateful:
+            return self._plain(returned, index)
+        if not isinstance(returned, tuple) or len(returned) != 2 or isinstance(returned, (Parts, Route)):
+            raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; "
+                              "expected (outputs, new state), since options.stateful = true")
+        result = self._plain(returned[0], index)
+        result.state = returned[1]
+        result.state_bytes = result.state_bytes or state_size_bytes(returned[1])
+        return result
+
+    def _plain(self, returned: Any, index: int) -> Result:
+        if isinstance(returned, dict):
+            return Result(self._named(returned, index))
+        if isinstance(returned, Parts):
+            if not isinstance(returned.items, (list, tuple)):
+                raise EngineError(f"model {self._name!r}: {self._spec} returned Parts of {_brief(returned.items)} for "
+                                  f"item {index}; expected a list of dicts")
+            parts = [self._named(part, index) for part in returned.items]
+            return Result(self._named(returned.shared or {}, index), parts=parts, facts=returned.facts)
+        if isinstance(returned, Route):
+            if not isinstance(returned.name, str):
+                raise EngineError(f"model {self._name!r}: {self._spec} returned Route({returned.name!r}, ...) for item "
+                                  f"{index}; expected the name of a node")
+            return Result(self._named(returned.outputs, index), route=returned.name, facts=returned.facts)
+        if isinstance(returned, Result):
+            self._named(returned.outputs, index)
+            return returned
+        raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; expected "
+                          "a dict of outputs, Parts(...), Route(...) or Result(...)")
+
+    def _named(self, values: Any, index: int) -> Values:
+        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+            raise EngineError(f"model {self._name!r}: {self._spec} gave {_brief(values)} for item {index}; "
+                              "expected a dict whose keys are the outputs' names")
+        return values
+
+
+# --- finding the function ---------------------------------------------------------------------------------------------
+
+_import_lock = threading.Lock()
+_imported: Dict[str, Set[str]] = {}  # directory -> modules that were imported from it
+
+
+def import_function(spec: str, directory: str, where: str) -> Function:
+    """The callable that ``"module:name"`` means, with ``directory`` searched first.
+
+    Two configurations in one process may both have a ``steps.py``: the module of another configuration's directory is
+    forgotten first (functions that were taken from it go on working). ``directory`` stays at the end of ``sys.path``,
+    where it can shadow nothing, so that imports inside functions work too.
+    """
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{where} = {spec!r}: expected 'module:function'")
+    home = os.path.realpath(directory)
+    with _import_lock:
+        _forget_others(home)
+        before = set(sys.modules)
+        sys.path.insert(0, home)
+        try:
+            importlib.invalidate_caches()
+            module = importlib.import_module(module_name)
+        except Exception as error:  # a user's module may raise anything while it is imported
+            raise EngineError(f"{where} = {spec!r}: module {module_name!r} cannot be imported from {home} or the "
+                              f"Python path: {type(error).__name__}: {error}") from error
+        finally:
+            sys.path.remove(home)
+            if home not in sys.path:
+                sys.path.append(home)
+            _imported.setdefault(home, set()).update(
+                key for key in set(sys.modules) - before if _below(home, sys.modules[key]))
+    _refuse_shadowed(module, module_name, home, where, spec)
+    function: Any = module
+    for attribute in name.split("."):
+        function = getattr(function, attribute, None)
+    if not callable(function):
+        raise EngineError(f"{where} = {spec!r}: module {module_name!r} ({getattr(module, '__file__', 'built in')}) "
+                          f"has no function {name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _forget_others(home: str) -> None:
+    """Drop modules that came from other configurations' directories where ``home`` has one of the same name."""
+    for other, names in _imported.items():
+        if other == home:
+            continue
+        for name in sorted(names):
+            if _has_module(home, name.split(".")[0]):
+                sys.modules.pop(name, None)
+                names.discard(name)
+
+
+def _has_module(home: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(home, f"{name}.py")) or os.path.isdir(os.path.join(home, name))
+
+
+def _below(home: str, module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and os.path.realpath(file).startswith(home + os.sep)
+
+
+def _refuse_shadowed(module: Any, module_name: str, home: str, where: str, spec: str) -> None:
+    if os.path.isfile(os.path.join(home, *module_name.split(".")) + ".py") and not _below(home, module):
+        raise EngineError(f"{where} = {spec!r}: {module_name!r} was already imported from "
+                          f"{getattr(module, '__file__', 'Python itself')}, which hides the one in {home}; rename it")
+
+
+# --- small helpers ----------------------------------------------------------------------------------------------------
+
+
+def state_size_bytes(state: Any, depth: int = STATE_DEPTH_MAX) -> int:
+    """An estimate of what a state occupies: arrays and strings by their bytes, containers by their content."""
+    if state is None:
+        return 0
+    if isinstance(state, np.ndarray):
+        return int(state.nbytes)
+    size = sys.getsizeof(state, 64)
+    if depth > 0:
+        if isinstance(state, Mapping):
+            return size + sum(state_size_bytes(value, depth - 1) for value in state.values())
+        if isinstance(state, (list, tuple, set, frozenset)):
+            return size + sum(state_size_bytes(value, depth - 1) for value in state)
+    return size
+
+
+def _place(error: BaseException) -> str:
+    """File and line where the user's code raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "no traceback"
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -1,0 +1,163 @@
+"""The ``synthetic`` engine: takes a stated time and does nothing else. For tests, demonstrations and calibration.
+
+How long a batch takes comes from ``expected`` (batch size -> time) or ``options.c0 + options.c1 * size``, plus
+``options.per_length`` per element of an input's first axis (the longest item decides, as in a padded batch), times a
+normal draw around 1 with the relative deviation ``options.noise``. Trouble can be ordered: ``fail_every``,
+``hang_every`` (for ``hang``), ``fan_out`` (a number, or ``[low, high]`` drawn), ``steps`` (unfinished until so many).
+Outputs are the inputs. The draws follow ``options.seed`` and the model's name.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any, Callable, List, Tuple
+
+import numpy as np
+
+from edgeserve.config import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.options import Options
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.units import NS_PER_S, parse_duration_ns
+
+KNOWN_OPTIONS = ("c0", "c1", "noise", "per_length", "seed", "fail_every", "hang_every", "hang", "fan_out", "steps")
+
+NOMINAL_BYTES = 1 << 20
+"""What a synthetic model occupies when ``memory`` is not set."""
+
+STATE_BYTES = 64
+"""What the state of an unfinished item is said to occupy: it is one counter."""
+
+HANG_NS = 3600 * NS_PER_S
+"""How long a hang lasts unless ``options.hang`` says: longer than any lane waits."""
+
+Sleep = Callable[[float], Any]
+
+
+def make(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+    """The registry's entry."""
+    return SyntheticEngine(model)
+
+
+class SyntheticEngine(Engine):
+    """Waits as long as its model says. ``sleep`` (seconds) is the only way that time enters; by default it waits on an
+    event that ``unload`` sets, so that a hanging batch ends when the engine does. ``run`` is safe from any thread."""
+
+    def __init__(self, model: ModelConfig, sleep: Sleep | None = None) -> None:
+        options = Options(model, KNOWN_OPTIONS)
+        self._name = model.name
+        self._expected_ns = dict(sorted(model.expected.items()))
+        self._fixed_ns = options.duration_ns("c0", 0)
+        self._per_item_ns = options.duration_ns("c1", 0)
+        if not self._expected_ns and "c0" not in options and "c1" not in options:
+            raise ConfigError(f"[model.{model.name}] does not say how long it takes; set expected = {{1 = '5ms'}} "
+                              "or options.c0 and options.c1")
+        self._noise = options.number("noise", 0.0, 0.0, 10.0)
+        self._per_length_ns = _durations(options, "per_length")
+        self._fail_every = options.integer("fail_every", 0, 0)
+        self._hang_every = options.integer("hang_every", 0, 0)
+        self._hang_ns = options.duration_ns("hang", HANG_NS)
+        self._steps = options.integer("steps", 1, 1)
+        self._fan_out = _range(model, options)
+        self._random = random.Random(f"{options.integer('seed', 0, 0)}/{model.name}")
+        self._shapes = model.shapes
+        self._load_ns = model.load_ns
+        self._bytes = model.memory_bytes or NOMINAL_BYTES
+        self._lock = threading.Lock()
+        self._unloaded = threading.Event()
+        self._sleep = sleep if sleep is not None else self._wait_or_unload
+        self._loaded = False
+        self._batches = 0
+
+    def load(self) -> Footprint:
+        if not self._loaded:
+            self._unloaded.clear()
+            if self._load_ns:
+                self._sleep(self._load_ns / NS_PER_S)
+            self._loaded = True
+        return Footprint(self._bytes)
+
+    def unload(self) -> None:
+        self._loaded = False
+        self._unloaded.set()
+
+    def example(self) -> Values:
+        return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
+
+    def run(self, batch: Batch) -> List[Result]:
+        if not self._loaded:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
+        for item in batch.items:
+            for name in self._shapes:
+                self._check(name, item)
+        with self._lock:
+            self._batches += 1
+            number = self._batches
+            factor = max(0.0, self._random.gauss(1.0, self._noise)) if self._noise else 1.0
+            parts = [self._random.randint(*self._fan_out) for _ in batch.items] if self._fan_out else []
+        if self._hang_every and number % self._hang_every == 0:
+            self._sleep(self._hang_ns / NS_PER_S)
+            raise EngineError(f"model {self._name!r}: batch {number} hung, as options.hang_every says")
+        steps = min(self._steps, batch.steps_max or self._steps)
+        self._sleep(self.duration_ns(batch) * steps * factor / NS_PER_S)
+        if self._fail_every and number % self._fail_every == 0:
+            raise EngineError(f"model {self._name!r}: batch {number} failed, as options.fail_every says")
+        return [self._result(index, item, batch, parts, steps) for index, item in enumerate(batch.items)]
+
+    def duration_ns(self, batch: Batch) -> int:
+        """The stated time of one step of ``batch``, without noise."""
+        lengths = sum(per_ns * max((len(item[name]) for item in batch.items if name in item), default=0)
+                      for name, per_ns in self._per_length_ns.items())
+        if not self._expected_ns:
+            return self._fixed_ns + self._per_item_ns * batch.size + lengths
+        for size, expected_ns in self._expected_ns.items():
+            if size >= batch.size:
+                return expected_ns + lengths
+        return expected_ns * batch.size // size + lengths  # beyond the largest: in proportion
+
+    def _result(self, index: int, item: Values, batch: Batch, parts: List[int], steps: int) -> Result:
+        left = self._steps
+        if index < len(batch.states) and batch.states[index] is not None:
+            left = int(batch.states[index])
+        left -= steps
+        if left > 0:
+            return Result({}, state=left, state_bytes=STATE_BYTES, done=False)
+        if parts:
+            return Result(dict(item), parts=[{"index": np.int64(part)} for part in range(parts[index])])
+        return Result(dict(item))
+
+    def _check(self, name: str, item: Values) -> None:
+        if name not in item:
+            raise EngineError(f"model {self._name!r}: input {name!r} is missing (given: {', '.join(sorted(item))})")
+        shape = np.shape(item[name])
+        if shape != tuple(self._shapes[name]):
+            raise EngineError(f"model {self._name!r}: input {name!r} has shape {shape}; expected "
+                              f"{tuple(self._shapes[name])} ([model.{self._name}] shapes)")
+        if np.asarray(item[name]).dtype.kind not in "biuf":
+            raise EngineError(f"model {self._name!r}: input {name!r} is {np.asarray(item[name]).dtype}; "
+                              "expected numbers")
+
+    def _wait_or_unload(self, seconds: float) -> None:
+        if self._unloaded.wait(seconds):
+            raise EngineError(f"model {self._name!r} was unloaded while it ran")
+
+
+def _durations(options: Options, key: str) -> dict[str, int]:
+    table = options.texts_by_name(key)
+    try:
+        return {name: parse_duration_ns(text) for name, text in table.items()}
+    except ValueError as error:
+        raise ConfigError(f"{options.where(key)}: {error}") from None
+
+
+def _range(model: ModelConfig, options: Options) -> Tuple[int, ...]:
+    """``fan_out``: ``()``, or the lowest and highest number of parts."""
+    value = model.options.get("fan_out")
+    if value is None:
+        return ()
+    pair = [value, value] if isinstance(value, int) else value
+    if not (isinstance(pair, (list, tuple)) and len(pair) == 2
+            and all(isinstance(item, int) and not isinstance(item, bool) for item in pair) and 0 <= pair[0] <= pair[1]):
+        raise ConfigError(f"{options.where('fan_out')} = {value!r}: expected a number of parts, or [lowest, highest]")
+    return tuple(pair)

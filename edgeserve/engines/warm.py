@@ -1,0 +1,35 @@
+"""Warm-up: run every batch size before anybody waits for an answer.
+
+Used by the live world before it says *ready* and by the profiler. The clock is handed in.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, Iterable, List
+
+from edgeserve.engines.base import Batch, Engine, Values
+
+REPETITIONS = 3
+"""Runs per size: the first makes buffers and chooses kernels, the second may still allocate, the third is typical."""
+
+
+def warm_up(engine: Engine, sizes: Iterable[int], clock_ns: Callable[[], int], repetitions: int = REPETITIONS,
+            example: Values | None = None) -> Dict[int, List[int]]:
+    """Run each batch size ``repetitions`` times with the engine's example; how long each run took, in nanoseconds.
+
+    The largest size goes first, so that memory grows once. Raises what the engine raises: a model that cannot run its
+    example must not be called ready.
+    """
+    item = engine.example() if example is None else example
+    durations: Dict[int, List[int]] = {}
+    for size in sorted(set(sizes), reverse=True):
+        durations[size] = [time_run_ns(engine, item, size, clock_ns) for _ in range(repetitions)]
+    return dict(sorted(durations.items()))
+
+
+def time_run_ns(engine: Engine, item: Values, size: int, clock_ns: Callable[[], int]) -> int:
+    """How long one batch of ``size`` copies of ``item`` took."""
+    batch = Batch([item] * size, size)
+    started_ns = clock_ns()
+    engine.run(batch)
+    return clock_ns() - started_ns
