@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import Callable, Dict
+from typing import Callable, Dict, Tuple
 
 from edgeserve.config import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
+from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, nearest
 
 EngineFactory = Callable[[ModelConfig, LaneInfo, str], Engine]
@@ -24,7 +25,11 @@ ENGINES: Dict[str, str] = {
 """Engine kind -> module. The values are names, so that nothing is imported before it is needed."""
 
 PROCESS_MODULE = "edgeserve.offload.process"
-"""Has ``make(model, lane, directory)`` for ``options.process = true``: the engine in a process of its own."""
+"""Has ``make(model, lane, directory, timeout_ns, restarts_max)`` for ``options.process = true``: any engine in a
+process of its own."""
+
+PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
+"""Options that say where an engine runs; every kind has them, none sees them."""
 
 _EXTRAS = {"onnxruntime": "onnx"}
 
@@ -44,21 +49,26 @@ def make_engine(model: ModelConfig, lane: LaneInfo, directory: str = ".") -> Eng
     if model.engine not in ENGINES:
         raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} is no engine"
                           f"{nearest(model.engine, ENGINES)}")
-    in_process = model.options.get("process", False)
-    if not isinstance(in_process, bool):
-        raise ConfigError(f"[model.{model.name}] options.process = {in_process!r}: expected true or false")
-    if not in_process and "process" in model.options:
-        options = {key: value for key, value in model.options.items() if key != "process"}
-        model = replace(model, options=options)
-    name = PROCESS_MODULE if in_process else ENGINES[model.engine]
+    inner, own = _split_options(model)
     try:
-        module = importlib.import_module(name)
+        module = importlib.import_module(ENGINES[model.engine])
     except ImportError as error:
         extra = _EXTRAS.get(str(error.name).split(".")[0])
         mend = f"; pip install 'edgeserve-runtime[{extra}]'" if extra else ""
         raise EngineError(f"model {model.name!r}: engine {model.engine!r} cannot be imported ({error}){mend}") from None
-    engine: Engine = module.make(model, lane, directory)
+    engine: Engine = module.make(inner, lane, directory)  # for a process too: it checks the options here and now
+    if own.boolean("process", False):
+        process = importlib.import_module(PROCESS_MODULE)
+        engine = process.make(inner, lane, directory, own.duration_ns("process_timeout", process.TIMEOUT_NS),
+                              own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000))
     return engine
+
+
+def _split_options(model: ModelConfig) -> Tuple[ModelConfig, Options]:
+    """The model with the options of its engine, and those that say where the engine runs."""
+    own = {key: value for key, value in model.options.items() if key in PROCESS_OPTIONS}
+    inner = {key: value for key, value in model.options.items() if key not in PROCESS_OPTIONS}
+    return replace(model, options=inner), Options(replace(model, options=own), PROCESS_OPTIONS)
 
 
 def lane_info(config: Config, lane: str) -> LaneInfo:

@@ -43,7 +43,7 @@ class Options:
         value = self._model.options.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._refuse(key, value, f"a whole number from {low} to {high}")
-        return value
+        return int(value)
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
         value = self._model.options.get(key, default)

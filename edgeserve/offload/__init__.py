@@ -1,1 +1,1 @@
-"""See the module list in docs/architecture.md."""
+"""CPU lanes' helpers: threads pinned to cores (``pin``), engines in a process of their own (``process``)."""

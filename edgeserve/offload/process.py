@@ -1,0 +1,272 @@
+"""An engine in a process of its own, for ``options.process = true``.
+
+A host function that holds the interpreter lock for 50 ms stalls the loop and every other lane for 50 ms; in its own
+process it stalls nobody. The child makes the very same engine and answers one call at a time over a socket pair. It is
+started with a fresh interpreter (never a fork: the parent has threads and sockets), and it ends with its parent.
+
+Values are copied both ways (pickled between the two halves of one program; nothing from outside passes here), so this
+pays for functions that run for milliseconds, not for microseconds.
+
+A child that is killed or does not answer within ``options.process_timeout`` fails that call with an
+:class:`EngineError` and is started again by the next one, ``options.process_restarts_max`` times in a row at most; one
+good answer resets the count, as do ``unload`` and ``load``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, List, Tuple
+
+from edgeserve.config import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.errors import EdgeServeError, EngineError
+from edgeserve.offload.pin import pin_thread
+from edgeserve.units import NS_PER_S, format_duration
+
+TIMEOUT_NS = 30 * NS_PER_S
+"""How long one call may take: as long as a lane's default ``hang``."""
+
+RESTARTS_MAX = 3
+"""A function that kills its process every time must not start a new interpreter per request for ever."""
+
+GOODBYE_S = 1.0
+"""How long a child may take to end by itself before it is killed."""
+
+
+def make(model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int, restarts_max: int) -> Engine:
+    """The registry's entry for ``options.process = true``; ``model`` has its engine's own options only."""
+    return ProcessEngine(model, lane, directory, timeout_ns, restarts_max)
+
+
+class ProcessEngine(Engine):
+    """A proxy for the engine of ``model`` in a child process. Calls from several threads wait for each other."""
+
+    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int = TIMEOUT_NS,
+                 restarts_max: int = RESTARTS_MAX) -> None:
+        self._name = model.name
+        self._timeout_ns = timeout_ns
+        self._restarts_max = restarts_max
+        self._setup = (model, lane, os.path.abspath(directory))
+        self._lock = threading.Lock()  # one call at a time
+        self._child: _Child | None = None
+        self._loaded = False
+        self._restarts = 0
+        self._footprint = Footprint(0)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, or ``None`` while there is none."""
+        child = self._child
+        return child.pid if child is not None else None
+
+    def load(self) -> Footprint:
+        with self._lock:
+            if not self._loaded:
+                self._restarts = 0
+                self._start()
+                self._loaded = True
+            return self._footprint
+
+    def unload(self) -> None:
+        """End the child; a call that is running in another thread fails with an :class:`EngineError`."""
+        self._loaded = False
+        child = self._child
+        if child is not None:
+            child.end()
+        with self._lock:  # after the call that was running, so that nobody reads from what is closed here
+            self._forget()
+
+    def example(self) -> Values:
+        values: Values = self._call("example", None)
+        return values
+
+    def run(self, batch: Batch) -> List[Result]:
+        results: List[Result] = self._call("run", batch)
+        return results
+
+    def _call(self, verb: str, argument: Any) -> Any:
+        with self._lock:
+            if not self._loaded:
+                raise EngineError(f"model {self._name!r} is not loaded; call load() before {verb}()")
+            if self._child is None:
+                self._restart()
+            value = self._ask(verb, argument)
+            self._restarts = 0
+            return value
+
+    def _restart(self) -> None:
+        if self._restarts >= self._restarts_max:
+            raise EngineError(f"model {self._name!r}: its process ended {self._restarts + 1} times in a row and is not "
+                              f"started again; mend the function, then reload the model (or raise "
+                              f"[model.{self._name}] options.process_restarts_max = {self._restarts_max})")
+        self._restarts += 1
+        self._start()
+
+    def _start(self) -> None:
+        self._child = _Child()
+        self._footprint = self._ask("load", self._setup)
+
+    def _forget(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _ask(self, verb: str, argument: Any) -> Any:
+        """One question to the child. Whatever goes wrong with the process itself ends it."""
+        child = self._child
+        assert child is not None, "the callers start it"
+        try:
+            fine, value = child.ask(verb, argument, self._timeout_ns / NS_PER_S)
+        except (EOFError, OSError) as error:
+            status = child.end()
+            self._forget()
+            if not self._loaded and verb != "load":
+                raise EngineError(f"model {self._name!r} was unloaded during {verb}()") from None
+            raise EngineError(f"model {self._name!r}: its process ended during {verb}() ({_said(status, error)}); "
+                              "the next call starts it again") from None
+        except _TookTooLong:
+            child.kill()
+            self._forget()
+            raise EngineError(f"model {self._name!r}: {verb}() did not answer within "
+                              f"{format_duration(self._timeout_ns)} and its process was killed; the next call starts "
+                              f"it again. The bound is [model.{self._name}] options.process_timeout") from None
+        if not fine:
+            if verb == "load":
+                self._forget()
+            raise EngineError(value)
+        return value
+
+
+class _TookTooLong(Exception):
+    """No answer within the bound."""
+
+
+class _Child:
+    """One child process and the two descriptors that tie it to this one: questions, and the lifeline."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        lifeline_read, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edgeserve.offload.process", str(theirs.fileno()), str(lifeline_read)],
+                pass_fds=(theirs.fileno(), lifeline_read), stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)})
+        except BaseException:
+            ours.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline_read)
+        self._connection = Connection(ours.detach())
+        self._ended = threading.Lock()
+        self._status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
+        self._connection.send((verb, argument))
+        if not self._connection.poll(timeout_s):
+            raise _TookTooLong
+        answer: Tuple[bool, Any] = self._connection.recv()
+        return answer
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.end()
+
+    def end(self) -> int | None:
+        """Close the lifeline, wait for the child (kill it if it will not) and return its exit status. Idempotent."""
+        with self._ended:
+            if self._lifeline >= 0:
+                os.close(self._lifeline)  # the child's system ends it, even inside a call
+                self._lifeline = -1
+                try:
+                    self._status = self._process.wait(GOODBYE_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._status = self._process.wait()
+            return self._status
+
+    def close(self) -> None:
+        """End the child and close the connection; nobody may be asking."""
+        self.end()
+        self._connection.close()
+
+
+def _said(status: int | None, error: BaseException) -> str:
+    if status is None:
+        return str(error) or type(error).__name__
+    if status < 0:
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"killed by signal {-status}"
+    return f"exit status {status}"
+
+
+# --- the child's side -------------------------------------------------------------------------------------------------
+
+
+def _serve(connection: Connection, lifeline: int) -> None:
+    """Answer questions until the parent is gone."""
+    _end_with(lifeline)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to end
+    engine: Engine | None = None
+    name = ""
+    answer: Tuple[bool, Any]
+    while True:
+        try:
+            verb, argument = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            if verb == "load":
+                name = argument[0].name
+                engine = _made(*argument)
+                answer = (True, engine.load())
+            elif engine is None:
+                answer = (False, f"model {name!r} was asked to {verb} before it was loaded")
+            else:
+                answer = (True, engine.example() if verb == "example" else engine.run(argument))
+        except EdgeServeError as error:
+            answer = (False, str(error))
+        except Exception as error:  # noqa: BLE001 the process's boundary: all becomes a typed error on the other side
+            answer = (False, f"model {name!r} raised {type(error).__name__}: {error}")
+        try:
+            connection.send(answer)
+        except (EOFError, OSError):
+            return
+        except Exception as error:  # noqa: BLE001 pickle raises many kinds: what was returned cannot travel
+            connection.send((False, f"model {name!r}: what it returned cannot be sent between processes ({error}); "
+                                    "return arrays, numbers, strings and containers of them"))
+
+
+def _made(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+    from edgeserve.engines import make_engine  # here, since that registry is what names this module
+    pin_thread(lane.cores)
+    return make_engine(model, lane, directory)
+
+
+def _end_with(lifeline: int) -> None:
+    """Let the system end this process as soon as the parent closes its end of ``lifeline`` or dies, even while a
+    function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
+    such signal, the end of the connection is noticed when the running call returns."""
+    import fcntl
+    if hasattr(fcntl, "F_SETOWN") and hasattr(os, "O_ASYNC"):
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
