@@ -1,0 +1,308 @@
+"""The world's own books: what really happened, kept apart from the scheduler, and the rules that it must not break.
+
+Every rule here is checked from what the world was told to do and what its lanes then did; nothing is asked of the
+scheduler. A broken rule raises :class:`BooksError` with the time, the rule and the request.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from edgeserve.config import AppConfig, Config, NodeConfig
+from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch
+from edgeserve.sched.events import JobId, JobResult, Part, Request
+
+DONE, SKIPPED, FAILED, PENDING = "done", "skipped", "failed", "pending"
+
+LATE_NS_MAX = 1_000_000
+"""How much later than its deadline a waiting request may be given up: one step, whatever it costs."""
+
+
+class BooksError(AssertionError):
+    """The scheduler broke a rule that every world relies on."""
+
+
+class _Entry:
+    """One request: what ran of it, and what is out on a lane."""
+
+    __slots__ = ("request", "done", "out", "free_since_ns", "finished", "started")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.done: Dict[Tuple[str, Part], JobResult] = {}
+        self.out = 0
+        self.free_since_ns = request.arrival_ns
+        self.finished: Optional[FinishRequest] = None
+        self.started = False
+
+
+class Books:
+    """Rules over one run. The world calls the verbs in the order of events; ``close`` checks the end.
+
+    ``footprints`` maps (model, device) to (weights, work) bytes; a device without a budget is not checked.
+    """
+
+    def __init__(self, config: Config, footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+                 resident: Mapping[str, Sequence[str]]) -> None:
+        self.marks: Counter = Counter()  # how often each event, action, outcome was seen
+        self._apps = {name: _Graph(app) for name, app in config.apps.items()}
+        self._device_of = {name: lane.device for name, lane in config.lanes.items()}
+        self._device_of.update({f"copy:{name}": name for name in config.devices})
+        self._ahead = {name: lane.ahead_ns for name, lane in config.lanes.items()}
+        self._budgets = {name: device.memory_bytes for name, device in config.devices.items()}
+        self._footprints = dict(footprints)
+        self._resident: Dict[str, Set[str]] = {name: set(resident.get(name, ())) for name in config.devices}
+        self._ready = {name: set(models) for name, models in self._resident.items()}  # loaded to the end
+        self._entries: Dict[int, _Entry] = {}
+        self._works: Dict[int, Action] = {}
+        self._work_ids: Set[int] = set()
+        self.open_count = 0  # requests without an outcome
+        self._jobs_out: Dict[JobId, int] = {}
+        self._deadlines: List[Tuple[int, int]] = []
+        self._on_lane: Counter = Counter()
+        self._streams: Dict[Tuple[str, str], List[int]] = {}
+
+    @property
+    def works_count(self) -> int:
+        """Works that were ordered and not answered."""
+        return len(self._works)
+
+    def arrived(self, request: Request) -> None:
+        """A request goes to the scheduler."""
+        self._entries[request.id] = _Entry(request)
+        self.open_count += 1
+        if request.on_late == "drop":
+            heapq.heappush(self._deadlines, (request.deadline_ns, request.id))
+        if request.stream is not None:
+            self._streams.setdefault((request.app, request.stream), []).append(request.id)
+
+    def ordered(self, now_ns: int, action: Action) -> None:
+        """The scheduler asked for something."""
+        self.marks[type(action).__name__] += 1
+        if isinstance(action, FinishRequest):
+            self._finish(now_ns, action)
+        elif isinstance(action, DropState):
+            self._rule((action.job is None) == bool(action.app), now_ns, f"{action} names both a job and a stream, or none")
+        else:
+            self._rule(action.work_id not in self._work_ids, now_ns, f"work id {action.work_id} was used twice")
+            self._rule(action.lane in self._device_of, now_ns, f"{action} names no lane of the configuration")
+            self._work_ids.add(action.work_id)
+            self._works[action.work_id] = action
+            self._on_lane[action.lane] += 1
+            if isinstance(action, RunBatch):
+                self._order_batch(now_ns, action)
+
+    def started(self, now_ns: int, action: Action) -> None:
+        """A lane begins a work."""
+        self._rule(now_ns <= getattr(action, "start_before_ns", now_ns), now_ns, f"{action} started after its window")
+        device = self._device_of[action.lane]  # type: ignore[union-attr]
+        if isinstance(action, EvictModel):
+            self._evict(now_ns, action, device)
+        elif isinstance(action, LoadModel):
+            self._load(now_ns, action, device)
+        elif isinstance(action, RunBatch):
+            self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
+            self._rule(action.model in self._ready[device], now_ns,
+                       f"work {action.work_id} runs {action.model}, which is not resident on {device}")
+
+    def answered(self, now_ns: int, action: Action, results: Sequence[JobResult] = (), failed: bool = False) -> None:
+        """A lane's answer (finished, refused or lost with its lane) leaves for the scheduler."""
+        work_id = action.work_id  # type: ignore[union-attr]
+        self._rule(self._works.pop(work_id, None) is not None, now_ns, f"work {work_id} was answered twice")
+        self._on_lane[action.lane] -= 1  # type: ignore[union-attr]
+        if isinstance(action, LoadModel):
+            (self._resident[self._device_of[action.lane]].discard if failed else
+             self._ready[self._device_of[action.lane]].add)(action.model)
+        if not isinstance(action, RunBatch):
+            return
+        for job in action.jobs:
+            if self._jobs_out.get(job) == work_id:
+                del self._jobs_out[job]
+            entry = self._entries.get(job.request_id)
+            if entry is not None and not action.probe:
+                entry.out -= 1
+                entry.free_since_ns = now_ns
+                request = entry.request
+                if not entry.out and now_ns >= request.deadline_ns and request.on_late == "drop":
+                    heapq.heappush(self._deadlines, (now_ns, request.id))
+                self._forget(entry)
+        for result in results:
+            entry = self._entries.get(result.job.request_id)
+            if entry is not None and result.status != "unfinished" and not action.probe:
+                entry.done[result.job.node, result.job.part] = result
+
+    def stepped(self, now_ns: int) -> None:
+        """All actions of a step were given: nobody may be left waiting past a deadline."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] < now_ns:
+            entry = self._entries.get(deadlines[0][1])
+            if entry is not None and entry.finished is None:
+                if entry.out:
+                    heapq.heappop(deadlines)  # comes back to the heap when its work does
+                    continue
+                self._rule(False, now_ns, f"{entry.request} waits past its deadline with no job on a lane")
+            heapq.heappop(deadlines)
+
+    def closed(self, now_ns: int) -> None:
+        """The world is over: everything has ended and come back."""
+        left = sorted(key for key, entry in self._entries.items() if entry.finished is None)
+        self._rule(not left, now_ns, f"{len(left)} accepted requests never ended: {left[:5]}")
+        self._rule(not self._works, now_ns, f"works were never answered: {sorted(self._works)[:5]}")
+
+    # --- the rules ------------------------------------------------------------------------------------------------
+
+    def _order_batch(self, now_ns: int, action: RunBatch) -> None:
+        self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{action} holds {len(action.jobs)} jobs in size {action.size}")
+        self._rule(len(set(action.jobs)) == len(action.jobs), now_ns, f"{action} holds a job twice")
+        if not self._ahead.get(action.lane):
+            self._rule(self._on_lane[action.lane] == 1, now_ns, f"lane {action.lane} was given a second work: {action}")
+        if action.probe:
+            return
+        for job in action.jobs:
+            entry = self._entries.get(job.request_id)
+            self._rule(entry is not None and entry.finished is None, now_ns, f"{job} runs, but its request has ended or is unknown")
+            assert entry is not None
+            self._rule(job not in self._jobs_out, now_ns, f"{job} is in two batches: {self._jobs_out.get(job)} and {action.work_id}")
+            self._rule((job.node, job.part) not in entry.done, now_ns, f"{job} runs again after it was done")
+            graph = self._apps[entry.request.app]
+            self._rule(graph.models.get(job.node) == action.model, now_ns, f"{job} is no node of model {action.model}")
+            if graph.linked:
+                self._rule(graph.may_run(entry.done, job.node, job.part), now_ns, f"{job} runs before its predecessors")
+            if entry.request.stream is not None and not entry.started:
+                self._in_order(now_ns, entry)
+            entry.started = True
+            self._jobs_out[job] = action.work_id
+            entry.out += 1
+
+    def _in_order(self, now_ns: int, entry: _Entry) -> None:
+        request = entry.request
+        if self._apps[request.app].stream == "none":
+            return
+        waiting = self._streams[request.app, request.stream or ""]
+        self._rule(waiting[0] == request.id, now_ns,
+                   f"request {request.id} of stream {request.stream} starts before request {waiting[0]} has ended")
+
+    def _finish(self, now_ns: int, action: FinishRequest) -> None:
+        entry = self._entries.get(action.request_id)
+        self._rule(entry is not None and entry.finished is None, now_ns,
+                   f"{action}: the request is unknown or has an outcome already")
+        assert entry is not None
+        self.marks[action.outcome] += 1
+        request = entry.request
+        if action.outcome == Outcome.COMPLETED:
+            partial = request.on_late == "partial" and bool(entry.done)
+            self._rule(partial or self._apps[request.app].complete(entry.done), now_ns,
+                       f"{request} is COMPLETED, but not every node ran that its joins need: {sorted(entry.done)}")
+        elif action.outcome == Outcome.REJECTED:
+            self._rule(not entry.started, now_ns, f"{request} is REJECTED after it had begun")
+        if not entry.out and request.on_late == "drop" and action.outcome != Outcome.COMPLETED:
+            due_ns = max(request.deadline_ns, entry.free_since_ns) + LATE_NS_MAX
+            self._rule(now_ns <= due_ns, now_ns, f"{request} was given up only now: {action}")
+        entry.finished = action
+        self.open_count -= 1
+        if request.stream is not None:
+            self._streams[request.app, request.stream].remove(request.id)
+        self._forget(entry)
+
+    def _forget(self, entry: _Entry) -> None:
+        if entry.finished is not None and not entry.out:
+            self._entries.pop(entry.request.id, None)
+
+    def _load(self, now_ns: int, action: LoadModel, device: str) -> None:
+        self._rule(action.model not in self._resident[device], now_ns, f"{action}: it is resident on {device} already")
+        self._resident[device].add(action.model)
+        budget = self._budgets[device]
+        used = sum(sum(self._footprints.get((model, device), (0, 0))) for model in self._resident[device])
+        self._rule(not budget or used <= budget, now_ns, f"{action}: models of {used} bytes exceed the {budget} of {device}")
+
+    def _evict(self, now_ns: int, action: EvictModel, device: str) -> None:
+        busy = [work for work in self._works.values() if isinstance(work, RunBatch) and work.model == action.model
+                and self._device_of[work.lane] == device]
+        self._rule(not busy, now_ns, f"{action} while {busy[:1]} is out")
+        self._rule(action.model in self._resident[device], now_ns, f"{action}: it is not resident on {device}")
+        self._resident[device].discard(action.model)
+        self._ready[device].discard(action.model)
+
+    def _rule(self, holds: bool, now_ns: int, broken: str) -> None:
+        if not holds:
+            raise BooksError(f"at {now_ns} ns: {broken}")
+
+
+class _Graph:
+    """What may run after what, worked out from the results alone (not with the scheduler's tokens)."""
+
+    def __init__(self, app: AppConfig) -> None:
+        self.stream = app.stream
+        self.nodes = {node.name: node for node in app.nodes}
+        self.models = {node.name: node.model for node in app.nodes}
+        self.linked = len(app.nodes) > 1
+        self.exits = [node for node in app.nodes if not any(node.name in (other.after or ()) for other in app.nodes)]
+        self._scopes: Dict[str, Tuple[str, ...]] = {}
+        for node in app.nodes:
+            self._scope(node)
+
+    def may_run(self, done: Mapping[Tuple[str, Part], JobResult], name: str, part: Part) -> bool:
+        """Whether everything that this job waits for has happened."""
+        node = self.nodes[name]
+        if len(part) != len(self._scope(node)):
+            return False
+        tokens = self._tokens(done, node, part)
+        if node.join == "all":
+            return PENDING not in tokens and FAILED not in tokens and (not tokens or DONE in tokens)
+        wanted = 1 if node.join == "policy" or PENDING not in tokens else int(node.join)
+        return tokens.count(DONE) >= wanted
+
+    def complete(self, done: Mapping[Tuple[str, Part], JobResult]) -> bool:
+        """Whether every last node ran, for every part, where the route led to it."""
+        return bool(done) and all(self._status(done, node, part) in (DONE, SKIPPED)
+                                  for node in self.exits for part in self._parts_of(done, self._scope(node)))
+
+    def _parts_of(self, done: Mapping[Tuple[str, Part], JobResult], scope: Tuple[str, ...]) -> List[Part]:
+        parts: List[Part] = [()]
+        for opener in scope:
+            parts = [(*part, index) for part in parts for index in range(self._count(done, opener, part))]
+        return parts
+
+    def _count(self, done: Mapping[Tuple[str, Part], JobResult], opener: str, part: Part) -> int:
+        """Parts that a fan-out made; one part that stays pending while it has not run; none where it was skipped."""
+        result = done.get((opener, part))
+        if result is not None:
+            return result.parts or 0
+        return 0 if self._status(done, self.nodes[opener], part) == SKIPPED else 1
+
+    def _status(self, done: Mapping[Tuple[str, Part], JobResult], node: NodeConfig, part: Part) -> str:
+        if (node.name, part) in done:
+            return DONE if done[node.name, part].status == "done" else FAILED
+        tokens = self._tokens(done, node, part)
+        if node.after and all(token == SKIPPED for token in tokens):
+            return SKIPPED  # also a gather of no parts that was not run
+        return PENDING
+
+    def _tokens(self, done: Mapping[Tuple[str, Part], JobResult], node: NodeConfig, part: Part) -> List[str]:
+        tokens: List[str] = []
+        for name in node.after or ():
+            before = self.nodes[name]
+            if not node.gather:
+                parts = [part[:-1] if before.fan_out else part]
+            elif before.fan_out:
+                parts = [part]
+            else:
+                opener = self._scope(before)[-1]
+                parts = [(*part, index) for index in range(self._count(done, opener, part))]
+            for item in parts:
+                status = self._status(done, before, item)
+                taken = before.route != "one" or status != DONE or done[name, item].route == node.name
+                tokens.append(status if taken else SKIPPED)
+        return tokens
+
+    def _scope(self, node: NodeConfig) -> Tuple[str, ...]:
+        """The fan-out nodes that are open around a node, outermost first."""
+        if node.name not in self._scopes:
+            scope: Tuple[str, ...] = ()
+            if node.after:
+                before = self.nodes[node.after[0]]
+                scope = (*self._scope(before), before.name) if before.fan_out else self._scope(before)
+            self._scopes[node.name] = scope[:-1] if node.gather else scope
+        return self._scopes[node.name]

@@ -1,0 +1,82 @@
+"""One simulated run: a scenario and a seed become a scheduler, a world and what came of it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.config import Config
+from edgeserve.loop import OnStep, drive
+from edgeserve.profiles import Profile
+from edgeserve.sim.books import Books
+from edgeserve.sim.device import TrueResults, TrueTimes
+from edgeserve.sim.faults import Trouble
+from edgeserve.sim.scenario import Scenario
+from edgeserve.sim.workload import Source
+from edgeserve.sim.world import SimWorld
+
+Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
+
+
+class Setting(NamedTuple):
+    """What is known of the models before the first request: what they occupy, and which are resident."""
+
+    footprints: Footprints
+    resident: Dict[str, List[str]]
+
+
+class Run(NamedTuple):
+    """A finished run: the world with its books, and the scheduler as it was left."""
+
+    world: SimWorld
+    scheduler: Any
+
+
+def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = False) -> Setting:
+    """Footprints from the configuration, else the profiles; resident is what fits the budgets, in the order of the
+    file, pinned models first. Nothing but pinned models when ``cold``."""
+    profiled = {profile.model: profile for profile in profiles}
+    footprints: Dict[Tuple[str, str], Tuple[int, int]] = {}
+    resident: Dict[str, List[str]] = {name: [] for name in config.devices}
+    used = {name: 0 for name in config.devices}
+    for model in sorted(config.models.values(), key=lambda item: not item.pinned):
+        profile = profiled.get(model.name)
+        measured = (profile.weights_bytes, profile.work_bytes) if profile is not None else (0, 0)
+        for lane in model.lanes or tuple(config.lanes):
+            device = config.lanes[lane].device
+            if (model.name, device) in footprints:
+                continue
+            footprints[model.name, device] = (model.memory_bytes, 0) if model.memory_bytes else measured
+            need, budget = sum(footprints[model.name, device]), config.devices[device].memory_bytes
+            if (model.pinned or not cold) and (not budget or used[device] + need <= budget):
+                used[device] += need
+                resident[device].append(model.name)
+    return Setting(footprints, resident)
+
+
+def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, setting: Setting | None = None,
+               drain: bool = False) -> SimWorld:
+    """The world of a scenario at one seed. Equal arguments make worlds that behave equally."""
+    config, run = scenario.config, scenario.run
+    setting = setting or setting_of(config, profiles, run.cold)
+    sources = [Source(item, config, seed, run.duration_ns, scenario.directory) for item in scenario.workloads]
+    times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))
+    return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed),
+                    Books(config, setting.footprints, setting.resident),
+                    trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
+                    step_cost_ns=run.step_cost_ns, event_cost_ns=run.event_cost_ns, drain=drain)
+
+
+def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, on_step: Optional[OnStep] = None,
+             scheduler: Any = None, drain: bool = False) -> Run:
+    """Run a scenario to its end: every request has ended and the books are closed, or :class:`BooksError` and
+    :class:`SimError` say what went wrong."""
+    setting = setting_of(scenario.config, profiles, scenario.run.cold)
+    if scheduler is None:
+        from edgeserve.sched.setup import build_scheduler
+        scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints, measured={},
+                                    resident=setting.resident)
+    world = make_world(scenario, seed, profiles, setting=setting, drain=drain)
+    drive(scheduler, world, on_step)
+    world.books.closed(world.now_ns)
+    return Run(world, scheduler)

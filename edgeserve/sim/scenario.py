@@ -1,0 +1,271 @@
+"""Scenario files: an edge.toml plus what will be asked of it, how long things really take, and what goes wrong.
+
+This module reads and checks; it draws nothing and simulates nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from edgeserve.config import (
+    CLASS_NAMES,
+    ON_LATE_NAMES,
+    Config,
+    _anything,
+    _duration,
+    _durations_by_size,
+    _integer,
+    _key,
+    _number,
+    _one_of,
+    _size,
+    _string,
+    _table_of,
+    _tuple_of,
+    parse_config,
+    read_table,
+)
+from edgeserve.errors import ConfigError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
+EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
+
+
+class Spread(NamedTuple):
+    """A small distribution over whole numbers: ``values`` with cumulative ``weights`` that end at 1."""
+
+    values: Tuple[int, ...]
+    weights: Tuple[float, ...]
+
+    def mean(self) -> float:
+        """The expected value."""
+        low, total = 0.0, 0.0
+        for value, high in zip(self.values, self.weights):
+            total += value * (high - low)
+            low = high
+        return total
+
+    def pick(self, uniform: float) -> int:
+        """The value at a uniform draw in [0, 1)."""
+        for value, high in zip(self.values, self.weights):
+            if uniform < high:
+                return value
+        return self.values[-1]
+
+
+def read_spread(value: Any, where: str) -> Spread:
+    """``7`` (always), ``[2, 9]`` (uniform, both ends included) or ``{10 = 0.7, 60 = 0.3}`` (weights)."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return Spread((value,), (1.0,))
+    if isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value) \
+            and 0 <= value[0] <= value[1] <= value[0] + 100_000:
+        count = value[1] - value[0] + 1
+        return Spread(tuple(range(value[0], value[1] + 1)), tuple((index + 1) / count for index in range(count)))
+    if isinstance(value, Mapping) and value and all(str(key).isdigit() for key in value):
+        weights = [_number(0.0)(item, f"{where}.{key}") for key, item in value.items()]
+        total, running, sums = sum(weights), 0.0, []
+        if total > 0:
+            for weight in weights:
+                running += weight
+                sums.append(running / total)
+            return Spread(tuple(int(key) for key in value), tuple(sums))
+    raise ConfigError(f"{where} = {value!r}: expected a whole number, [low, high] or {{value = weight, ...}}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """``[run]``: how long, how often, and what the scheduler's own thinking costs in virtual time."""
+
+    duration_ns: int = _key(_duration, 30 * 10**9, key="duration")
+    warmup_ns: int = _key(_duration, 0, key="warmup")  # requests that arrive before are served but not counted
+    seeds: int = _key(_integer(1, 10_000), 5)
+    seed: int = _key(_integer(0), 0)  # the first of them
+    step_cost_ns: int = _key(_duration, 20_000, key="step_cost")  # charged per step: 20 us, one wake-up of the loop
+    event_cost_ns: int = _key(_duration, 15_000, key="event_cost")  # charged per event: half of a 30 us cycle
+    noise: float = _key(_number(0.0, 0.25), 0.0)  # relative sd of every duration, where [truth.*] says nothing
+    cold: bool = _key(_one_of(True, False), False)  # True: nothing is resident at the start
+
+
+@dataclass(frozen=True)
+class WorkloadConfig:
+    """``[workload.NAME]``: who asks what, when."""
+
+    name: str
+    app: str = _key(_string, "")
+    apps: Tuple[str, ...] = _key(_tuple_of(_string), ())  # several: drawn in turn (a trace: by its function column)
+    kind: str = _key(_one_of(*WORKLOAD_KINDS), "poisson")
+    rate: float = _key(_number(0.0), 0.0)  # requests per second; a trace is stretched to it
+    cv: float = _key(_number(0.0, 10.0), 0.5)  # gamma: variation of the rate between windows
+    window_ns: int = _key(_duration, 500 * 10**6, key="window")  # gamma: how long one rate lasts
+    on_ns: int = _key(_duration, 10**9, key="on")  # onoff: mean length of a busy phase
+    off_ns: int = _key(_duration, 10**9, key="off")  # onoff: mean length of a silent phase
+    jitter_ns: int = _key(_duration, 0, key="jitter")  # periodic: uniform delay added to each arrival
+    clients: int = _key(_integer(1, 1_000_000), 1)
+    think_ns: int = _key(_duration, 0, key="think")  # closed: from an answer to the client's next request
+    retry_ns: int = _key(_duration, 10**6, key="retry")  # closed: the same after a refusal or drop
+    file: str = _key(_string, "")  # trace: a CSV, relative to the scenario
+    scale: float = _key(_number(1e-9), 1.0)  # trace: arrival times are multiplied by it
+    start_ns: int = _key(_duration, 0, key="start")
+    stop_ns: int = _key(_duration, 2**62, key="stop")
+    slo_ns: int = _key(_duration, 0, key="slo")  # 0 = the app's
+    klass: str = _key(_one_of("", *CLASS_NAMES), "", key="class")  # "" = the app's
+    value: float = _key(_number(0.0), -1.0)  # left out = the app's
+    on_late: str = _key(_one_of("", *ON_LATE_NAMES), "")  # "" = the app's
+    streams: int = _key(_integer(0, 1_000_000), 0)  # 0 = no stream ids
+    facts: Dict[str, Spread] = _key(_table_of(read_spread), factory=dict)
+
+
+@dataclass(frozen=True)
+class TruthConfig:
+    """``[truth.MODEL]``: how the model really behaves, where it differs from what the scheduler was told."""
+
+    model: str
+    times: Dict[int, int] = _key(_durations_by_size, factory=dict)  # batch size -> time; left out = as expected
+    fixed_ns: int = _key(_duration, 0, key="fixed")  # with ``fact``: fixed + per_unit * size * max(fact)
+    per_unit_ns: int = _key(_duration, 0, key="per_unit")
+    fact: str = _key(_string, "")
+    noise: float = _key(_number(0.0, 0.25), -1.0)  # left out = [run] noise
+    steps: Optional[Spread] = _key(read_spread, None)  # an iterative model: steps that one job needs
+    steps_per_run: int = _key(_integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
+    parts: Optional[Spread] = _key(read_spread, None)  # a fan-out node: how many parts
+    routes: Dict[str, float] = _key(_table_of(_number(0.0)), factory=dict)  # a route-one node: weights
+    fail: float = _key(_number(0.0, 1.0), 0.0)  # probability that a job fails
+    state_bytes: int = _key(_size, 0, key="state")  # what a stream's or sequence's state occupies
+    load_ns: int = _key(_duration, 0, key="load")  # time to load; 0 = as configured
+
+
+@dataclass(frozen=True)
+class FaultsConfig:
+    """``[faults]``: probabilities are per work, job, load or request; ``..._every`` are mean times between troubles."""
+
+    slow: float = _key(_number(0.0, 1.0), 0.0)  # probability of a slow work
+    slow_factor: float = _key(_number(1.0, 1000.0), 5.0)
+    refuse: float = _key(_number(0.0, 1.0), 0.0)
+    fail_job: float = _key(_number(0.0, 1.0), 0.0)
+    fail_batch: float = _key(_number(0.0, 1.0), 0.0)
+    fail_load: float = _key(_number(0.0, 1.0), 0.0)
+    unfinished: float = _key(_number(0.0, 1.0), 0.0)
+    unfinished_max: int = _key(_integer(0, 1000), 3)  # times per job
+    cancel: float = _key(_number(0.0, 1.0), 0.0)
+    lane_loss_every_ns: int = _key(_duration, 0, key="lane_loss_every")
+    lane_loss_ns: int = _key(_duration, 200 * 10**6, key="lane_loss")  # mean time until it is back
+    hang: float = _key(_number(0.0, 1.0), 0.0)  # probability that a lost lane hangs in its work, instead of dying
+    speed_every_ns: int = _key(_duration, 0, key="speed_every")
+    speed_min: float = _key(_number(0.05, 1.0), 0.4)
+    burst_every_ns: int = _key(_duration, 0, key="burst_every")
+    burst_max: int = _key(_integer(1, 10_000), 32)
+    memory_every_ns: int = _key(_duration, 0, key="memory_every")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The whole file: an edge configuration and what the simulator adds to it."""
+
+    config: Config
+    run: RunConfig = RunConfig()
+    workloads: Tuple[WorkloadConfig, ...] = ()
+    truths: Dict[str, TruthConfig] = field(default_factory=dict)
+    faults: FaultsConfig = FaultsConfig()
+    directory: str = "."
+
+
+def load_scenario(path: str) -> Scenario:
+    """Read and check one scenario file. :class:`ConfigError` names the file, the key and the mend."""
+    try:
+        return parse_scenario(_read(path), os.path.dirname(os.path.abspath(path)), path)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Scenario:
+    """A parsed TOML table to a checked :class:`Scenario`. ``config = "edge.toml"`` is read first; sections of the
+    scenario itself replace those of that file, name by name."""
+    known = (*EDGE_SECTIONS, "config", "run", "workload", "truth", "faults")
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"[{key}] is no section of a scenario{nearest(key, known)}")
+    edge: Dict[str, Any] = {}
+    if "config" in table:
+        edge_path = os.path.join(directory, _string(table["config"], "config"))
+        edge = _read(edge_path)
+        config_directory = os.path.dirname(os.path.abspath(edge_path))
+    else:
+        config_directory = directory
+    for section in EDGE_SECTIONS:
+        if section in table:
+            edge[section] = _merged(edge.get(section, {}), table[section])
+    config = parse_config(edge, config_directory, source)
+    workloads = tuple(read_table(WorkloadConfig, value, f"[workload.{name}]", name=name)
+                      for name, value in _tables(table, "workload").items())
+    truths = {name: read_table(TruthConfig, value, f"[truth.{name}]", model=name)
+              for name, value in _tables(table, "truth").items()}
+    scenario = Scenario(config, read_table(RunConfig, table.get("run", {}), "[run]"),
+                        tuple(replace(item, **_app_defaults(item, config)) for item in workloads), truths,
+                        read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory)
+    _check(scenario)
+    return scenario
+
+
+def with_policy(scenario: Scenario, kind: str) -> Scenario:
+    """The same scenario with every app under one policy of ``kind`` (options of an equally named one are kept)."""
+    from edgeserve.config import PolicyConfig
+    given = [item for item in scenario.config.policies.values() if item.kind == kind]
+    policy = given[0] if given else PolicyConfig(name=kind, kind=kind)
+    apps = {name: replace(app, policy=policy.name) for name, app in scenario.config.apps.items()}
+    return replace(scenario, config=replace(scenario.config, policies={policy.name: policy}, apps=apps))
+
+
+def _read(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return dict(tomllib.load(file))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Dict[str, Any]:
+    merged = dict(below)
+    merged.update(above)
+    return merged
+
+
+def _tables(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
+    return dict(_table_of(_anything)(table.get(section, {}), f"[{section}]"))
+
+
+def _app_defaults(workload: WorkloadConfig, config: Config) -> Dict[str, Any]:
+    names = workload.apps or (workload.app,)
+    for name in names:
+        if name not in config.apps:
+            raise ConfigError(f"[workload.{workload.name}] app = {name!r} does not exist{nearest(name, config.apps)}")
+    return {"apps": names, "app": names[0]}
+
+
+def _check(scenario: Scenario) -> None:
+    for item in scenario.workloads:
+        where = f"[workload.{item.name}]"
+        if item.kind in ("poisson", "gamma", "onoff", "periodic") and item.rate <= 0:
+            raise ConfigError(f"{where} rate = {item.rate}: kind {item.kind!r} needs rate = requests per second")
+        if item.kind == "trace" and not item.file:
+            raise ConfigError(f"{where} lacks file = '...' (a CSV trace), which kind 'trace' needs")
+    for name in scenario.truths:
+        if name not in scenario.config.models:
+            raise ConfigError(f"[truth.{name}]: there is no such model{nearest(name, scenario.config.models)}")
+    missing: List[str] = []
+    for app in scenario.config.apps.values():
+        for node in app.nodes:
+            truth = scenario.truths.get(node.model)
+            if node.route == "one" and (truth is None or not truth.routes):
+                missing.append(f"[truth.{node.model}] routes = {{successor = weight}} (node {node.name!r} routes)")
+    if missing:
+        raise ConfigError(f"the scenario lacks {'; '.join(missing)}")

@@ -1,0 +1,249 @@
+"""Workloads: when requests arrive and what they declare about themselves, drawn by seed or read from a trace.
+
+A source knows no scheduler and no lane. Everything it draws comes from generators of its own name, so that the same
+seed gives the same arrivals whatever is compared on them.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import math
+import os
+import random
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.config import Config
+from edgeserve.errors import ConfigError
+from edgeserve.sched.events import Request
+from edgeserve.sim.scenario import WorkloadConfig
+from edgeserve.units import NS_PER_MS, NS_PER_S
+
+TRACE_ROWS_MAX = 5_000_000
+"""Rows read from one trace: a wrong file must not fill the memory."""
+
+
+class Arrival(NamedTuple):
+    """One arrival of a source: when, for which of its apps (an index), and declared numbers."""
+
+    at_ns: int
+    app_index: int = 0
+    facts: Optional[Mapping[str, float]] = None
+
+
+class Source:
+    """One workload. Open ones are an iterator of arrivals; a closed one is asked when each client comes next."""
+
+    def __init__(self, config: WorkloadConfig, edge: Config, seed: Any, duration_ns: int, directory: str = ".") -> None:
+        self.config = config
+        self.serial = 0
+        self._apps = [edge.apps[name] for name in config.apps or (config.app,)]
+        self._facts = random.Random(f"{seed}/facts/{config.name}")
+        self._stop_ns = min(config.stop_ns, duration_ns)
+        self._draw = random.Random(f"{seed}/arrivals/{config.name}")
+        self._open: Optional[Iterator[Arrival]] = None
+        if config.kind != "closed":
+            self._open = _OPEN[config.kind](config, self._draw, self._stop_ns, directory)
+
+    def first(self) -> List[Tuple[Arrival, str]]:
+        """The arrivals that start it, each with its client's name: the next one when open, one per client when
+        closed (spread over a millisecond, as no two machines speak at once)."""
+        if self._open is not None:
+            arrival = self.next_open()
+            return [(arrival, self.config.name)] if arrival is not None else []
+        name = self.config.name
+        return [(Arrival(self.config.start_ns + self._draw.randrange(NS_PER_MS), index % len(self._apps)),
+                 f"{name}-{index}") for index in range(self.config.clients)]
+
+    def next_open(self) -> Optional[Arrival]:
+        """The next arrival of an open source, or ``None`` at its end."""
+        if self._open is None:
+            return None
+        arrival = next(self._open, None)
+        return arrival if arrival is not None and arrival.at_ns < self._stop_ns else None
+
+    def next_closed(self, now_ns: int, app_index: int, answered: bool) -> Optional[Arrival]:
+        """When the client whose request has just ended asks again; ``None`` when the run is over, or when open."""
+        if self._open is not None:
+            return None
+        at_ns = now_ns + (self.config.think_ns if answered else max(1, self.config.retry_ns))
+        return Arrival(at_ns, app_index) if at_ns < self._stop_ns else None
+
+    def request(self, request_id: int, arrival: Arrival, client: str) -> Request:
+        """The request of an arrival, with the app's defaults where the workload says nothing."""
+        config = self.config
+        app = self._apps[arrival.app_index % len(self._apps)]
+        serial = self.serial
+        self.serial += 1
+        facts: Optional[Dict[str, float]] = dict(arrival.facts) if arrival.facts else None
+        if config.facts:
+            facts = facts or {}
+            for name, spread in config.facts.items():
+                facts[name] = spread.pick(self._facts.random())
+        stream = None
+        if app.stream != "none" or config.streams:
+            stream = f"{config.name}-{serial % max(1, config.streams)}"
+        return Request(request_id, app.name, arrival.at_ns, arrival.at_ns + (config.slo_ns or app.slo_ns), client,
+                       config.klass or app.klass, config.value if config.value >= 0 else app.value, stream,
+                       config.on_late or app.on_late, facts)
+
+
+def exponential_ns(draw: random.Random, mean_ns: float) -> int:
+    """An exponential gap, in whole nanoseconds and at least one."""
+    return max(1, round(-math.log(1.0 - draw.random()) * mean_ns))
+
+
+def _poisson(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+    at_ns, mean_ns, index = config.start_ns, NS_PER_S / config.rate, 0
+    while True:
+        at_ns += exponential_ns(draw, mean_ns)
+        yield Arrival(at_ns, index)
+        index += 1
+
+
+def _periodic(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+    index = 0
+    while True:
+        jitter_ns = draw.randrange(config.jitter_ns + 1)
+        yield Arrival(config.start_ns + round((index + 0.5) * NS_PER_S / config.rate) + jitter_ns, index)
+        index += 1
+
+
+def _gamma(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+    """Poisson arrivals whose rate is drawn anew for each window: gamma with mean ``rate`` and variation ``cv``."""
+    window_ns, index, start_ns = config.window_ns, 0, config.start_ns
+    shape = 1.0 / (config.cv * config.cv) if config.cv > 0 else 0.0
+    while start_ns < stop_ns:
+        rate = config.rate * (draw.gammavariate(shape, 1.0 / shape) if shape else 1.0)
+        at_ns = start_ns
+        while rate > 1e-9:
+            at_ns += exponential_ns(draw, NS_PER_S / rate)
+            if at_ns >= start_ns + window_ns:
+                break  # memoryless: the rest of this gap may be drawn again at the next window's rate
+            yield Arrival(at_ns, index)
+            index += 1
+        start_ns += window_ns
+
+
+def _onoff(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+    """Busy and silent phases of exponential length; ``rate`` is the mean over both."""
+    busy_rate = config.rate * (config.on_ns + config.off_ns) / max(1, config.on_ns)
+    start_ns, index = config.start_ns, 0
+    while start_ns < stop_ns:
+        end_ns = start_ns + exponential_ns(draw, config.on_ns)
+        at_ns = start_ns + exponential_ns(draw, NS_PER_S / busy_rate)
+        while at_ns < end_ns:
+            yield Arrival(at_ns, index)
+            index += 1
+            at_ns += exponential_ns(draw, NS_PER_S / busy_rate)
+        start_ns = end_ns + exponential_ns(draw, config.off_ns)
+
+
+def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+    """Replay of a CSV: recorded times, stretched by ``scale`` (or to ``rate``), never resampled."""
+    path = os.path.join(directory, os.path.expanduser(config.file))
+    rows = read_trace(path, draw, stop_ns if not config.rate else None)
+    scale = config.scale
+    if config.rate and len(rows) > 1 and rows[-1].at_ns > 0:
+        scale = len(rows) / config.rate * NS_PER_S / rows[-1].at_ns
+    for row in rows:
+        yield Arrival(config.start_ns + round(row.at_ns * scale), row.app_index, row.facts)
+
+
+_OPEN: Dict[str, Callable[[WorkloadConfig, random.Random, int, str], Iterator[Arrival]]] = {
+    "poisson": _poisson, "periodic": _periodic, "gamma": _gamma, "onoff": _onoff, "trace": _trace}
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+
+
+def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None) -> List[Arrival]:
+    """Arrivals of a CSV trace, sorted, starting at 0. The header decides the format:
+
+    * ``TIMESTAMP, ContextTokens, GeneratedTokens`` (Azure LLM): facts ``input_tokens``, ``output_tokens``;
+    * ``timestamp_ms, input_tokens, output_tokens, ...`` (Mooncake): every further column becomes a fact;
+    * ``app, func, end_timestamp, duration`` in seconds (Azure functions): arrival = end - duration, fact
+      ``duration_ms``, one app index per function in order of appearance;
+    * ``arrival_s`` or ``arrival_ms`` and further numeric columns as facts (our own);
+    * no header (ServeGen): windows of start, rate, cv, family and two parameters, from which gaps are drawn.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = [row for _, row in zip(range(TRACE_ROWS_MAX), csv.reader(file)) if row]
+    except OSError as error:
+        raise ConfigError(f"{path}: the trace cannot be read ({error.strerror}); give the path of a CSV file") from None
+    if not rows:
+        raise ConfigError(f"{path}: the trace is empty; expected a CSV with arrivals")
+    header = rows[0]
+    try:
+        if "TIMESTAMP" in header:
+            return _sorted(_azure_llm(header, row) for row in rows[1:])
+        if "end_timestamp" in header:
+            return _sorted(_azure_functions(header, rows[1:]))
+        for column, unit_ns in (("timestamp_ms", NS_PER_MS), ("arrival_ms", NS_PER_MS), ("arrival_s", NS_PER_S)):
+            if column in header:
+                return _sorted(_columns(header, row, column, unit_ns) for row in rows[1:])
+        if len(header) == 6 and _is_number(header[0]):
+            return _sorted(_servegen(rows, draw, stop_ns))
+    except (ValueError, IndexError) as error:
+        raise ConfigError(f"{path}: is not a trace of its header's format ({error})") from None
+    raise ConfigError(f"{path}: header {header!r} is of no known trace; expected a column TIMESTAMP, timestamp_ms, "
+                      "end_timestamp, arrival_s or arrival_ms")
+
+
+def _sorted(arrivals: Any) -> List[Arrival]:
+    ordered = sorted(arrivals, key=lambda item: (item.at_ns, item.app_index))
+    start_ns = ordered[0].at_ns if ordered else 0
+    return [Arrival(item.at_ns - start_ns, item.app_index, item.facts) for item in ordered]
+
+
+def _azure_llm(header: Sequence[str], row: Sequence[str]) -> Arrival:
+    values = dict(zip(header, row))
+    day, _, clock = values["TIMESTAMP"].strip().partition(" ")
+    hours, minutes, seconds = clock.split(":")
+    whole, _, fraction = seconds.partition(".")
+    days = datetime.date(*(int(item) for item in day.split("-"))).toordinal()
+    at_s = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(whole)
+    at_ns = at_s * NS_PER_S + int((fraction + "0" * 9)[:9])
+    return Arrival(at_ns, 0, {"input_tokens": int(values["ContextTokens"]),
+                              "output_tokens": int(values["GeneratedTokens"])})
+
+
+def _azure_functions(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Arrival]:
+    known: Dict[str, int] = {}
+    for row in rows:
+        values = dict(zip(header, row))
+        duration_s = float(values["duration"])
+        index = known.setdefault(values["func"], len(known))
+        yield Arrival(round((float(values["end_timestamp"]) - duration_s) * NS_PER_S), index,
+                      {"duration_ms": duration_s * 1000})
+
+
+def _columns(header: Sequence[str], row: Sequence[str], column: str, unit_ns: int) -> Arrival:
+    values = dict(zip(header, row))
+    facts = {name: float(value) for name, value in values.items() if name != column and _is_number(value)}
+    return Arrival(round(float(values[column]) * unit_ns), 0, facts or None)
+
+
+def _servegen(rows: Sequence[Sequence[str]], draw: random.Random, stop_ns: Optional[int]) -> Iterator[Arrival]:
+    starts_s = [float(row[0]) for row in rows]
+    length_s = starts_s[1] - starts_s[0] if len(starts_s) > 1 else 600.0
+    for start_s, row in zip(starts_s, rows):
+        if stop_ns is not None and (start_s - starts_s[0]) * NS_PER_S >= stop_ns:
+            return
+        family, at_s = row[3].strip(), start_s
+        while family:
+            first, second = float(row[4]), float(row[5])
+            gap_s = draw.gammavariate(first, second) if family == "Gamma" else draw.weibullvariate(second, first)
+            at_s += max(gap_s, 1e-9)
+            if at_s >= start_s + length_s:
+                break
+            yield Arrival(round(at_s * NS_PER_S))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

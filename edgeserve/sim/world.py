@@ -1,0 +1,393 @@
+"""The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and books.
+
+It meets the scheduler only through :func:`edgeserve.loop.drive`. Time is a number here; the scheduler's own thinking
+costs virtual time, so a slow policy sees events late and acts late.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.config import Config
+from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
+from edgeserve.sched.events import (
+    DeviceChanged,
+    DrainRequested,
+    Event,
+    JobId,
+    JobResult,
+    LaneChanged,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    WorkFinished,
+    WorkRefused,
+)
+from edgeserve.sim import faults
+from edgeserve.sim.books import Books
+from edgeserve.sim.device import TrueResults, TrueTimes
+from edgeserve.sim.workload import Arrival, Source
+from edgeserve.units import NS_PER_S
+
+SETTLE_NS_MAX = 3600 * NS_PER_S
+"""Virtual time after the last arrival within which everything must have ended."""
+
+IDLE_STEPS_MAX = 10_000
+"""Steps in a row that bring no event and no action: more means that the scheduler's timer makes no progress."""
+
+
+class SimError(AssertionError):
+    """The simulation cannot end: the scheduler's timer stands still or requests never end."""
+
+
+class Ended(NamedTuple):
+    """The end of one request, for reports. ``worth_ns`` is its expected lane time alone times its value."""
+
+    request: Request
+    outcome: str
+    reason: str
+    end_ns: int
+    spent: Spent
+    worth_ns: int
+
+
+class _Open(NamedTuple):
+    request: Request
+    source: Optional[Source]
+    arrival: Arrival
+    place: str
+    steps: Dict[JobId, List[int]]  # [needed, done, times unfinished by a fault]
+
+
+class _Lane:
+    __slots__ = ("name", "device", "hang_ns", "inbox", "running", "finish_ns", "epoch", "up", "speed", "hangs",
+                 "poked_ns", "busy_ns", "works")
+
+    def __init__(self, name: str, device: str, hang_ns: int) -> None:
+        self.name = name
+        self.device = device
+        self.hang_ns = hang_ns
+        self.inbox: Deque[Any] = deque()
+        self.running: Any = None
+        self.epoch = 0  # works started before the lane died end unheard
+        self.up = True
+        self.speed = 1.0
+        self.hangs = 0.0  # the next work hangs, so much longer (0 = it does not)
+        self.poked_ns = -1
+        self.busy_ns = 0
+        self.works = 0
+
+
+class SimWorld:
+    """One run. ``ended`` holds every request that has ended, ``books`` what really happened.
+
+    Knows nothing of policies. ``perform`` and ``wait`` are called by the loop alone.
+    """
+
+    def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults, books: Books,
+                 *, trouble: faults.Trouble | None = None, duration_ns: int = 0, step_cost_ns: int = 0,
+                 event_cost_ns: int = 0, drain: bool = False) -> None:
+        self.config = config
+        self.books = books
+        self.stopped = False
+        self.now_ns = 0
+        self.ended: List[Ended] = []
+        self.lanes = {name: _Lane(name, lane.device, lane.hang_ns) for name, lane in config.lanes.items()}
+        self.lanes.update({f"copy:{name}": _Lane(f"copy:{name}", name, 30 * NS_PER_S) for name in config.devices})
+        self._times = times
+        self._results = results
+        self._trouble = trouble
+        self._costs_ns = (step_cost_ns, event_cost_ns)
+        self._end_ns = duration_ns + SETTLE_NS_MAX
+        self._acts_ns = 0  # when the actions of the present step take effect
+        self._idle_steps = 0
+        self._heap: List[Tuple[int, int, Callable[[Any], None], Any]] = []
+        self._sequence = 0
+        self._events: List[Event] = []
+        self._open: Dict[int, _Open] = {}
+        self._request_id = 0
+        self._sources = list(sources)
+        self._alone_ns: Dict[str, int] = {}
+        for source in self._sources:
+            for arrival, client in source.first():
+                self._at(arrival.at_ns, self._arrive, (source, arrival, client))
+        if trouble is not None:
+            budgets = [(name, device.memory_bytes) for name, device in config.devices.items()]
+            for happening in trouble.happenings(list(config.lanes), budgets):
+                self._at(happening.at_ns, self._befall, happening)
+        if drain:
+            self._at(duration_ns, self._emit, DrainRequested())
+
+    # --- what the loop calls --------------------------------------------------------------------------------------
+
+    def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
+        """Let time pass until something is to be told, or until ``until_ns``; never before the last step's thinking
+        was over. Without events, with nothing open and nothing to come, the world has stopped."""
+        self.books.stepped(self.now_ns)
+        ready_ns = self._acts_ns
+        while True:
+            while self._heap and self._heap[0][0] <= ready_ns:
+                at_ns, _, what, argument = heapq.heappop(self._heap)
+                self.now_ns = at_ns
+                what(argument)
+            if self._events:
+                break
+            next_ns = self._heap[0][0] if self._heap else None
+            if next_ns is None and self._over(until_ns):
+                self.stopped = True
+                break
+            if until_ns is not None and until_ns <= ready_ns:
+                break
+            ready_ns = min(item for item in (next_ns, until_ns) if item is not None)
+        self.now_ns = ready_ns
+        events, self._events = self._events, []
+        self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)
+        self._watch(events)
+        return ready_ns, events
+
+    def perform(self, action: Action) -> None:
+        """Begin an action, when the step that decided it is over."""
+        self._idle_steps = 0
+        self.books.ordered(self.now_ns, action)
+        if isinstance(action, FinishRequest):
+            self._finish(action)
+        elif isinstance(action, DropState):
+            pass  # states are counted by the scheduler; the books look at the action's form
+        elif self._acts_ns > self.now_ns:
+            self._at(self._acts_ns, self._deliver, action)
+        else:
+            self._deliver(action)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _at(self, at_ns: int, what: Callable[[Any], None], argument: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at_ns, self._sequence, what, argument))
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+
+    def _over(self, until_ns: Optional[int]) -> bool:
+        if until_ns is None:
+            return True
+        if until_ns > self._end_ns:
+            raise SimError(f"not drained an hour after the last arrival: {self.books.open_count} requests are open")
+        return not self.books.open_count and not self.books.works_count
+
+    def _watch(self, events: Sequence[Event]) -> None:
+        self._idle_steps = 0 if events else self._idle_steps + 1
+        if self._idle_steps > IDLE_STEPS_MAX:
+            raise SimError(f"{IDLE_STEPS_MAX} timer steps brought nothing; the last at {self.now_ns} ns with "
+                           f"{self.books.open_count} requests open")
+        for event in events:
+            self.books.marks[type(event).__name__] += 1
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def _arrive(self, item: Tuple[Source, Arrival, str]) -> None:
+        source, arrival, client = item
+        self._request(source, arrival, client)
+        following = source.next_open()
+        if following is not None:
+            self._at(following.at_ns, self._arrive, (source, following, client))
+
+    def _request(self, source: Source, arrival: Arrival, client: str, echo: bool = True) -> None:
+        self._request_id += 1
+        place = f"{source.config.name}/{source.serial}"
+        request = source.request(self._request_id, arrival, client)
+        self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
+        self.books.arrived(request)
+        self._events.append(RequestArrived(request))
+        if self._trouble is not None:
+            for delay_ns in self._trouble.cancel_delays_ns(self.now_ns, request.deadline_ns - request.arrival_ns):
+                self._at(self.now_ns + delay_ns, self._emit, RequestCancelled(request.id))
+
+    def _finish(self, action: FinishRequest) -> None:
+        entry = self._open.pop(action.request_id)
+        request, source = entry.request, entry.source
+        self.ended.append(Ended(request, action.outcome, action.reason, self._acts_ns, action.spent,
+                                round(self._alone(request) * request.value)))
+        if source is not None and source.config.kind == "closed":
+            answered = action.outcome == Outcome.COMPLETED
+            arrival = source.next_closed(self._acts_ns, entry.arrival.app_index, answered)
+            if arrival is not None:
+                self._at(arrival.at_ns, self._arrive, (source, arrival, request.client))
+
+    def _alone(self, request: Request) -> int:
+        """The request's expected lane time alone; nodes inside a fan-out count once per expected part."""
+        if request.app in self._alone_ns and not request.facts:
+            return self._alone_ns[request.app]
+        weights: Dict[str, float] = {}
+        total = 0.0
+        for node in self.config.apps[request.app].nodes:
+            before = [weights[name] for name in node.after or ()]
+            weight = 1.0 if node.gather or not before else max(before)
+            total += weight * self._times.alone_ns(node.model, request.facts)
+            weights[node.name] = weight * self._results.parts_mean(request.app, node.name)
+        self._alone_ns[request.app] = round(total)
+        return round(total)
+
+    # --- lanes ----------------------------------------------------------------------------------------------------
+
+    def _deliver(self, action: Any) -> None:
+        lane = self.lanes[action.lane]
+        if not lane.up:
+            self._refuse(action, f"lane {lane.name} is down")
+            return
+        lane.inbox.append(action)
+        self._advance(lane)
+
+    def _poke(self, lane: _Lane) -> None:
+        lane.poked_ns = -1
+        self._advance(lane)
+
+    def _advance(self, lane: _Lane) -> None:
+        """Start the next work if the lane is free and the work's window is open."""
+        while lane.running is None and lane.inbox:
+            action = lane.inbox[0]
+            start_after_ns = getattr(action, "start_after_ns", 0)
+            if self.now_ns < start_after_ns:
+                if lane.poked_ns != start_after_ns:
+                    lane.poked_ns = start_after_ns
+                    self._at(start_after_ns, self._poke, lane)
+                return
+            lane.inbox.popleft()
+            if self.now_ns > getattr(action, "start_before_ns", self.now_ns):
+                self._refuse(action, "the start window has passed")
+            elif not isinstance(action, EvictModel) and self._trouble is not None and self._trouble.refuses(self.now_ns):
+                self._refuse(action, "the lane would not")
+            else:
+                self._start(lane, action)
+
+    def _start(self, lane: _Lane, action: Any) -> None:
+        self.books.started(self.now_ns, action)
+        duration_ns = max(1, round(self._duration_ns(lane, action) / lane.speed))
+        if self._trouble is not None and isinstance(action, RunBatch):
+            duration_ns = self._trouble.slowed(self.now_ns, duration_ns)
+            if lane.hangs:
+                duration_ns += lane.hang_ns + round(lane.hangs * lane.hang_ns)
+                lane.hangs = 0.0
+        lane.running = action
+        lane.works += 1
+        lane.busy_ns += duration_ns
+        lane.finish_ns = self.now_ns + duration_ns
+        self._at(lane.finish_ns, self._finished, (lane, lane.epoch, action, self.now_ns))
+
+    def _duration_ns(self, lane: _Lane, action: Any) -> int:
+        if isinstance(action, EvictModel):
+            return 1
+        if isinstance(action, LoadModel):
+            return self._times.load_ns(action.model)
+        known = [self._open.get(job.request_id) for job in action.jobs]
+        facts = [entry.request.facts if entry is not None else {} for entry in known]
+        return self._times.batch_ns(action.model, lane.name, action.size, facts, self._steps(action))
+
+    def _steps(self, action: RunBatch) -> int:
+        """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
+        longest, bound = 1, action.steps_max or 0
+        for job in action.jobs:
+            entry = self._open.get(job.request_id)
+            if entry is not None:
+                needed, done, _ = self._progress(entry, job)
+                longest = max(longest, needed - done)
+                own = self._results.steps_per_run(entry.request.app, job.node)
+                bound = min(bound, own) if bound and own else bound or own
+        return min(longest, bound) if bound else longest
+
+    def _progress(self, entry: _Open, job: JobId) -> List[int]:
+        if job not in entry.steps:
+            entry.steps[job] = [self._results.steps(entry.request.app, entry.place, job), 0, 0]
+        return entry.steps[job]
+
+    def _refuse(self, action: Any, reason: str) -> None:
+        self.books.answered(self.now_ns, action, failed=True)
+        self._events.append(WorkRefused(action.work_id, reason))
+
+    def _finished(self, item: Tuple[_Lane, int, Any, int]) -> None:
+        lane, epoch, action, started_ns = item
+        if epoch != lane.epoch:
+            return
+        lane.running = None
+        results: Tuple[JobResult, ...] = ()
+        failed = ""
+        if isinstance(action, RunBatch):
+            broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(self.now_ns)
+            steps = self._steps(action)
+            results = tuple(self._result(job, steps, broken) for job in action.jobs)
+        elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
+            failed = "out of memory while loading"
+        self.books.answered(self.now_ns, action, results, bool(failed))
+        self._events.append(WorkFinished(action.work_id, started_ns, self.now_ns, results, failed))
+        self._advance(lane)
+
+    def _result(self, job: JobId, steps: int, broken: bool) -> JobResult:
+        entry = self._open.get(job.request_id)
+        if entry is None:
+            return JobResult(job)  # its request has ended; whatever it says is ignored
+        app, trouble = entry.request.app, self._trouble
+        if broken or self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
+            return JobResult(job, "failed", reason="the engine raised")
+        progress = self._progress(entry, job)
+        progress[1] += steps
+        state_bytes = self._results.state_bytes(app, job)
+        if progress[1] < progress[0]:
+            return JobResult(job, "unfinished", facts={"steps": progress[1]}, state_bytes=state_bytes)
+        if trouble and trouble.job_unfinished(self.now_ns, progress[2]):
+            progress[2] += 1
+            progress[1] = progress[0] - 1
+            return JobResult(job, "unfinished", state_bytes=state_bytes)
+        return JobResult(job, "done", self._results.parts(app, entry.place, job),
+                         self._results.route(app, entry.place, job),
+                         state_bytes=state_bytes if entry.request.stream is not None else 0)
+
+    # --- trouble --------------------------------------------------------------------------------------------------
+
+    def _befall(self, happening: faults.Happening) -> None:
+        kind, target = happening.kind, happening.target
+        if kind == faults.LANE_DIES:
+            self._die(self.lanes[target], happening.amount)
+        elif kind == faults.LANE_BACK:
+            self.lanes[target].up = True
+            self._emit(LaneChanged(target, True, self.lanes[target].speed))
+        elif kind == faults.LANE_HANGS:
+            self.lanes[target].hangs = max(0.01, happening.amount)
+        elif kind == faults.SPEED:
+            lane = self.lanes[target]
+            if lane.speed != happening.amount:
+                lane.speed = happening.amount
+                if lane.up:
+                    self._emit(LaneChanged(target, True, lane.speed, "throttled" if lane.speed < 1.0 else ""))
+        elif kind == faults.MEMORY:
+            budget = self.config.devices[target].memory_bytes
+            self._emit(DeviceChanged(target, round(budget * happening.amount), heat=1.0 - happening.amount))
+        else:
+            self._burst(round(happening.amount))
+
+    def _die(self, lane: _Lane, amount: float) -> None:
+        """The lane forgets its inbox and what it was running. Now and then answers come all the same, after the news."""
+        if not lane.up:
+            return
+        lane.up = False
+        lane.epoch += 1
+        self._emit(LaneChanged(lane.name, False, lane.speed, "lost"))
+        lost = ([lane.running] if lane.running is not None else []) + list(lane.inbox)
+        if lane.running is not None:
+            lane.busy_ns -= lane.finish_ns - self.now_ns
+        lane.running = None
+        lane.inbox.clear()
+        for action in lost:
+            self.books.answered(self.now_ns, action, failed=True)
+            if amount < 0.5:
+                self._at(self.now_ns + round(amount * 1e6), self._emit, WorkRefused(action.work_id, "the lane was lost"))
+
+    def _burst(self, count: int) -> None:
+        assert self._trouble is not None
+        source = self._sources[self._trouble.dice.randrange(len(self._sources))]
+        for _ in range(count):
+            self._request(source, Arrival(self.now_ns, source.serial), "burst", echo=False)
+        # A client that cancels what never was must not disturb anybody.
+        self._emit(RequestCancelled(self._request_id + 1_000_000_000, "unknown"))
+
+

@@ -1,0 +1,122 @@
+"""Workloads: their rates and burstiness, that seeds pair them, and the trace formats."""
+
+from __future__ import annotations
+
+import os
+import statistics
+
+import pytest
+
+from edgeserve.errors import ConfigError
+from edgeserve.sim.scenario import parse_scenario, read_spread
+from edgeserve.sim.workload import Source, read_trace
+
+S = 10**9
+TRACES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "shared", "data", "traces")
+
+
+def source(seed=1, seconds=1000, directory=".", **workload):
+    made = parse_scenario({"model": {"m": {"engine": "synthetic"}}, "app": {"a": {"model": "m"}},
+                           "workload": {"w": {"app": "a", **workload}}})
+    return Source(made.workloads[0], made.config, seed, seconds * S, directory)
+
+
+def arrivals(made):
+    first = made.first()
+    found = [first[0][0]] if first else []
+    while found and (following := made.next_open()) is not None:
+        found.append(following)
+    return [item.at_ns for item in found]
+
+
+def dispersion(times, window_ns=S, seconds=1000):
+    counts = [0] * seconds
+    for at in times:
+        counts[at // window_ns] += 1
+    return statistics.pvariance(counts) / statistics.mean(counts)
+
+
+@pytest.mark.parametrize(("workload", "low", "high"), [
+    ({"kind": "poisson", "rate": 20.0}, 0.8, 1.25),
+    ({"kind": "periodic", "rate": 20.0}, 0.0, 0.01),
+    ({"kind": "gamma", "rate": 20.0, "cv": 0.5, "window": "1s"}, 4.5, 7.5),  # 1 + rate * cv^2 = 6
+    ({"kind": "onoff", "rate": 20.0, "on": "1s", "off": "3s"}, 10, 60)])
+def test_rate_and_burstiness(workload, low, high):
+    times = arrivals(source(**workload))
+    assert times == sorted(times)
+    assert len(times) == pytest.approx(20_000, rel=0.15 if workload["kind"] == "onoff" else 0.05)
+    assert low <= dispersion(times) <= high
+
+
+def test_a_seed_pairs_and_another_does_not():
+    times = [arrivals(source(seed, 50, kind="gamma", rate=30.0)) for seed in (3, 3, 4)]
+    assert times[0] == times[1] != times[2]
+
+
+def test_start_and_stop_bound_the_arrivals():
+    times = arrivals(source(kind="poisson", rate=100.0, start="2s", stop="3s"))
+    assert 2 * S <= times[0]
+    assert times[-1] < 3 * S
+
+
+def test_facts_streams_and_the_apps_defaults():
+    made = source(kind="poisson", rate=1.0, streams=2, facts={"length": {"10": 1.0, "60": 3.0}}, slo="70ms")
+    requests = [made.request(index, made.first()[0][0], "c") for index in range(400)]
+    lengths = [item.facts["length"] for item in requests]
+    assert set(lengths) == {10, 60}
+    assert lengths.count(60) == pytest.approx(300, abs=40)
+    assert {item.stream for item in requests} == {"w-0", "w-1"}
+    assert requests[0].deadline_ns - requests[0].arrival_ns == 70_000_000
+
+
+@pytest.mark.parametrize(("text", "times", "facts"), [
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9000000,5,6\n2023-11-17 00:00:00.1500000,7,8\n",
+     [0, 250_000_000], {"input_tokens": 5, "output_tokens": 6}),
+    ("timestamp_ms,input_tokens,output_tokens,prefix_blocks\n100,5,6,2\n150,1,1,1\n", [0, 50_000_000],
+     {"input_tokens": 5.0, "output_tokens": 6.0, "prefix_blocks": 2.0}),
+    ("app,func,end_timestamp,duration\nA,f,10.0,2.0\nA,g,9.5,0.5\n", [0, S], {"duration_ms": 2000.0}),
+    ("arrival_s,length\n3.5,4\n3.75,9\n", [0, 250_000_000], {"length": 4.0})])
+def test_trace_formats(tmp_path, text, times, facts):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    rows = read_trace(str(path), None)
+    assert [row.at_ns for row in rows] == times
+    assert rows[0].facts == facts
+
+
+def test_a_trace_is_stretched_not_resampled(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s\n0\n1\n4\n")
+    assert arrivals(source(kind="trace", file="t.csv", scale=0.5, directory=str(tmp_path))) == [0, S // 2, 2 * S]
+    assert arrivals(source(kind="trace", file="t.csv", rate=1.0, directory=str(tmp_path))) == [0, 3 * S // 4, 3 * S]
+
+
+def test_a_file_that_is_no_trace_says_what_was_expected(tmp_path):
+    (tmp_path / "t.csv").write_text("when,what\n1,2\n")
+    with pytest.raises(ConfigError, match="of no known trace; expected a column TIMESTAMP"):
+        read_trace(str(tmp_path / "t.csv"), None)
+
+
+@pytest.mark.skipif(not os.path.isdir(TRACES), reason="the public traces are not beside this project")
+@pytest.mark.parametrize(("name", "rows"), [
+    ("azure_llm_2023_code.csv", 8819), ("azure_llm_2023_conv.csv", 19366), ("mooncake_conversation.csv", 12031),
+    ("azure_functions_2021_sample.csv", 199)])
+def test_the_public_traces_can_be_read(name, rows):
+    found = read_trace(os.path.join(TRACES, name), None)
+    assert len(found) == rows
+    assert found[0].at_ns == 0
+
+
+@pytest.mark.skipif(not os.path.isdir(TRACES), reason="the public traces are not beside this project")
+def test_servegen_windows_are_sampled():
+    times = arrivals(source(kind="trace", file="servegen_mm_image/chunk-0-trace.csv", seconds=1200, directory=TRACES))
+    assert len(times) / 1200 == pytest.approx(0.9, rel=0.15)
+
+
+@pytest.mark.parametrize(("value", "mean"), [(7, 7), ([2, 4], 3), ({"10": 1, "20": 3}, 17.5)])
+def test_spreads(value, mean):
+    assert read_spread(value, "x").mean() == pytest.approx(mean)
+
+
+def test_a_wrong_spread_says_what_was_expected():
+    with pytest.raises(ConfigError, match=r"x = 'many': expected a whole number, \[low, high\] or"):
+        read_spread("many", "x")
