@@ -116,7 +116,7 @@ def _durations_by_size(value: Any, where: str) -> Dict[int, int]:
 
 def _join(value: Any, where: str) -> Union[str, int]:
     if value in ("all", "policy") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value  # type: ignore[no-any-return]
+        return "all" if value == "all" else "policy" if value == "policy" else int(value)
     raise ConfigError(f"{where} = {value!r}: expected 'all', 'policy' or a number of parts to wait for")
 
 

@@ -96,7 +96,7 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
                 raise ConfigError(f"{where} node {item.name!r} after = {pred!r} does not exist{nearest(pred, nodes)}")
         nodes[item.name].preds = tuple(nodes[pred] for pred in item.after or ())
         if len(set(item.after or ())) != len(item.after or ()):
-            raise ConfigError(f"{where} node {item.name!r} names a predecessor twice in after = {list(item.after or ())}")
+            raise ConfigError(f"{where} node {item.name!r} names a predecessor twice: after = {list(item.after or ())}")
     for node in nodes.values():
         node.succs = tuple(other for other in nodes.values() if node in other.preds)
     ordered = _topological(list(nodes.values()), where)

@@ -133,7 +133,11 @@ class WorkRefused:
 
 @dataclass(frozen=True)
 class LaneChanged:
-    """A lane went down or came back, or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast)."""
+    """A lane went down or came back, or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast).
+
+    A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes those
+    in the inbox ready again, and ignores any answer for these works that still comes.
+    """
 
     lane: str
     up: bool = True

@@ -62,7 +62,7 @@ class JobQueue:
 
     def position(self, key: int) -> int:
         """How many jobs have a smaller key: ``len(queue) - position(t)`` jobs are due at ``t`` or later. O(log n)."""
-        return bisect_left(self.rows, (key,))  # type: ignore[arg-type]
+        return bisect_left(self.rows, (key,))
 
     def slice(self, start: int, stop: int) -> List[Job]:
         """The jobs at positions ``start`` to ``stop`` (without it), in order."""
@@ -70,7 +70,7 @@ class JobQueue:
 
     def _index(self, job: Job) -> int:
         row = (job.key, job.seq)
-        index = bisect_left(self.rows, row)  # type: ignore[type-var]
+        index = bisect_left(self.rows, row)
         if index < len(self.rows) and self.rows[index][2] is job:
             return index
         return -1

@@ -133,7 +133,7 @@ class Job:
     """
 
     __slots__ = ("id", "seq", "request", "node", "part", "state", "ready_ns", "launched_ns", "key", "demand_ns", "lane",
-                 "steps", "spent", "deadline_ns")
+                 "steps", "spent", "deadline_ns", "queued")
 
     def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int, spent: Spent) -> None:
         self.id = JobId(request.id, node.name, part)
@@ -149,6 +149,7 @@ class Job:
         self.lane = ""
         self.steps = 0
         self.spent = spent
+        self.queued = False  # a policy holds it
         self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
 
     def __repr__(self) -> str:

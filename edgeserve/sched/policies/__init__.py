@@ -1,1 +1,12 @@
-"""See the module list in docs/architecture.md."""
+"""The policies by the name that a configuration's ``kind`` gives. A new one adds its line here."""
+
+from __future__ import annotations
+
+from typing import Dict, Type
+
+from edgeserve.sched.policies.clockwork import Clockwork
+from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.policy import Policy
+
+POLICIES: Dict[str, Type[Policy]] = {"fifo": Fifo, "edf": Edf, "clockwork": Clockwork}

@@ -1,0 +1,124 @@
+"""What the scheduler knows of lanes: which works are on them, when each will be free, and whether it can be trusted.
+
+A lane runs one work at a time, in the order given. Knows no engine, no thread and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Deque, Dict, List, Tuple
+
+from edgeserve.sched.lifecycle import Job
+from edgeserve.units import NS_PER_MS
+
+WORKS_MAX = 16
+"""Works a lane holds at most, the running one included: a bound on the inbox when works are far shorter than
+``ahead_ns``."""
+
+BEHIND_NS_MAX = 10 * NS_PER_MS
+"""Further behind its expected completion than this, a lane is sent nothing ahead (Clockwork's implementation)."""
+
+RUN, LOAD, EVICT = "run", "load", "evict"
+
+
+class Work:
+    """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads and evictions."""
+
+    __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
+                 "lost")
+
+    def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
+                 expected_ns: int, starts_ns: int, policy: Any) -> None:
+        self.id = id
+        self.kind = kind
+        self.lane = lane
+        self.model = model
+        self.jobs = jobs
+        self.size = size
+        self.launched_ns = launched_ns
+        self.expected_ns = expected_ns
+        self.starts_ns = starts_ns  # when it is expected to start
+        self.policy = policy
+        self.lost = False  # its jobs were taken from it; the answer only frees the lane
+
+
+class Lane:
+    """One lane's state. :class:`~edgeserve.sched.scheduler.Scheduler` alone changes it, through the three verbs.
+
+    ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
+    may run here.
+    """
+
+    __slots__ = ("name", "device", "copy", "ahead_ns", "hang_ns", "works", "free_at_ns", "head_due_ns", "up", "hung",
+                 "speed", "models", "busy_ns")
+
+    def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
+                 copy: bool = False) -> None:
+        self.name = name
+        self.device = device
+        self.copy = copy
+        self.ahead_ns = ahead_ns
+        self.hang_ns = hang_ns
+        self.works: Deque[Work] = deque()
+        self.free_at_ns = 0
+        self.head_due_ns = 0  # when the work at the head is expected to end
+        self.up = True
+        self.hung = False
+        self.speed = 1.0
+        self.models: Dict[str, Any] = {}
+        self.busy_ns = 0
+
+    def accepts(self, now_ns: int) -> bool:
+        """Whether a work may be given to this lane now."""
+        if not self.up or self.hung:
+            return False
+        works = self.works
+        if not works:
+            return True
+        return (self.ahead_ns > 0 and self.free_at_ns - now_ns <= self.ahead_ns and len(works) < WORKS_MAX
+                and now_ns - self.head_due_ns <= BEHIND_NS_MAX)
+
+    def available_ns(self, now_ns: int) -> int:
+        """When a work given now would start."""
+        return self.free_at_ns if self.works and self.free_at_ns > now_ns else now_ns
+
+    def asks_at_ns(self, now_ns: int) -> int | None:
+        """When it will accept a work although nothing happens: only lanes that plan ahead do."""
+        if not self.works or not self.ahead_ns or not self.up or self.hung:
+            return None
+        at = self.free_at_ns - self.ahead_ns
+        return at if at > now_ns else None
+
+    def hangs_at_ns(self) -> int | None:
+        """When the work at its head must have ended, or the lane counts as hung."""
+        return self.head_due_ns + self.hang_ns if self.works and not self.hung else None
+
+    def put(self, work: Work, now_ns: int) -> None:
+        """Give it a work behind those it has."""
+        if not self.works:
+            self.head_due_ns = work.starts_ns + work.expected_ns
+        self.works.append(work)
+        self.free_at_ns = work.starts_ns + work.expected_ns
+
+    def take(self, work: Work, now_ns: int) -> None:
+        """A work was answered (finished or refused), wherever it stood."""
+        head = self.works[0] is work
+        self.works.remove(work)
+        if head:
+            self.hung = False
+            ends = now_ns
+            for index, other in enumerate(self.works):
+                ends += other.expected_ns
+                if index == 0:
+                    self.head_due_ns = ends
+            self.free_at_ns = ends
+        else:
+            self.free_at_ns -= work.expected_ns
+
+    def clear(self) -> List[Work]:
+        """The lane went down: everything on it is lost to it. Returns what was there."""
+        lost = list(self.works)
+        self.works.clear()
+        self.free_at_ns = 0
+        self.hung = False
+        return lost

@@ -1,0 +1,130 @@
+"""Functions that policies share, so that all of them count value, time and feasibility alike.
+
+Pure: they read the board and change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterable, List, Sequence, Tuple
+
+from edgeserve.sched.actions import START_ANY_TIME_NS
+from edgeserve.sched.jobqueue import JobQueue
+from edgeserve.sched.lifecycle import Job, RequestRecord
+from edgeserve.sched.policy import Bid
+
+if TYPE_CHECKING:
+    from edgeserve.sched.board import Board
+    from edgeserve.sched.lanes import Lane
+
+CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
+"""Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
+
+
+class Worth:
+    """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
+
+    A request counts its ``worth_ns`` (its expected lane time alone times its value) if it ends by its deadline. One
+    that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it.
+    """
+
+    __slots__ = ("rows", "after_ns")
+
+    def __init__(self, jobs: Iterable[Job], after_ns: int) -> None:
+        self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
+        self.rows: List[Tuple[int, float, int]] = []
+        counted = set()
+        for job in jobs:
+            request = job.request
+            if job.part:  # several parts of one request count it once
+                if request.id in counted:
+                    continue
+                counted.add(request.id)
+            soft_ns = request.deadline_ns - request.arrival_ns if request.on_late == "answer" else 0
+            self.rows.append((request.deadline_ns, request.worth_ns * request.value, max(1, soft_ns) if soft_ns else 0))
+
+    def value(self, start_ns: int) -> float:
+        """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
+        ends_ns = start_ns + self.after_ns
+        total = 0.0
+        for deadline_ns, worth, soft_ns in self.rows:
+            if ends_ns <= deadline_ns:
+                total += worth
+            elif soft_ns:
+                total += worth * soft_ns / (soft_ns + ends_ns - deadline_ns)
+        return total
+
+
+def take(queue: JobQueue, lane: Lane, start: int, count: int) -> List[Job]:
+    """The first ``count`` jobs from position ``start`` on that may run on this lane: those whose state another lane
+    holds stay. O(count) unless many are bound elsewhere."""
+    jobs: List[Job] = []
+    name = lane.name
+    rows = queue.rows
+    for index in range(start, len(rows)):
+        if len(jobs) == count:
+            break
+        job = rows[index][2]
+        if not job.lane or job.lane == name:
+            jobs.append(job)
+    return jobs
+
+
+def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, start_before_ns: int = START_ANY_TIME_NS,
+            drops: Sequence[Tuple[RequestRecord, str]] = ()) -> Bid:
+    """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines."""
+    rest_ns = rest_lane_ns = 0
+    for job in jobs:
+        if job.node.succs:
+            rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
+            rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
+    return Bid(jobs[0].node.model, jobs, size, expected_ns, Worth(jobs, expected_ns + rest_ns),
+               expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
+
+
+def usable_lanes(model: str, board: Board) -> List[Lane]:
+    """The lanes that may run a model and are up, in configuration order."""
+    return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung]
+
+
+def earliest_end_ns(job_model: str, board: Board) -> int | None:
+    """When a job of this model alone would end at the earliest, given what is on the lanes now, or None when no lane
+    is up. A model that is not resident has to be loaded first."""
+    best: int | None = None
+    for lane in usable_lanes(job_model, board):
+        latency = board.latency(job_model, lane.name)
+        starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(job_model, lane))
+        ends_ns = starts_ns + latency.estimate_ns(latency.sizes[0])
+        if best is None or ends_ns < best:
+            best = ends_ns
+    return best
+
+
+def refusal(request: RequestRecord, board: Board) -> str | None:
+    """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
+    enough for the rest. Requests that are answered late anyway are never refused for their deadline."""
+    if request.on_late == "answer":
+        return None
+    for node in request.app.entries:
+        ends_ns = earliest_end_ns(node.model, board)
+        if ends_ns is None:
+            return "no_lane"
+        if ends_ns + board.rest_ns(request.app, node) > request.deadline_ns:
+            return CANNOT_MAKE_DEADLINE
+    return None
+
+
+def droppable(job: Job) -> bool:
+    """Whether a job's request may be given up for its deadline."""
+    return job.request.on_late != "answer"
+
+
+def best_class(jobs: Sequence[Job]) -> str:
+    """The most urgent class among the jobs of a batch: what the batch counts as in the auction."""
+    found = "background"
+    for job in jobs:
+        klass = job.request.klass
+        if klass == "critical":
+            return klass
+        if klass == "normal":
+            found = klass
+    return found

@@ -1,0 +1,133 @@
+"""Clockwork: predictable models, planned centrally, refused early (OSDI 2020; the sections are its own).
+
+Appendix B as published. A request stands for one *strategy* per batch size k, to be started by ``deadline -
+estimate(k)``. Strategies are looked at from the earliest required start; the first that is neither too big, nor too
+small, nor too late becomes the next action. Per model that is the largest k that k requests can still finish in; across
+models, the one whose first member must start first (:meth:`Clockwork.bid` says why the two are the same walk).
+Requests that the batch overtook are dropped, as in the authors' implementation. Each action carries a start window;
+a lane that misses it refuses, and those requests fail without a retry (section 4.2).
+
+Estimates are the maximum of the last ten measurements (``sched/latency.py``); LOAD and EVICT by demand are
+``sched/residency.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Tuple
+
+from edgeserve.sched.apps import App
+from edgeserve.sched.board import Board
+from edgeserve.sched.jobqueue import JobQueue
+from edgeserve.sched.lanes import Lane, Work
+from edgeserve.sched.lifecycle import Job, RequestRecord
+from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, refusal, take
+from edgeserve.sched.policy import Bid, Policy
+from edgeserve.units import ms_to_ns
+
+WINDOW_MISSED = "window_missed"
+OVERTAKEN = "overtaken"
+
+
+class Clockwork(Policy):
+    """Options: ``window_ms`` (how late an action may start: 10 in the authors' implementation; the paper says
+    "narrow") and ``margin_ms`` (plan for a deadline this much earlier; 0 in the paper, 5 in the implementation)."""
+
+    defaults = {"window_ms": 10.0, "margin_ms": 0.0}
+
+    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+        super().__init__(name, apps, options)
+        self._window_ns = ms_to_ns(float(str(self.options["window_ms"])))
+        self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
+        self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        return refusal(request, board)
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        queue = self._queues.get(job.node.model)
+        if queue is None:
+            queue = self._queues[job.node.model] = JobQueue()
+        queue.add(job.deadline_ns - self._margin_ns, job)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        for job in work.jobs:
+            self._remove(job)
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        """A rejected action is an error result: its requests fail, nothing is retried (section 4.2)."""
+        for job in work.jobs:
+            if not job.request.ended and droppable(job):
+                board.drop(job.request, WINDOW_MISSED)
+
+    def plan(self, board: Board) -> None:
+        """A request none of whose strategies can complete any more is refused at once (Appendix B)."""
+        for model in list(self._queues):
+            queue = self._queues.get(model)
+            if queue is None:
+                continue
+            ends_ns = earliest_end_ns(model, board)
+            while ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
+                job = queue.rows[0][2]
+                if not droppable(job):
+                    break
+                board.drop(job.request, CANNOT_MAKE_DEADLINE)
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        """The first eligible strategy of the walk.
+
+        Within a model, a strategy of size k is eligible when k requests can finish in a batch of k and no larger size
+        has that (else it is too small); its required start is that of the first of them. So one candidate per model
+        suffices, and the walk's first is the one of the smallest required start. O(models with requests * sizes).
+        """
+        starts_ns = lane.available_ns(board.now_ns)
+        best: Tuple[int, str, int, int] | None = None  # (required start, model, size, position)
+        for model, queue in self._queues.items():
+            if model not in lane.models or not board.is_resident(model, lane):
+                continue
+            latency = board.latency(model, lane.name)
+            for size in reversed(latency.sizes):
+                if size > len(queue.rows):
+                    continue
+                took_ns = latency.estimate_ns(size)
+                first = queue.position(starts_ns + took_ns)
+                if len(queue.rows) - first >= size:
+                    candidate = (queue.rows[first][0] - took_ns, model, size, first)
+                    if best is None or candidate < best:
+                        best = candidate
+                    break
+        if best is None:
+            return self._late(lane, board)
+        _, model, size, first = best
+        queue = self._queues[model]
+        jobs = take(queue, lane, first, size)
+        overtaken = [(job.request, OVERTAKEN) for job in queue.slice(0, first) if droppable(job)]
+        return self._bid(jobs, lane, board, overtaken) if jobs else None
+
+    def queued(self) -> List[Job]:
+        return [job for queue in self._queues.values() for job in queue]
+
+    def _late(self, lane: Lane, board: Board) -> Bid | None:
+        """Ours: requests that are answered late anyway run when nothing else can, oldest deadline first."""
+        heads = [(queue.rows[0][0], model) for model, queue in self._queues.items()
+                 if model in lane.models and board.is_resident(model, lane) and not droppable(queue.rows[0][2])]
+        if not heads:
+            return None
+        jobs = take(self._queues[min(heads)[1]], lane, 0, 1)
+        return self._bid(jobs, lane, board, ()) if jobs else None
+
+    def _bid(self, jobs: List[Job], lane: Lane, board: Board, drops: Sequence[Tuple[RequestRecord, str]]) -> Bid:
+        latency = board.latency(jobs[0].node.model, lane.name)
+        size = latency.size_for(len(jobs))
+        before_ns = lane.available_ns(board.now_ns) + self._window_ns
+        staying = {job.request.id for job in jobs}
+        return bid_for(jobs, size, latency.estimate_ns(size), board, start_before_ns=before_ns,
+                       drops=[row for row in drops if row[0].id not in staying])
+
+    def _remove(self, job: Job) -> None:
+        queue = self._queues[job.node.model]
+        queue.remove(job)
+        if not queue.rows:
+            del self._queues[job.node.model]

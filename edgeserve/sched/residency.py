@@ -1,0 +1,205 @@
+"""Which models are in a device's memory: demand, budget, and least recently used, for every policy.
+
+Loads follow Clockwork, section 5: the demand of a model is the estimated execution time of its outstanding jobs; what
+its resident copies on other devices can serve is subtracted; the model of the highest remaining priority that is not
+here is loaded next. Memory comes from the least recently used models that nobody waits for, then from those with less
+demand than the newcomer (ours: without this, two models that are both wanted would starve one of them for ever).
+A model with work in flight is never evicted, nor one that was loaded for jobs that have not run yet.
+
+Knows no policy and no clock; emits no action: it answers questions, and the scheduler tells it what was done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, Dict, Iterable, List, Tuple
+
+from edgeserve.errors import ConfigError
+from edgeserve.units import NS_PER_MS, format_size
+
+LOAD_AHEAD_NS = 5 * NS_PER_MS
+"""Outstanding loads per device (Clockwork, section 5)."""
+
+CAPACITY_NS = 100 * NS_PER_MS
+"""Lane time that a device offers over the horizon of the allocation rule (Clockwork's default SLO)."""
+
+LOAD_FAILURES_MAX = 3
+"""Loads of a model that may fail in a row before its jobs are failed rather than kept waiting."""
+
+LOAD_RETRY_NS = 500 * NS_PER_MS
+"""Pause after a failed load: memory may come back."""
+
+PRESSURE_SHARE = 16
+"""A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
+
+ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"
+
+
+class Placement:
+    """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
+
+    __slots__ = ("model", "device", "bytes", "load_ns", "pinned", "state", "since_ns", "in_flight", "demand_ns",
+                 "used", "failures", "retry_at_ns", "due_ns", "loads_ns")
+
+    def __init__(self, model: str, device: str, bytes: int, load_ns: int, pinned: bool = False) -> None:
+        self.model = model
+        self.device = device
+        self.bytes = bytes
+        self.load_ns = load_ns
+        self.pinned = pinned
+        self.state = ABSENT
+        self.since_ns = 0  # resident since
+        self.due_ns = 0  # loading: expected to be resident at
+        self.in_flight = 0  # batches launched and not answered
+        self.demand_ns = 0  # estimated execution time of the ready jobs that could run here
+        self.used = True  # has run since it was loaded
+        self.failures = 0
+        self.retry_at_ns = 0
+        self.loads_ns: Deque[int] = deque(maxlen=10)
+
+    def __repr__(self) -> str:
+        return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
+
+
+class Device:
+    """One device's memory: its placements in order of last use (least recent first), and the bytes they take.
+
+    ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
+    ``state_bytes`` the states of streams.
+    """
+
+    __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w")
+
+    def __init__(self, name: str, budget_bytes: int = 0) -> None:
+        self.name = name
+        self.budget_bytes = budget_bytes
+        self.placements: Dict[str, Placement] = {}
+        self.used_bytes = 0
+        self.state_bytes = 0
+        self.free_bytes: int | None = None  # as the monitor last reported
+        self.heat: float | None = None
+        self.power_w: float | None = None
+
+    def add(self, placement: Placement, resident: bool) -> None:
+        """Announce a model that may live here; ``ConfigError`` when it never fits."""
+        if self.budget_bytes and placement.bytes > self.budget_bytes:
+            raise ConfigError(f"model {placement.model!r} needs {format_size(placement.bytes)} on device "
+                              f"{self.name!r}, more than [device.{self.name}] memory = {format_size(self.budget_bytes)}")
+        self.placements[placement.model] = placement
+        if resident:
+            placement.state = RESIDENT
+            self.used_bytes += placement.bytes
+            if self.budget_bytes and self.used_bytes > self.budget_bytes:
+                raise ConfigError(f"the models resident at start take {format_size(self.used_bytes)} on device "
+                                  f"{self.name!r}, more than its memory = {format_size(self.budget_bytes)}")
+
+    def is_resident(self, model: str) -> bool:
+        """Whether ``model`` can run here now."""
+        return self.placements[model].state == RESIDENT
+
+    def free_now_bytes(self) -> int:
+        """What may still be loaded, by the budget and by what the monitor reported."""
+        room = self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62
+        return room if self.free_bytes is None else min(room, self.free_bytes)
+
+    def touch(self, placement: Placement) -> None:
+        """It was used: the most recent one now. O(1)."""
+        placement.used = True
+        del self.placements[placement.model]
+        self.placements[placement.model] = placement
+
+    # --- what the scheduler reports -----------------------------------------------------------------------------------
+
+    def load_started(self, placement: Placement, due_ns: int) -> None:
+        """A load was sent to the copy lane."""
+        placement.state = LOADING
+        placement.due_ns = due_ns
+        placement.used = False
+        self._count(placement.bytes)
+
+    def load_ended(self, placement: Placement, now_ns: int, took_ns: int, failed: bool) -> None:
+        """The copy lane answered a load; the estimate is the longest of the last ten."""
+        if failed:
+            placement.state = ABSENT
+            placement.failures += 1
+            placement.retry_at_ns = now_ns + LOAD_RETRY_NS
+            self._count(-placement.bytes)
+        else:
+            placement.state = RESIDENT
+            placement.since_ns = now_ns
+            placement.failures = 0
+            placement.loads_ns.append(took_ns)
+            placement.load_ns = max(placement.loads_ns)
+
+    def evict_started(self, placement: Placement) -> None:
+        """An eviction was sent; its memory counts as given, since the copy lane works in order."""
+        placement.state = EVICTING
+        self._count(-placement.bytes)
+
+    def evict_ended(self, placement: Placement, refused: bool) -> None:
+        """The copy lane answered an eviction."""
+        placement.state = RESIDENT if refused else ABSENT
+        if refused:
+            self._count(placement.bytes)
+
+    def _count(self, bytes: int) -> None:
+        self.used_bytes += bytes
+        if self.free_bytes is not None:
+            self.free_bytes -= bytes  # until the monitor reports again
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def next_load(self, now_ns: int, others: Iterable[Device]) -> Tuple[Placement, List[Placement]] | None:
+        """The model to load next and the models to evict for it, or None. O(models here)."""
+        wanted = [(self._priority_ns(placement, others), placement) for placement in self.placements.values()
+                  if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns]
+        wanted.sort(key=lambda row: (-row[0], row[1].model))
+        for priority_ns, placement in wanted:
+            if priority_ns <= 0:
+                break
+            victims = self._victims(placement, priority_ns)
+            if victims is not None:
+                return placement, victims
+        return None
+
+    def under_pressure(self) -> Placement | None:
+        """A model to give up because the device runs out of memory although the budget holds, or None."""
+        if self.free_bytes is None or not self.budget_bytes or self.free_bytes >= self.budget_bytes // PRESSURE_SHARE:
+            return None
+        return next((placement for placement in self.placements.values()
+                     if _evictable(placement) and placement.demand_ns == 0), None)
+
+    def _victims(self, newcomer: Placement, priority_ns: float) -> List[Placement] | None:
+        """The least recently used models that make room, [] when there is room, None when there is no way."""
+        missing = newcomer.bytes - self.free_now_bytes()
+        victims: List[Placement] = []
+        if missing <= 0:
+            return victims
+        idle = [item for item in self.placements.values() if _evictable(item) and item.demand_ns == 0]
+        less = [item for item in self.placements.values()
+                if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns]
+        for item in idle + less:
+            victims.append(item)
+            missing -= item.bytes
+            if missing <= 0:
+                return victims
+        return None
+
+    def _priority_ns(self, placement: Placement, others: Iterable[Device]) -> float:
+        """Unfulfilled work: demand less what resident copies elsewhere serve, each device sharing its capacity over
+        its load (Clockwork, section 5)."""
+        copies = [device for device in others if device is not self and placement.model in device.placements
+                  and device.is_resident(placement.model)]
+        if not copies:
+            return placement.demand_ns
+        loads = [max(1, sum(item.demand_ns for item in device.placements.values() if item.state == RESIDENT))
+                 for device in copies]
+        weights = [1 / load for load in loads]
+        served = sum(placement.demand_ns * (weight / sum(weights)) * min(1.0, CAPACITY_NS / load)
+                     for weight, load in zip(weights, loads))
+        return placement.demand_ns - served
+
+
+def _evictable(placement: Placement) -> bool:
+    return (placement.state == RESIDENT and not placement.pinned and placement.in_flight == 0
+            and (placement.used or placement.demand_ns == 0))
