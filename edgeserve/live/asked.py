@@ -1,0 +1,178 @@
+"""What was asked, checked before it becomes a request: app, inputs, deadline, class and the rest of the terms.
+
+Pure: it looks at one request and the configuration. Raises the typed errors that a client can read; bounds that
+depend on what else is pending are the world's and the scheduler's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from edgeserve.config import AppConfig, Config, TensorConfig
+from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest
+from edgeserve.live.plan import AppPlan
+from edgeserve.sched.events import CLASSES, ON_LATE
+from edgeserve.units import format_duration, ms_to_ns
+
+OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {"text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
+"""Input dtypes that are no arrays."""
+
+FACTS_MAX = 64
+"""Declared numbers per request: a policy reads a handful, and each costs memory until the request ends."""
+
+NAME_LEN_MAX = 256
+"""Characters of a stream's id and of a fact's name, which are kept in tables."""
+
+SLO_MS_MAX = 1e9
+"""About eleven days: beyond that a deadline is a mistake in the unit."""
+
+
+class Terms(NamedTuple):
+    """How a request wants to be treated; ``None`` means as the app says."""
+
+    klass: Optional[str] = None
+    value: Optional[float] = None
+    stream: Optional[str] = None
+    on_late: Optional[str] = None
+    facts: Optional[Mapping[str, float]] = None
+
+
+class InputRule:
+    """What one declared input must be."""
+
+    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional")
+
+    def __init__(self, app: str, name: str, config: TensorConfig) -> None:
+        self.name = name
+        self.kinds = OBJECT_KINDS.get(config.dtype)
+        self.shape = config.shape
+        self.exact = -1 not in config.shape
+        self.optional = config.optional
+        try:
+            self.dtype = None if self.kinds else np.dtype(config.dtype)
+        except TypeError:
+            raise ConfigError(f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
+                              f"'float32' or 'uint8', or one of {', '.join(sorted(OBJECT_KINDS))}") from None
+
+    def fits(self, value: Any) -> bool:
+        if self.kinds is not None:
+            return isinstance(value, self.kinds)
+        if not isinstance(value, np.ndarray) or value.dtype != self.dtype:
+            return False
+        if self.exact:
+            return value.shape == self.shape
+        return len(value.shape) == len(self.shape) and all(
+            want in (-1, have) for want, have in zip(self.shape, value.shape))
+
+    def __str__(self) -> str:
+        if self.kinds is not None:
+            return {"text": "a string", "bytes": "bytes"}.get(next(
+                name for name, kinds in OBJECT_KINDS.items() if kinds is self.kinds), "anything")
+        shape = ", ".join("any" if size < 0 else str(size) for size in self.shape)
+        return f"a numpy array {self.dtype} [{shape}]"
+
+
+class AppRules:
+    """All that is checked of a request to one app, prepared once."""
+
+    __slots__ = ("plan", "config", "inputs")
+
+    def __init__(self, plan: AppPlan) -> None:
+        self.plan = plan
+        self.config: AppConfig = plan.config
+        self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
+
+    def check_inputs(self, inputs: Any) -> None:
+        """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
+        app = self.config.name
+        if not isinstance(inputs, dict):
+            raise BadInput(f"app {app!r}: inputs are {type(inputs).__name__}, expected a dict of named values")
+        if not self.inputs:
+            return
+        for name, rule in self.inputs.items():
+            if name not in inputs:
+                if rule.optional:
+                    continue
+                raise BadInput(f"app {app!r}: input {name!r} is missing; it needs {rule}")
+            if not rule.fits(inputs[name]):
+                raise BadInput(f"app {app!r}: input {name!r} is {describe(inputs[name])}, expected {rule}")
+        if len(inputs) > len(self.inputs) or any(name not in self.inputs for name in inputs):
+            unknown = next(name for name in inputs if name not in self.inputs)
+            raise BadInput(f"app {app!r}: has no input {unknown!r}{nearest(str(unknown), self.inputs)}")
+
+    def settle_terms(self, terms: Terms) -> Terms:
+        """``terms`` with the app's own where nothing was said; raises :class:`BadInput`."""
+        config = self.config
+        klass = config.klass if terms.klass is None else terms.klass
+        on_late = config.on_late if terms.on_late is None else terms.on_late
+        value = 1.0 if terms.value is None else terms.value
+        if klass not in CLASSES:
+            raise BadInput(f"app {config.name!r}: class {klass!r}, expected one of {', '.join(CLASSES)}")
+        if on_late not in ON_LATE:
+            raise BadInput(f"app {config.name!r}: on_late {on_late!r}, expected one of {', '.join(ON_LATE)}")
+        if not _is_number(value) or not 0 <= value < math.inf:
+            raise BadInput(f"app {config.name!r}: value {value!r}, expected a number of at least 0")
+        if terms.stream is not None:
+            self._check_stream(terms.stream)
+        if terms.facts:
+            self._check_facts(terms.facts)
+        return Terms(klass, float(value) * config.value, terms.stream, on_late, terms.facts or None)
+
+    def _check_stream(self, stream: Any) -> None:
+        app = self.config.name
+        if self.config.stream == "none":
+            raise BadInput(f"app {app!r} keeps no streams but the request names stream {stream!r}; "
+                           f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out")
+        if not isinstance(stream, str) or not 0 < len(stream) <= NAME_LEN_MAX:
+            raise BadInput(f"app {app!r}: stream {stream!r}, expected a string of 1 to {NAME_LEN_MAX} characters")
+
+    def _check_facts(self, facts: Any) -> None:
+        app = self.config.name
+        if not isinstance(facts, Mapping) or len(facts) > FACTS_MAX:
+            raise BadInput(f"app {app!r}: facts are {describe(facts)}, expected at most {FACTS_MAX} named numbers")
+        for name, number in facts.items():
+            if not isinstance(name, str) or len(name) > NAME_LEN_MAX or not _is_number(number):
+                raise BadInput(f"app {app!r}: fact {name!r} = {number!r}, expected a name and a number")
+
+    def deadline_ns(self, slo_ms: Optional[float], sent_ns: int, now_ns: int, on_late: str) -> int:
+        """The absolute deadline; raises :class:`DeadlineExpired` when it has passed (unless late answers count)."""
+        config = self.config
+        slo_ns = config.slo_ns
+        if slo_ms is not None:
+            if not _is_number(slo_ms) or not slo_ms <= SLO_MS_MAX:
+                raise BadInput(f"app {config.name!r}: slo_ms {slo_ms!r}, expected a number of milliseconds "
+                               f"up to {SLO_MS_MAX:.0f}")
+            slo_ns = ms_to_ns(slo_ms)
+        deadline_ns = sent_ns + slo_ns
+        if deadline_ns <= now_ns and on_late != "answer":
+            raise DeadlineExpired(f"app {config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
+                                  f"passed {format_duration(now_ns - deadline_ns)} before the request was received")
+        return deadline_ns
+
+
+def app_rules(config: Config) -> Dict[str, AppRules]:
+    """The rules of every app; raises :class:`ConfigError` for what cannot work."""
+    return {name: AppRules(AppPlan(app)) for name, app in config.apps.items()}
+
+
+def rules_of(rules: Mapping[str, AppRules], app: str) -> AppRules:
+    """The rules of ``app``, or :class:`UnknownApp`."""
+    found = rules.get(app)
+    if found is None:
+        raise UnknownApp(f"no app {app!r} is served here{nearest(str(app), rules)}")
+    return found
+
+
+def describe(value: Any) -> str:
+    """A value in an error message: an array by dtype and shape, anything else by its type."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
+    return type(value).__name__
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) \
+        and not math.isnan(value)
