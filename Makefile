@@ -1,0 +1,64 @@
+# Everything a newcomer needs: `make demo`, `make test`. Needs Python 3.8 to 3.13 with venv, and this make.
+# PYTHON chooses the interpreter of a new virtual environment, VENV where it lies, ARGS go to pytest or the script.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+IN := $(VENV)/bin/python
+PIP := $(IN) -m pip --disable-pip-version-check --quiet
+READER := examples/reader
+NEEDS := pyproject.toml $(READER)/requirements.txt
+
+.PHONY: help demo test lint soak plant-bugs ci clean
+
+help:
+	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
+	@echo "make test        the tests that need no GPU"
+	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
+	@echo "make soak        a thousand seeded simulations with faults"
+	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
+	@echo "make ci          what CI runs: lint, and tests on the oldest and newest Python found"
+	@echo "make clean       remove virtual environments, caches and build output of this directory"
+
+# A stamp per set of packages: what is installed already is not looked at again until the needs change.
+$(IN):
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 8) else "Python 3.8 or later is needed, this is " + sys.version.split()[0] + "; make PYTHON=python3.x ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install 'pip>=21.3'    # older ones cannot install this project in place
+
+$(VENV)/.demo: $(NEEDS) | $(IN)
+	$(PIP) install --editable '.[onnx]' --requirement $(READER)/requirements.txt
+	@touch $@
+
+$(VENV)/.test: $(NEEDS) | $(IN)
+	$(PIP) install --editable '.[onnx,test]' --requirement $(READER)/requirements.txt
+	@touch $@
+
+$(VENV)/.lint: $(NEEDS) | $(VENV)/.test
+	$(PIP) install --editable '.[lint]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(IN) -m edgeserve.tools.assets $(READER)/assets.toml
+	$(IN) scripts/demo.py $(ARGS)
+
+test: $(VENV)/.test
+	$(IN) -m pytest -m 'not soak' $(ARGS)
+
+lint: $(VENV)/.lint
+	$(IN) -m ruff check .
+	$(IN) -m mypy edgeserve
+
+soak: $(VENV)/.test
+	$(IN) -m pytest -m soak $(ARGS)
+
+plant-bugs: $(VENV)/.test
+	$(IN) scripts/plant_bugs.py $(ARGS)
+
+ci:
+	.ci/run
+
+clean:
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
