@@ -99,11 +99,12 @@ class SyntheticEngine(Engine):
         if self._hang_every and number % self._hang_every == 0:
             self._sleep(self._hang_ns / NS_PER_S)
             raise EngineError(f"model {self._name!r}: batch {number} hung, as options.hang_every says")
-        steps = min(self._steps, batch.steps_max or self._steps)
+        left = [self._left(index, batch) for index in range(len(batch.items))]
+        steps = min(max(left, default=1), batch.steps_max or self._steps)
         self._sleep(self.duration_ns(batch) * steps * factor / NS_PER_S)
         if self._fail_every and number % self._fail_every == 0:
             raise EngineError(f"model {self._name!r}: batch {number} failed, as options.fail_every says")
-        return [self._result(index, item, batch, parts, steps) for index, item in enumerate(batch.items)]
+        return [self._result(index, item, left[index] - steps, parts) for index, item in enumerate(batch.items)]
 
     def duration_ns(self, batch: Batch) -> int:
         """The stated time of one step of ``batch``, without noise."""
@@ -116,11 +117,12 @@ class SyntheticEngine(Engine):
                 return expected_ns + lengths
         return expected_ns * batch.size // size + lengths  # beyond the largest: in proportion
 
-    def _result(self, index: int, item: Values, batch: Batch, parts: List[int], steps: int) -> Result:
-        left = self._steps
-        if index < len(batch.states) and batch.states[index] is not None:
-            left = int(batch.states[index])
-        left -= steps
+    def _left(self, index: int, batch: Batch) -> int:
+        """Steps that an item still needs: its state is that number."""
+        started = index < len(batch.states) and batch.states[index] is not None
+        return int(batch.states[index]) if started else self._steps
+
+    def _result(self, index: int, item: Values, left: int, parts: List[int]) -> Result:
         if left > 0:
             return Result({}, state=left, state_bytes=STATE_BYTES, done=False)
         if parts:

@@ -1,0 +1,169 @@
+"""Every engine that ships with EdgeServe, held to the contract."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from edgeserve.config import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.testing.engine_conformance import EngineConformance
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import onnx_models  # noqa: E402 after the path is set: tests are no package
+
+FUNCTIONS = '''
+import numpy as np
+
+def scale(inputs):
+    x = inputs["x"]
+    if x.shape != (4,) or x.dtype != np.float32:
+        raise ValueError(f"x is {x.dtype} {x.shape}, expected float32 (4,)")
+    return {"y": x * 2}
+
+def scale_all(items):
+    return [scale(item) for item in items]
+
+def count_up(inputs, state):
+    total = scale(inputs)["y"] + (0 if state is None else state["total"])
+    return {"y": total}, {"total": total}
+
+def example():
+    return {"x": np.ones(4, np.float32)}
+'''
+
+
+def vectors(count: int) -> List[Values]:
+    random = np.random.default_rng(7)
+    return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
+
+
+def wrong_vectors() -> Dict[str, Values]:
+    good = vectors(1)[0]["x"]
+    return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
+            "wrong shape": {"x": good[:3]}, "wrong rank": {"x": good.reshape(2, 2)}, "nothing": {}}
+
+
+class VectorModel(EngineConformance):
+    """What the engines below share: one input ``x`` of four floats."""
+
+    name = "vec"
+
+    def items(self, count: int) -> List[Values]:
+        return vectors(count)
+
+    def wrong_items(self) -> Dict[str, Values]:
+        return wrong_vectors()
+
+    def built(self, directory: str, **settings: Any) -> Engine:
+        return make_engine(ModelConfig(name=self.name, batch=self.sizes, **settings), LaneInfo(), directory)
+
+
+class TestOnnx(VectorModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="onnx", file=onnx_models.linear(directory))
+
+
+class TestOnnxUnpadded(VectorModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="onnx", file=onnx_models.linear(directory), options={"pad_batch": False})
+
+
+class TestOnnxFixedBatchOfOne(VectorModel):
+    sizes = (1,)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="onnx", file=onnx_models.linear(directory, batch=1))
+
+
+class TestOnnxFixedBatchOfFour(VectorModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="onnx", file=onnx_models.linear(directory, batch=4))
+
+
+class TestOnnxTwoThreads(VectorModel):
+    def make(self, directory: str) -> Engine:
+        model = ModelConfig(name=self.name, engine="onnx", file=onnx_models.linear(directory), batch=self.sizes)
+        return make_engine(model, LaneInfo(threads=2, cores=(0, 1)), directory)
+
+
+class TestOnnxLengths(EngineConformance):
+    """Items of different lengths in one batch: padded, masked, and each gets its own answer."""
+
+    name = "mean"
+
+    def make(self, directory: str) -> Engine:
+        model = ModelConfig(name=self.name, engine="onnx", file=onnx_models.masked_mean(directory), batch=self.sizes,
+                            shapes={"x": (8,)}, pad={"x": 0.0},
+                            options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}})
+        return make_engine(model, LaneInfo(), directory)
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        x = self.items(1)[0]["x"]
+        return {"wrong name": {"y": x}, "wrong dtype": {"x": x.astype(np.int64)}, "wrong rank": {"x": x[None]},
+                "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)}}
+
+
+class TestOnnxState(VectorModel):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="onnx", file=onnx_models.recurrent(directory), state={"state": "stateN"},
+                          options={"state_axis": 1, "constants": {"rate": 16000}})
+
+
+class PythonModel(VectorModel):
+    def functions(self, directory: str) -> None:
+        with open(os.path.join(directory, "conformance_functions.py"), "w", encoding="utf-8") as file:
+            file.write(FUNCTIONS)
+
+    def host(self, directory: str, function: str, **options: Any) -> Engine:
+        self.functions(directory)
+        return self.built(directory, engine="python", function=f"conformance_functions:{function}",
+                          options={"example": "conformance_functions:example", **options})
+
+
+class TestPython(PythonModel):
+    def make(self, directory: str) -> Engine:
+        return self.host(directory, "scale")
+
+
+class TestPythonBatched(PythonModel):
+    def make(self, directory: str) -> Engine:
+        return self.host(directory, "scale_all", batched=True)
+
+
+class TestPythonState(PythonModel):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.host(directory, "count_up", stateful=True)
+
+
+class TestPythonInItsOwnProcess(PythonModel):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.host(directory, "count_up", stateful=True, process=True, process_timeout="20s")
+
+
+class TestSynthetic(VectorModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="synthetic", shapes={"x": (4,)}, options={"c0": "100us", "c1": "10us"})
+
+    def wrong_items(self) -> Dict[str, Values]:
+        wrong = wrong_vectors()
+        wrong["wrong dtype"] = {"x": np.array(["a", "b", "c", "d"])}  # it computes nothing: any number will do
+        return wrong

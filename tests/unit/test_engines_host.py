@@ -1,0 +1,349 @@
+"""The registry, the python and the synthetic engine, warm-up and the asset cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import edgeserve.engines as registry
+from edgeserve.config import ModelConfig, parse_config
+from edgeserve.engines import lane_info, make_engine, register
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result
+from edgeserve.engines.files import cache_directory, file_sha256, resolve_path
+from edgeserve.engines.python import Parts, Route, import_function, state_size_bytes
+from edgeserve.engines.synthetic import SyntheticEngine
+from edgeserve.engines.warm import warm_up
+from edgeserve.errors import ConfigError, EngineError
+
+# --- the registry ---
+
+
+def test_unknown_kinds_are_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'onx' is no engine; did you mean 'onnx'"):
+        make_engine(ModelConfig("m", "onx"), LaneInfo())
+
+
+def test_a_kind_from_outside(tmp_path, monkeypatch):
+    (tmp_path / "outside_engine.py").write_text("def make(model, lane, directory):\n    return (model.name, lane)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "ENGINES", dict(registry.ENGINES))
+    register("outside", "outside_engine")
+    assert make_engine(ModelConfig("m", "outside"), LaneInfo(threads=3)) == ("m", LaneInfo(threads=3))
+    with pytest.raises(ConfigError, match="engine kind 'onnx' is taken"):
+        register("onnx", "outside_engine")
+
+
+def test_a_missing_library_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "edgeserve.engines.onnx", raising=False)
+    with pytest.raises(EngineError, match=r"engine 'onnx' cannot be imported .*edgeserve-runtime\[onnx\]"):
+        make_engine(ModelConfig("m", "onnx"), LaneInfo())
+
+
+def test_no_engine_is_imported_before_it_is_needed():
+    code = ("import sys, edgeserve, edgeserve.engines\n"
+            "late = [n for n in ('onnxruntime', 'edgeserve.engines.python', 'edgeserve.offload.process')"
+            " if n in sys.modules]\n"
+            "assert not late, late")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_lane_info_comes_from_the_configuration():
+    config = parse_config({"device": {"gpu": {"kind": "cuda", "index": 1}},
+                           "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1]}}})
+    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1))
+    with pytest.raises(ConfigError, match="lane 'gpu1' does not exist; did you mean 'gpu0'"):
+        lane_info(config, "gpu1")
+
+
+# --- python ---
+
+
+def host(tmp_path, source, function="steps:f", name="steps", **settings):
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+    engine = make_engine(ModelConfig("m", "python", function=function, **settings), LaneInfo(), str(tmp_path))
+    engine.load()
+    return engine
+
+
+def test_what_a_function_may_return(tmp_path):
+    engine = host(tmp_path, """
+        from edgeserve.engines.base import Result
+        from edgeserve.engines.python import Parts, Route
+        def f(inputs):
+            return {"dict": {"y": 1}, "parts": Parts([{"a": 1}, {"a": 2}], {"page": 7}, {"count": 2}),
+                    "none": Parts([]), "route": Route("next", {"y": 2}), "result": Result({"y": 3}, done=False),
+                    }[inputs["want"]]
+        """)
+    plain, parts, none, route, result = engine.run(Batch(
+        [{"want": want} for want in ("dict", "parts", "none", "route", "result")], 8))
+    assert plain.outputs == {"y": 1}
+    assert plain.parts is None
+    assert parts.parts == [{"a": 1}, {"a": 2}]
+    assert parts.outputs == {"page": 7}
+    assert parts.facts == {"count": 2}
+    assert none.parts == []
+    assert (route.route, route.outputs) == ("next", {"y": 2})
+    assert not result.done
+
+
+@pytest.mark.parametrize(("returned", "message"), [
+    ("None", "returned NoneType None for item 0; expected a dict of outputs, Parts"),
+    ("[1, 2]", "returned list"),
+    ("{1: 2}", "gave dict {1: 2} for item 0; expected a dict whose keys are the outputs' names"),
+    ("Parts({'a': 1})", "returned Parts of dict"),
+    ("Parts([1])", "gave int 1 for item 0"),
+    ("Route(3, {})", r"returned Route\(3, ...\)"),
+    ("Route('a', 3)", "gave int 3"),
+])
+def test_what_a_function_may_not_return(tmp_path, returned, message):
+    engine = host(tmp_path, f"from edgeserve.engines.python import Parts, Route\ndef f(inputs):\n    return {returned}")
+    with pytest.raises(EngineError, match=f"model 'm': steps:f {message}"):
+        engine.run(Batch([{}], 1))
+
+
+def test_batched_and_stateful_returns_are_checked(tmp_path):
+    source = "def f(*arguments):\n    return {'y': 1}"
+    with pytest.raises(EngineError, match="for a batch of 2; expected a list with one entry per item"):
+        host(tmp_path, source, options={"batched": True}).run(Batch([{}, {}], 2))
+    with pytest.raises(EngineError, match=r"expected \(outputs, new state\), since options.stateful"):
+        host(tmp_path, source, options={"stateful": True}).run(Batch([{}], 1))
+
+
+def test_batched_and_stateful_together(tmp_path):
+    engine = host(tmp_path, """
+        def f(items, states):
+            return [({"y": item["x"] + (state or 0)}, item["x"]) for item, state in zip(items, states)]
+        """, options={"batched": True, "stateful": True})
+    first = engine.run(Batch([{"x": 1}, {"x": 2}], 2))
+    second = engine.run(Batch([{"x": 10}, {"x": 10}], 2, [first[1].state, None]))
+    assert [result.outputs["y"] for result in second] == [12, 10]
+    assert first[0].state_bytes > 0
+
+
+def test_an_exception_says_which_item_and_where(tmp_path):
+    engine = host(tmp_path, "def f(inputs):\n    return {'y': 1 / inputs['x']}")
+    with pytest.raises(EngineError, match=r"raised ZeroDivisionError on item 1: division by zero \(.*steps.py:2\)"):
+        engine.run(Batch([{"x": 1}, {"x": 0}], 2))
+
+
+def test_the_example_of_a_function(tmp_path):
+    source = "def f(inputs):\n    return inputs\ndef one():\n    return {'x': 5}\ndef bad():\n    return 5"
+    with pytest.raises(EngineError, match=r"give \[model.m\] options.example = 'module:function'"):
+        host(tmp_path, source).example()
+    assert host(tmp_path, source, options={"example": "steps:one"}).example() == {"x": 5}
+    assert host(tmp_path, source, shapes={"x": (2, 3)}).example()["x"].shape == (2, 3)
+    with pytest.raises(EngineError, match="steps:bad returned int; expected a dict"):
+        host(tmp_path, source, options={"example": "steps:bad"}).example()
+
+
+def test_two_configurations_may_have_modules_of_one_name(tmp_path):
+    results = []
+    for number in (1, 2):
+        home = tmp_path / str(number)
+        home.mkdir()
+        (home / "same_helper.py").write_text(f"VALUE = {number}")
+        results.append(host(home, "import same_helper\ndef f(inputs):\n    return {'y': same_helper.VALUE}",
+                            function="same_steps:f", name="same_steps"))
+    assert [engine.run(Batch([{}], 1))[0].outputs["y"] for engine in results] == [1, 2]
+
+
+def test_imports_inside_functions_find_their_neighbours(tmp_path):
+    (tmp_path / "late_neighbour.py").write_text("VALUE = 3")
+    engine = host(tmp_path, "def f(inputs):\n    import late_neighbour\n    return {'y': late_neighbour.VALUE}")
+    assert engine.run(Batch([{}], 1))[0].outputs == {"y": 3}
+
+
+@pytest.mark.parametrize(("spec", "kind", "message"), [
+    ("steps", ConfigError, "expected 'module:function'"),
+    ("no_such_module:f", EngineError, "cannot be imported from .*ModuleNotFoundError"),
+    ("broken_steps:f", EngineError, "cannot be imported .*ValueError: broken on purpose"),
+    ("plain_steps:g", EngineError, "has no function 'g'"),
+    ("plain_steps:VALUE", EngineError, "has no function 'VALUE'"),
+    ("textwrap:f", EngineError, "was already imported from .*which hides the one in .*rename it"),
+])
+def test_functions_that_cannot_be_found(tmp_path, spec, kind, message):
+    (tmp_path / "broken_steps.py").write_text("raise ValueError('broken on purpose')")
+    (tmp_path / "plain_steps.py").write_text("VALUE = 1\ndef f(inputs):\n    return {}")
+    (tmp_path / "textwrap.py").write_text("def f(inputs):\n    return {}")
+    path = list(sys.path)
+    with pytest.raises(kind, match=message):
+        import_function(spec, str(tmp_path), "[model.m] function")
+    assert [entry for entry in sys.path if entry != str(tmp_path)] == [e for e in path if e != str(tmp_path)]
+    assert sys.path[0] == path[0]
+
+
+def test_a_function_is_needed():
+    with pytest.raises(ConfigError, match="needs function = 'module:name'"):
+        make_engine(ModelConfig("m", "python"), LaneInfo())
+
+
+def test_state_bytes():
+    assert state_size_bytes(None) == 0
+    assert state_size_bytes(np.zeros(10)) == 80
+    assert state_size_bytes({"a": np.zeros(10), "b": [b"x" * 100]}) >= 180
+    endless = []
+    endless.append(endless)
+    assert state_size_bytes(endless) > 0  # bounded
+
+
+def test_parts_and_route_are_plain_records():
+    assert Parts([{"a": 1}]).shared is None
+    assert Route("x", {}).facts is None
+
+
+# --- synthetic ---
+
+
+def synthetic(expected=None, shapes=None, **options):
+    waits = []
+    model = ModelConfig("m", "synthetic", expected=expected or {}, shapes=shapes or {}, options=options)
+    engine = SyntheticEngine(model, waits.append)
+    engine.load()
+    return engine, waits
+
+
+def test_the_stated_time_is_what_it_waits():
+    engine, waits = synthetic(c0="2ms", c1="1ms")
+    engine.run(Batch([{}], 1))
+    engine.run(Batch([{}], 4))  # padded: the size counts
+    assert waits == [0.003, 0.006]
+    engine, waits = synthetic(expected={1: 1_000_000, 4: 2_000_000})
+    for size in (1, 3, 4, 8):
+        engine.run(Batch([{}], size))
+    assert waits == [0.001, 0.002, 0.002, 0.004]
+
+
+def test_the_longest_item_decides():
+    engine, waits = synthetic(c0="1ms", per_length={"x": "10us"})
+    engine.run(Batch([{"x": [0] * 5}, {"x": [0] * 100}], 2))
+    assert waits == [0.002]
+
+
+def test_noise_follows_the_seed():
+    runs = []
+    for seed in (1, 1, 2):
+        engine, waits = synthetic(c0="1ms", noise=0.1, seed=seed)
+        for _ in range(200):
+            engine.run(Batch([{}], 1))
+        runs.append(waits)
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert np.mean(runs[0]) == pytest.approx(0.001, rel=0.05)
+    assert np.std(runs[0]) == pytest.approx(0.0001, rel=0.3)
+    assert min(runs[0]) >= 0
+
+
+def test_ordered_trouble():
+    engine, waits = synthetic(c0="1ms", fail_every=2)
+    engine.run(Batch([{}], 1))
+    with pytest.raises(EngineError, match="model 'm': batch 2 failed, as options.fail_every says"):
+        engine.run(Batch([{}], 1))
+    engine, waits = synthetic(c0="1ms", hang_every=1, hang="5s")
+    with pytest.raises(EngineError, match="batch 1 hung"):
+        engine.run(Batch([{}], 1))
+    assert waits == [5.0]
+
+
+def test_unload_ends_a_hang():
+    import threading
+    engine = make_engine(ModelConfig("m", "synthetic", options={"c0": "1ms", "hang_every": 1}), LaneInfo())
+    engine.load()
+    seen = []
+
+    def hang():
+        try:
+            engine.run(Batch([{}], 1))
+        except EngineError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=hang, daemon=True)
+    thread.start()
+    engine.unload()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert seen
+    assert ("unloaded while it ran" in seen[0]) or ("not loaded" in seen[0])
+
+
+def test_fan_out_is_drawn_between_its_bounds():
+    engine, _ = synthetic(c0="1ms", fan_out=[2, 4])
+    counts = {len(engine.run(Batch([{"x": 1}], 1))[0].parts) for _ in range(60)}
+    assert counts == {2, 3, 4}
+    engine, _ = synthetic(c0="1ms", fan_out=0)
+    assert engine.run(Batch([{}], 1))[0].parts == []
+
+
+def test_steps_come_back_unfinished():
+    engine, waits = synthetic(c0="1ms", steps=5)
+    result = engine.run(Batch([{"x": 1}], 1, steps_max=2))[0]
+    assert (result.done, result.state) == (False, 3)
+    result = engine.run(Batch([{"x": 1}], 1, [result.state], steps_max=2))[0]
+    assert not result.done
+    result = engine.run(Batch([{"x": 1}], 1, [result.state], steps_max=2))[0]
+    assert result.done
+    assert result.outputs == {"x": 1}
+    assert waits == [0.002, 0.002, 0.001]
+    mixed = engine.run(Batch([{"x": 1}, {"x": 2}], 2, [1, None]))
+    assert [result.done for result in mixed] == [True, True]
+    assert waits[-1] == 0.005  # the slower of the two decides
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({}, "does not say how long it takes"),
+    ({"c0": "fast"}, "options.c0 = 'fast': expected a duration"),
+    ({"c0": "1ms", "nois": 0.1}, "has no key 'nois'; did you mean 'noise'"),
+    ({"c0": "1ms", "fan_out": [3, 1]}, r"fan_out = \[3, 1\]: expected a number of parts"),
+    ({"c0": "1ms", "per_length": {"x": "1"}}, "options.per_length: '1' is not a duration"),
+])
+def test_synthetic_options_are_checked(options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_engine(ModelConfig("m", "synthetic", options=options), LaneInfo())
+
+
+# --- warm-up and files ---
+
+
+class Recorder(Engine):
+    def __init__(self):
+        self.now_ns = 0
+        self.sizes = []
+
+    def load(self):
+        return Footprint(1)
+
+    def example(self):
+        return {"x": 1}
+
+    def run(self, batch):
+        assert len(batch.items) == batch.size
+        self.sizes.append(batch.size)
+        self.now_ns += batch.size * 100
+        return [Result({}) for _ in batch.items]
+
+
+def test_warm_up_runs_every_size_largest_first():
+    engine = Recorder()
+    times = warm_up(engine, (1, 4, 2, 4), lambda: engine.now_ns, repetitions=2)
+    assert engine.sizes == [4, 4, 2, 2, 1, 1]
+    assert times == {1: [100, 100], 2: [200, 200], 4: [400, 400]}
+    assert list(times) == [1, 2, 4]
+
+
+def test_cache_directory_follows_the_environment(monkeypatch):
+    assert cache_directory({"EDGESERVE_CACHE": "/a/b", "XDG_CACHE_HOME": "/c"}) == "/a/b"
+    assert cache_directory({"XDG_CACHE_HOME": "/c"}) == "/c/edgeserve"
+    assert cache_directory({}).endswith("/.cache/edgeserve")
+    monkeypatch.setenv("EDGESERVE_CACHE", "/a")
+    assert resolve_path("cache:zoo/m.onnx", "/config") == "/a/zoo/m.onnx"
+    assert resolve_path("../m.onnx", "/config/here") == "/config/m.onnx"
+    assert resolve_path("/m.onnx", "/config") == "/m.onnx"
+
+
+def test_file_sha256(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea")

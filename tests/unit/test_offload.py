@@ -1,0 +1,206 @@
+"""Pinned threads, and engines in a process of their own: they die alone, come back within a bound, leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from edgeserve.config import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.offload import pin
+from edgeserve.offload.pin import allowed_cores, pin_thread
+
+FUNCTIONS = """
+import os, time
+def f(inputs):
+    what = inputs.get("do", "")
+    if what == "die": os.kill(os.getpid(), 9)
+    if what == "leave": os._exit(3)
+    if what == "raise": raise ValueError("on purpose")
+    if what == "unsendable": return {"y": lambda: 1}
+    if what == "hold": sum(range(10**11))
+    return {"y": inputs["x"] * 2, "pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0))}
+"""
+X = np.arange(3.0)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    (tmp_path / "offload_functions.py").write_text(FUNCTIONS)
+    engine = make_engine(ModelConfig("m", "python", function="offload_functions:f", options={
+        "process": True, "process_timeout": "2s", "process_restarts_max": 2}),
+        LaneInfo(cores=allowed_cores()[:1]), str(tmp_path))
+    engine.load()
+    yield engine
+    engine.unload()
+
+
+def run(engine, do=""):
+    return engine.run(Batch([{"x": X, "do": do}], 1))[0].outputs
+
+
+def test_it_runs_elsewhere_on_the_lanes_cores(engine):
+    outputs = run(engine)
+    np.testing.assert_array_equal(outputs["y"], X * 2)
+    assert outputs["pid"] == engine.pid != os.getpid()
+    assert outputs["cores"] == list(allowed_cores()[:1])
+
+
+def test_a_killed_child_is_a_typed_error_and_comes_back(engine):
+    before = engine.pid
+    with pytest.raises(EngineError, match=r"model 'm': its process ended during run\(\) \(killed by SIGKILL\)"):
+        run(engine, "die")
+    assert run(engine)["pid"] != before
+    with pytest.raises(EngineError, match="exit status 3"):
+        run(engine, "leave")
+    os.kill(engine.pid or run(engine)["pid"], signal.SIGKILL)  # between two calls
+    with pytest.raises(EngineError, match="its process ended"):
+        run(engine)
+    run(engine)
+
+
+def test_restarts_are_bounded_until_it_is_reloaded(engine):
+    for _ in range(3):
+        with pytest.raises(EngineError, match="killed by SIGKILL"):
+            run(engine, "die")
+    with pytest.raises(EngineError, match="ended 3 times in a row and is not started again"):
+        run(engine)
+    assert engine.pid is None
+    engine.unload()
+    engine.load()
+    run(engine)
+
+
+def test_a_function_that_does_not_answer_is_killed(engine):
+    child = engine.pid
+    with pytest.raises(EngineError, match=r"did not answer within 2s and its process was killed"):
+        run(engine, "hold")
+    assert not psutil.pid_exists(child)
+    run(engine)
+
+
+def test_errors_keep_the_process(engine):
+    child = engine.pid
+    with pytest.raises(EngineError, match="model 'm': offload_functions:f raised ValueError on item 0: on purpose"):
+        run(engine, "raise")
+    with pytest.raises(EngineError, match="model 'm': what it returned cannot be sent between processes"):
+        run(engine, "unsendable")
+    assert run(engine)["pid"] == child
+
+
+def test_unload_ends_a_running_call(engine):
+    seen = []
+
+    def hold():
+        try:
+            run(engine, "hold")
+        except EngineError as error:
+            seen.append(str(error))
+
+    child = psutil.Process(engine.pid)
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    engine.unload()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not child.is_running()
+    assert len(seen) == 1
+    assert "m" in seen[0]
+
+
+def test_wrong_configuration_is_refused_here_and_not_in_the_child(tmp_path):
+    for options, message in (({"process": "yes"}, "options.process = 'yes': expected true or false"),
+                             ({"process": True, "process_timeout": 3}, "process_timeout = 3: expected a duration"),
+                             ({"process": True, "bached": True}, "has no key 'bached'; did you mean 'batched'")):
+        with pytest.raises(ConfigError, match=message):
+            make_engine(ModelConfig("m", "python", function="a:f", options=options), LaneInfo(), str(tmp_path))
+
+
+def test_a_function_that_cannot_be_imported_fails_the_load(tmp_path):
+    engine = make_engine(ModelConfig("m", "python", function="nowhere:f", options={"process": True}), LaneInfo(),
+                         str(tmp_path))
+    with pytest.raises(EngineError, match="module 'nowhere' cannot be imported"):
+        engine.load()
+    assert engine.pid is None
+
+
+PARENT = """
+import sys, threading, time
+from edgeserve.config import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo
+model = ModelConfig("m", "python", function="offload_functions:f", options={"process": True})
+engine = make_engine(model, LaneInfo(), sys.argv[1])
+engine.load()
+threading.Thread(target=engine.run, args=(Batch([{"do": "hold"}], 1),), daemon=True).start()
+time.sleep(0.3)
+print(engine.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the lifeline's signal is Linux's")
+def test_a_child_that_holds_the_interpreter_dies_with_its_parent(tmp_path):
+    (tmp_path / "offload_functions.py").write_text(FUNCTIONS)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert child.is_running()
+    finally:
+        parent.kill()
+        parent.wait(10)
+        parent.stdout.close()
+    limit = time.monotonic() + 5
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+# --- pinning ---
+
+
+def in_a_thread(call):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join(10)
+    return found[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")
+def test_only_the_calling_thread_is_pinned():
+    before = allowed_cores()
+    pinned = in_a_thread(lambda: (pin_thread(before[:1]), allowed_cores()))
+    assert pinned == ((True, before[:1], ""), before[:1])
+    assert allowed_cores() == before
+
+
+def test_an_impossible_wish_is_answered_and_changes_nothing(monkeypatch):
+    before = allowed_cores()
+    answer = in_a_thread(lambda: pin_thread([4096]))
+    assert not answer.done
+    assert "core 4096 does not exist" in answer.why
+    assert answer.cores == before
+    assert "no cores are named" in pin_thread([]).why
+    monkeypatch.delattr(pin.os, "sched_setaffinity", raising=False)
+    assert "cannot pin a thread" in pin_thread([0]).why
+    assert allowed_cores() == before
+
+
+def test_a_cgroups_refusal_is_told(monkeypatch):
+    def refuse(pid, cores):
+        raise OSError(22, "Invalid argument")
+    monkeypatch.setattr(pin.os, "sched_setaffinity", refuse, raising=False)
+    answer = pin_thread([0])
+    assert not answer.done
+    assert "Invalid argument" in answer.why
