@@ -26,7 +26,7 @@ CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
 
 
-# --- readers: a TOML value and where it stands -> the typed value, or ConfigError --------------------------------------
+# --- readers: a TOML value and where it stands -> the typed value, or ConfigError ------------------------------------
 
 
 def _string(value: Any, where: str) -> str:

@@ -78,16 +78,16 @@ class Board:
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up. Its ready jobs leave (``on_gone`` is called for each), running ones are ignored."""
-        self._scheduler.drop(request, reason)
+        self._scheduler.life.end(request, "drop", reason)
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
         """During ``on_request``: run only these of the first nodes and of a fork's branches; the rest are skipped."""
-        self._scheduler.choose(request, nodes)
+        self._scheduler.life.choose(request, nodes)
 
     def settle(self, request: RequestRecord) -> None:
         """Let every join that has something go on without waiting for the rest."""
-        self._scheduler.settle(request)
+        self._scheduler.life.settle(request)
 
     def open_requests(self) -> Tuple[RequestRecord, ...]:
         """Every accepted request that has not ended, oldest first. O(open requests): not for the hot path."""
-        return tuple(self._scheduler.requests.values())
+        return tuple(self._scheduler.life.requests.values())

@@ -31,7 +31,7 @@ def _check_lanes(scheduler: Scheduler) -> Dict[int, Job]:
     for lane in scheduler.lanes.values():
         for work in lane.works:
             count += 1
-            assert scheduler.works.get(work.id) is work, f"work {work.id} on {lane.name} is not in the table"
+            assert scheduler.works.by_id.get(work.id) is work, f"work {work.id} on {lane.name} is not in the table"
             assert work.lane is lane, f"work {work.id} names lane {work.lane.name}, stands on {lane.name}"
             if work.kind != RUN or work.lost:
                 continue
@@ -40,7 +40,7 @@ def _check_lanes(scheduler: Scheduler) -> Dict[int, Job]:
                 assert job.state in (RUNNING, ORPHAN), f"{job!r} is on a lane"
                 seen[job.seq] = job
         assert len(lane.works) <= 1 or lane.ahead_ns > 0, f"lane {lane.name} has {len(lane.works)} works"
-    assert count == len(scheduler.works), "a work is in the table but on no lane"
+    assert count == len(scheduler.works.by_id), "a work is in the table but on no lane"
     return seen
 
 
@@ -48,7 +48,7 @@ def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
     running: Dict[int, int] = {}
     for job in on_lanes.values():
         running[job.request.id] = running.get(job.request.id, 0) + 1
-    for request in scheduler.requests.values():
+    for request in scheduler.life.requests.values():
         story = "\n".join(request.story())
         assert request.state in (OPEN, HELD), f"an ended request is in the table\n{story}"
         assert (request.state == HELD) == (not request.jobs), f"open without a job, or held with one\n{story}"
@@ -57,9 +57,9 @@ def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
             assert job.state in (READY, RUNNING), f"{job!r} is in its request's table\n{story}"
             assert (job.state == RUNNING) == (job.seq in on_lanes), f"{job!r} against the lanes\n{story}"
             assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{story}"
-    for admission in scheduler.admission.values():
+    for admission in scheduler.life.admission.values():
         ids = sorted(id for theirs in admission.clients.values() for id in theirs)
-        expected = sorted(id for id, request in scheduler.requests.items() if request.app is admission.app)
+        expected = sorted(id for id, request in scheduler.life.requests.items() if request.app is admission.app)
         assert ids == expected, f"admission of {admission.app.name} holds {ids}, open are {expected}"
         assert admission.pending == len(ids), f"admission of {admission.app.name} counts {admission.pending}"
 
@@ -74,17 +74,17 @@ def _check_queues(scheduler: Scheduler) -> None:
             assert job.queued, f"{job!r} stands in a queue but is not marked so"
             assert job.state == READY, f"{job!r} stands in a queue"
             held[job.seq] = policy.name
-    ready = {job.seq for request in scheduler.requests.values() for job in request.jobs.values() if job.queued}
+    ready = {job.seq for request in scheduler.life.requests.values() for job in request.jobs.values() if job.queued}
     assert ready == set(held), f"ready jobs {sorted(ready ^ set(held))} stand in no queue, or the other way round"
 
 
 def _check_memory(scheduler: Scheduler) -> None:
     demand: Dict[str, int] = {}
     in_flight: Dict[Tuple[str, str], int] = {}
-    for request in scheduler.requests.values():
+    for request in scheduler.life.requests.values():
         for job in request.jobs.values():
             demand[job.node.model] = demand.get(job.node.model, 0) + (job.demand_ns if job.state == READY else 0)
-    for work in scheduler.works.values():
+    for work in scheduler.works.by_id.values():
         if work.kind == RUN:
             key = (work.lane.device, work.model)
             in_flight[key] = in_flight.get(key, 0) + 1
@@ -97,13 +97,13 @@ def _check_memory(scheduler: Scheduler) -> None:
             assert placement.in_flight == flying, f"{placement!r}: {placement.in_flight} in flight, {flying} on lanes"
             assert placement.state == RESIDENT or not flying, f"{placement!r} works but is not resident"
             assert placement.demand_ns == demand.get(placement.model, 0), f"{placement!r}: demand is wrong"
-        states = sum(bytes for _, stream in scheduler.streams for node, bytes in stream.state_bytes.items()
+        states = sum(bytes for _, stream in scheduler.life.streams for node, bytes in stream.state_bytes.items()
                      if stream.device[node] == device.name)
         assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
 
 
 def _check_streams(scheduler: Scheduler) -> None:
-    for key, stream in scheduler.streams:
+    for key, stream in scheduler.life.streams:
         if stream.active is not None:
             request = stream.active
             assert not request.ended or request.running > 0, f"stream {key} is held by a request that is over"

@@ -5,9 +5,10 @@ A lane runs one work at a time, in the order given. Knows no engine, no thread a
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, List, Tuple
 
+from edgeserve.errors import PolicyError
 from edgeserve.sched.lifecycle import Job
 from edgeserve.units import NS_PER_MS
 
@@ -17,6 +18,9 @@ WORKS_MAX = 16
 
 BEHIND_NS_MAX = 10 * NS_PER_MS
 """Further behind its expected completion than this, a lane is sent nothing ahead (Clockwork's implementation)."""
+
+LOST_KEPT = 1024
+"""Works taken from lanes that went down whose late answers are still recognised."""
 
 RUN, LOAD, EVICT = "run", "load", "evict"
 
@@ -93,7 +97,7 @@ class Lane:
         """When the work at its head must have ended, or the lane counts as hung."""
         return self.head_due_ns + self.hang_ns if self.works and not self.hung else None
 
-    def put(self, work: Work, now_ns: int) -> None:
+    def put(self, work: Work) -> None:
         """Give it a work behind those it has."""
         if not self.works:
             self.head_due_ns = work.starts_ns + work.expected_ns
@@ -122,3 +126,45 @@ class Lane:
         self.free_at_ns = 0
         self.hung = False
         return lost
+
+
+class Works:
+    """The works that lanes have not answered, by id. Ids rise; each is given once.
+
+    A work whose lane went down is forgotten but recognised (for the last :data:`LOST_KEPT`), should an answer still
+    come.
+    """
+
+    __slots__ = ("by_id", "_last_id", "_lost")
+
+    def __init__(self) -> None:
+        self.by_id: Dict[int, Work] = {}
+        self._last_id = 0
+        self._lost: OrderedDict[int, None] = OrderedDict()
+
+    def put(self, now_ns: int, kind: str, lane: Lane, model: str, expected_ns: int, jobs: Tuple[Job, ...] = (),
+            size: int = 0, policy: Any = None) -> Work:
+        """Give a lane a work behind those it has."""
+        self._last_id += 1
+        starts_ns = lane.available_ns(now_ns)
+        work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy)
+        lane.put(work)
+        self.by_id[work.id] = work
+        return work
+
+    def answered(self, work_id: int, at_ns: int) -> Work | None:
+        """A lane is done with a work; None for one that was forgotten with its lane."""
+        work = self.by_id.pop(work_id, None)
+        if work is None:
+            if work_id in self._lost:
+                return None
+            raise PolicyError(f"work {work_id} was answered but is on no lane")
+        work.lane.take(work, at_ns)
+        return work
+
+    def forget(self, work: Work) -> None:
+        """The work's lane went down; it has been taken off the lane already."""
+        del self.by_id[work.id]
+        self._lost[work.id] = None
+        if len(self._lost) > LOST_KEPT:
+            self._lost.popitem(last=False)

@@ -84,7 +84,8 @@ class Device:
         """Announce a model that may live here; ``ConfigError`` when it never fits."""
         if self.budget_bytes and placement.bytes > self.budget_bytes:
             raise ConfigError(f"model {placement.model!r} needs {format_size(placement.bytes)} on device "
-                              f"{self.name!r}, more than [device.{self.name}] memory = {format_size(self.budget_bytes)}")
+                              f"{self.name!r}, more than [device.{self.name}] memory = "
+                              f"{format_size(self.budget_bytes)}")
         self.placements[placement.model] = placement
         if resident:
             placement.state = RESIDENT

@@ -7,9 +7,11 @@ and dropping requests is the scheduler's.
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, Dict, Iterator, List, Tuple
+from typing import Deque, Dict, Iterator, List, Mapping, Tuple
 
+from edgeserve.sched.actions import DropState
 from edgeserve.sched.lifecycle import HELD, RequestRecord
+from edgeserve.sched.residency import Device
 
 StreamKey = Tuple[str, str]
 """(app, stream)."""
@@ -29,12 +31,18 @@ class Stream:
 
 
 class Streams:
-    """All streams, least recently used first. Changed by the scheduler alone."""
+    """All streams, least recently used first. Changed by ``sched/life.py`` alone.
 
-    __slots__ = ("streams",)
+    ``due_ns`` is when the state of the stream that is silent longest may be forgotten, or None.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("streams", "due_ns", "_devices", "_ttl_ns")
+
+    def __init__(self, devices: Mapping[str, Device], ttl_ns: Mapping[str, int]) -> None:
         self.streams: Dict[StreamKey, Stream] = {}
+        self.due_ns: int | None = None
+        self._devices = devices
+        self._ttl_ns = ttl_ns  # app -> how long a silent stream's state is kept
 
     def __len__(self) -> int:
         return len(self.streams)
@@ -82,15 +90,49 @@ class Streams:
                 return following
         if not stream.state_bytes:
             del self.streams[key]
+        else:
+            due_ns = now_ns + self._ttl_ns[key[0]]
+            self.due_ns = due_ns if self.due_ns is None else min(self.due_ns, due_ns)
         return None
 
-    def keep_state(self, request: RequestRecord, node: str, device: str, bytes: int) -> int:
-        """A job left state of this size behind; returns by how much the device's use changes."""
+    def keep_state(self, request: RequestRecord, node: str, device_name: str, bytes: int) -> List[DropState]:
+        """A job left state of this size behind. Over the device's budget, silent streams are forgotten, oldest first;
+        returns what the world must drop."""
+        device = self._devices[device_name]
         stream = self.streams[stream_key(request)]
-        change = bytes - stream.state_bytes.get(node, 0)
+        device.state_bytes += bytes - stream.state_bytes.get(node, 0)
         stream.state_bytes[node] = bytes
-        stream.device[node] = device
-        return change
+        stream.device[node] = device_name
+        dropped: List[DropState] = []
+        while device.budget_bytes and device.used_bytes + device.state_bytes > device.budget_bytes:
+            oldest = next((key for key, other in self.quiet() if device_name in other.device.values()), None)
+            if oldest is None:
+                break
+            dropped += self.forget(oldest)
+        return dropped
+
+    def bound(self, app: str, streams_max: int) -> List[DropState]:
+        """Forget the least recently used silent stream of an app that has more than ``streams_max``."""
+        if len(self.streams) <= streams_max or self.count(app) <= streams_max:
+            return []
+        oldest = next((key for key, _ in self.quiet(app)), None)
+        return [] if oldest is None else self.forget(oldest)
+
+    def forget_silent(self, now_ns: int) -> List[DropState]:
+        """Forget the streams that have been silent for their time to live. O(streams), but only when one is due."""
+        if self.due_ns is None or self.due_ns > now_ns:
+            return []
+        due = [(stream.silent_since_ns + self._ttl_ns[key[0]], key) for key, stream in self.quiet()]
+        dropped = [action for at_ns, key in due if at_ns <= now_ns for action in self.forget(key)]
+        self.due_ns = min((at_ns for at_ns, _ in due if at_ns > now_ns), default=None)
+        return dropped
+
+    def forget(self, key: StreamKey) -> List[DropState]:
+        """Forget one stream with nothing in flight and give its bytes back."""
+        stream = self.streams.pop(key)
+        for node, bytes in stream.state_bytes.items():
+            self._devices[stream.device[node]].state_bytes -= bytes
+        return [DropState(app=key[0], stream=key[1])] if stream.state_bytes else []
 
     def quiet(self, app: str = "") -> Iterator[Tuple[StreamKey, Stream]]:
         """Streams with nothing in flight whose state could be forgotten, least recently used first."""
