@@ -2,7 +2,7 @@
 
 Each function takes one item's named values and returns named values (``find_lines`` returns one part per line of
 text). They know no request, no deadline and no bus; ``edge.toml`` says in which order they run. The networks are
-PP-OCRv4: their input sizes, normalisation and thresholds below are the values they were published with, except where a comment says so.
+PP-OCRv4: their input sizes, normalisation and thresholds below are the published ones, except where a comment says so.
 """
 
 from __future__ import annotations

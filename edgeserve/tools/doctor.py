@@ -1,0 +1,398 @@
+"""``edgeserve doctor [edge.toml]``: what is wrong with this machine for serving, and the command that mends it.
+
+Each check is a function of what it looks at (a root directory, versions, a configuration) and returns findings; only
+:func:`examine` looks at the machine itself. It changes nothing. What needs a GPU's own libraries is not looked at yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import importlib
+import json
+import os
+import re
+import stat
+import sys
+from dataclasses import asdict, dataclass
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from edgeserve.config import Config, load_config
+from edgeserve.engines.files import model_path
+from edgeserve.errors import ConfigError, EngineError, ProfileError
+from edgeserve.ipc.bus import default_endpoint
+from edgeserve.profiles import read_profiles
+from edgeserve.units import format_size
+
+GOOD, NOTE, WRONG = "good", "note", "wrong"
+
+JETPACK_OF_L4T = {32: ("4", (3, 6)), 35: ("5", (3, 8)), 36: ("6", (3, 10)), 38: ("7", (3, 12)), 39: ("7", (3, 12))}
+"""Major release of L4T -> JetPack and the Python of its system packages. Unknown releases are taken as they come."""
+
+PYTHON_MIN, PYTHON_MAX = (3, 8), (3, 13)
+
+PACKAGES = {"numpy": "numpy", "zmq": "pyzmq", "msgpack": "msgpack", "psutil": "psutil", "rich": "rich"}
+"""Module -> package that the run time needs."""
+
+ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+"""All of them install the same module: two at once overwrite each other's files."""
+
+MEMORY_BYTES_LITTLE = 1 << 30  # a small vision model with its working memory, and the server
+MEMORY_BYTES_NONE = 256 << 20  # the server alone needs about a third of this
+
+IPC_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, without the closing zero
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: ``good``, ``note`` (works, could be better) or ``wrong``; ``mend`` is a command
+    or, where there is none, what to change."""
+
+    subject: str
+    status: str
+    text: str
+    mend: str = ""
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def check_board(root: str, python: Tuple[int, int]) -> List[Finding]:
+    """Is it a Jetson, of which release, in which power mode."""
+    board = _read(root, "proc/device-tree/model").strip("\0\n ")
+    release = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", _read(root, "etc/nv_tegra_release"))
+    if not release:
+        return [Finding("board", GOOD, board or "no Jetson")]
+    major = int(release.group(1))
+    jetpack, system_python = JETPACK_OF_L4T.get(major, ("", PYTHON_MAX))
+    name = f"{board or 'Jetson'}, L4T {major}.{release.group(2)}"
+    if not jetpack:
+        return [Finding("board", NOTE, f"{name}: a release that this version does not know",
+                        "update edgeserve-runtime, or go on: releases are not told apart at run time")]
+    name += f" (JetPack {jetpack})"
+    if system_python < PYTHON_MIN:
+        found = [Finding("board", WRONG, f"{name}: its Python {_dotted(system_python)} is too old for TensorRT here",
+                         "flash JetPack 5 or later, or serve ONNX models with a Python of 3.8 or later")]
+    elif python != system_python:
+        found = [Finding("board", NOTE, f"{name}, Python {_dotted(python)}: JetPack's own packages (TensorRT) can only "
+                         f"be imported by Python {_dotted(system_python)}",
+                         f"python{_dotted(system_python)} -m venv --system-site-packages .venv")]
+    else:
+        found = [Finding("board", GOOD, name)]
+    return found + _power_mode(root)
+
+
+def _power_mode(root: str) -> List[Finding]:
+    """Modes are told apart by name: the numbers mean different things on different boards."""
+    status = re.search(r"pmode:(\d+)", _read(root, "var/lib/nvpmodel/status"))
+    modes = dict(re.findall(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", _read(root, "etc/nvpmodel.conf")))
+    if not status or not modes:
+        return []
+    name = modes.get(str(int(status.group(1))), f"number {int(status.group(1))}")
+    strongest = next((number for number, label in sorted(modes.items()) if label.startswith("MAXN")), None)
+    if strongest is None or name.startswith("MAXN"):
+        return [Finding("power mode", GOOD, name)]
+    return [Finding("power mode", NOTE, f"{name}: clocks and cores are capped; profiles hold for one mode only",
+                    f"sudo nvpmodel -m {strongest}")]
+
+
+def check_processor(root: str, cores: int) -> List[Finding]:
+    """Usable cores, clock governors, clock caps, throttling."""
+    folders = sorted(glob.glob(os.path.join(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq")))
+    jetson = os.path.exists(os.path.join(root, "etc/nv_tegra_release"))
+    governors: Dict[str, int] = {}
+    capped = 0
+    for folder in folders:
+        governor = _read(folder, "scaling_governor").strip()
+        governors[governor] = governors.get(governor, 0) + bool(governor)
+        allowed, possible = _number(folder, "scaling_max_freq"), _number(folder, "cpuinfo_max_freq")
+        capped += bool(allowed and possible and allowed < possible)
+    slow = sorted(name for name in governors if name and name != "performance")
+    if cores > 1:
+        found = [Finding("processor", GOOD, f"{cores} usable cores")]
+    else:
+        found = [Finding("processor", NOTE, "1 usable core: the bus and every lane share it",
+                         "give the container or virtual machine a second core")]
+    if slow:
+        found.append(Finding(
+            "clocks", NOTE, f"governor {', '.join(slow)} on {sum(governors[name] for name in slow)} cores: the first "
+            "work after a pause runs on a low clock",
+            "sudo jetson_clocks" if jetson else
+            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"))
+    elif governors:
+        found.append(Finding("clocks", GOOD, "governor performance"))
+    else:
+        found.append(Finding("clocks", GOOD, "not visible from here (virtual machine or container)"))
+    if capped:
+        found.append(Finding("clocks", NOTE, f"{capped} cores are capped below their highest clock",
+                             "raise scaling_max_freq to cpuinfo_max_freq, or choose a stronger power mode"))
+    return found + _throttling(root)
+
+
+def _throttling(root: str) -> List[Finding]:
+    hot = []
+    for folder in sorted(glob.glob(os.path.join(root, "sys/class/thermal/cooling_device*"))):
+        kind = _read(folder, "type").strip()
+        if "fan" not in kind.lower() and _number(folder, "cur_state") > 0:
+            hot.append(kind)
+    if not hot:
+        return []
+    return [Finding("heat", NOTE, f"cooling is active on {', '.join(sorted(set(hot)))}: clocks are lowered now",
+                    "improve the cooling or choose a weaker power mode, then measure profiles again")]
+
+
+def check_memory(root: str) -> List[Finding]:
+    """Memory that can still be had."""
+    match = re.search(r"MemAvailable:\s+(\d+) kB", _read(root, "proc/meminfo"))
+    if not match:
+        return [Finding("memory", NOTE, "/proc/meminfo does not say what is available")]
+    available = int(match.group(1)) * 1024
+    text = f"{format_size(available)} available"
+    if available < MEMORY_BYTES_NONE:
+        return [Finding("memory", WRONG, text, "end other programs (ps aux --sort=-rss | head), or add memory")]
+    if available < MEMORY_BYTES_LITTLE:
+        return [Finding("memory", NOTE, f"{text}: enough for small models only",
+                        "sudo systemctl set-default multi-user.target (no desktop), or end other programs")]
+    return [Finding("memory", GOOD, text)]
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+
+def check_python(python: Tuple[int, int], versions: Mapping[str, Optional[str]]) -> List[Finding]:
+    """The interpreter, and the packages the run time needs (module -> version, ``None`` = cannot be imported)."""
+    name = f"Python {_dotted(python)}"
+    if python < PYTHON_MIN:
+        found = [Finding("python", WRONG, f"{name} is older than {_dotted(PYTHON_MIN)}",
+                         f"use Python {_dotted(PYTHON_MIN)} to {_dotted(PYTHON_MAX)}")]
+    elif python > PYTHON_MAX:
+        found = [Finding("python", NOTE, f"{name} is newer than what is tested",
+                         f"use Python {_dotted(PYTHON_MIN)} to {_dotted(PYTHON_MAX)}")]
+    else:
+        found = [Finding("python", GOOD, name)]
+    present = [f"{PACKAGES[module]} {version}" for module, version in versions.items() if version is not None]
+    absent = [PACKAGES[module] for module, version in versions.items() if version is None]
+    if absent:
+        found.append(Finding("packages", WRONG, f"cannot be imported: {', '.join(absent)}",
+                             f"{sys.executable} -m pip install {' '.join(absent)}"))
+    elif present:
+        found.append(Finding("packages", GOOD, ", ".join(present)))
+    return found
+
+
+def check_onnxruntime(builds: Mapping[str, str], providers: Optional[Sequence[str]], has_gpu: bool) -> List[Finding]:
+    """``builds``: installed packages that bring the module; ``providers``: what it offers, ``None`` = no import."""
+    if len(builds) > 1:
+        return [Finding("onnxruntime", WRONG, f"{' and '.join(sorted(builds))} overwrite each other's files",
+                        f"{sys.executable} -m pip uninstall -y {' '.join(sorted(builds))}, then install one of them")]
+    if providers is None:
+        return [Finding("onnxruntime", NOTE, "not installed: models with engine = 'onnx' cannot be served",
+                        f"{sys.executable} -m pip install 'edgeserve-runtime[onnx]'")]
+    text = f"{' '.join(f'{name} {version}' for name, version in builds.items()) or 'onnxruntime'}: " \
+           f"{', '.join(providers)}"
+    if has_gpu and not {"CUDAExecutionProvider", "TensorrtExecutionProvider"} & set(providers):
+        return [Finding("onnxruntime", NOTE, f"{text}; this machine has an NVIDIA GPU that this build cannot use",
+                        "install a build with CUDA (onnxruntime-gpu; on a Jetson, NVIDIA's own build) instead")]
+    return [Finding("onnxruntime", GOOD, text)]
+
+
+# --- the bus ----------------------------------------------------------------------------------------------------------
+
+
+def check_bus(endpoint: str, user: int) -> List[Finding]:
+    """An ``ipc://`` endpoint's directory: the user's own and closed to others, its path short enough."""
+    if not endpoint.startswith("ipc://"):
+        return [Finding("bus", GOOD, endpoint)]
+    path = endpoint[len("ipc://"):]
+    length = len(os.fsencode(path))
+    if length > IPC_PATH_BYTES_MAX:
+        return [Finding("bus", WRONG, f"{path} has {length} bytes, a socket's path may have {IPC_PATH_BYTES_MAX}",
+                        "set a shorter [server] endpoint = 'ipc:///...'")]
+    directory = os.path.dirname(path)
+    try:
+        about = os.stat(directory)
+    except FileNotFoundError:
+        return [_bus_parent(directory)]
+    except OSError as error:
+        return [Finding("bus", WRONG, f"{directory}: {error.strerror}", "set another [server] endpoint = 'ipc:///...'")]
+    mode = stat.S_IMODE(about.st_mode)
+    if not stat.S_ISDIR(about.st_mode):
+        return [Finding("bus", WRONG, f"{directory} is no directory", f"rm {directory}")]
+    if about.st_uid != user:
+        return [Finding("bus", WRONG, f"{directory} belongs to user {about.st_uid}, this is user {user}",
+                        f"sudo chown {user} {directory}")]
+    if mode & 0o077:
+        return [Finding("bus", WRONG, f"{directory} has mode {mode:04o}: other users can reach the bus",
+                        f"chmod 700 {directory}")]
+    return [Finding("bus", GOOD, f"{endpoint} ({mode:04o})")]
+
+
+def _bus_parent(directory: str) -> Finding:
+    """The directory will be made when serving starts: can it?"""
+    parent = directory
+    while parent and not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
+    if os.access(parent or "/", os.W_OK | os.X_OK):
+        return Finding("bus", GOOD, f"{directory} will be made with mode 0700")
+    return Finding("bus", WRONG, f"{directory} cannot be made: {parent} is not writable",
+                   f"mkdir -p -m 700 {directory} (as a user who may), or set [server] endpoint")
+
+
+# --- a configuration --------------------------------------------------------------------------------------------------
+
+
+def check_config_file(path: str, cores: int) -> List[Finding]:
+    """A configuration on this machine: does it load, are the models' files there, are they measured."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return [Finding("configuration", WRONG, str(error), f"correct {path}")]
+    found = [Finding("configuration", GOOD, f"{path}: {len(config.apps)} apps, {len(config.models)} models")]
+    for model in config.models.values():
+        if model.file:
+            try:
+                model_path(model, config.directory)
+            except EngineError as error:
+                found.append(Finding("models", WRONG, str(error), _asset_mend(path)))
+    threads = sum(lane.threads for lane in config.lanes.values())
+    if threads > cores:
+        found.append(Finding("lanes", NOTE, f"{len(config.lanes)} lanes with {threads} threads share {cores} cores: "
+                             "their times will vary", f"lower [lane.*] threads in {path}, or give busy lanes a core of "
+                             "their own (cores = [...])"))
+    return found + check_profiles(config)
+
+
+def check_profiles(config: Config) -> List[Finding]:
+    """Which models and batch sizes have no measured time."""
+    directory = os.path.join(config.directory, config.server.profiles)
+    mend = f"edgeserve profile --config {config.source}"
+    try:
+        profiles = {profile.model: profile for profile in read_profiles(directory)}
+    except ProfileError as error:
+        return [Finding("profiles", WRONG, str(error), mend)]
+    unmeasured = []
+    for model in config.models.values():
+        measured: Set[int] = set()
+        if model.name in profiles:
+            measured = {size for lane in profiles[model.name].lanes.values() for size in lane.timings}
+        lacking = [str(size) for size in model.batch if size not in measured and size not in model.expected]
+        if lacking:
+            unmeasured.append(f"{model.name} (batch {', '.join(lacking)})")
+    if unmeasured:
+        return [Finding("profiles", NOTE, f"no measured time in {directory}: {'; '.join(unmeasured)}. The server "
+                        "measures them a few times at its start instead", mend)]
+    return [Finding("profiles", GOOD, f"every model and batch size is measured ({directory})")]
+
+
+def _asset_mend(path: str) -> str:
+    assets = os.path.join(os.path.dirname(path), "assets.toml")
+    return f"{sys.executable} -m edgeserve.tools.assets {assets}" if os.path.exists(assets) else f"correct {path}"
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def examine(config_path: str = "", root: str = "/") -> List[Finding]:
+    """Look at this machine, and at a configuration if one is given."""
+    python = (sys.version_info[0], sys.version_info[1])
+    cores = usable_cores(root)
+    endpoint = default_endpoint()
+    if config_path:
+        try:
+            endpoint = load_config(config_path).server.endpoint or endpoint
+        except ConfigError:
+            pass  # reported by check_config_file below
+    found = [*check_board(root, python), *check_processor(root, cores), *check_memory(root),
+             *check_python(python, {module: _version(module) for module in PACKAGES}),
+             *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), _providers(), _has_gpu(root)),
+             *check_bus(endpoint, os.getuid())]
+    return found + (check_config_file(config_path, cores) if config_path else [])
+
+
+def usable_cores(root: str = "/") -> int:
+    """Cores this process may run on, within the container's quota (control groups, version 2)."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _read(root, "sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
+    return cores
+
+
+def installed(names: Iterable[str]) -> Dict[str, str]:
+    """Those packages that are installed, with their versions."""
+    from importlib import metadata
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's arguments."""
+    parser.add_argument("config", nargs="?", default="", metavar="CONFIG", help="also look at this configuration")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the findings; 1 when something is wrong."""
+    found = examine(args.config)
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in found], indent=1))
+    else:
+        print(report(found))
+    return 1 if any(finding.status == WRONG for finding in found) else 0
+
+
+def report(found: Sequence[Finding]) -> str:
+    """The findings as text, each mend below what it mends."""
+    lines = []
+    for finding in found:
+        lines.append(f"{finding.status:5}  {finding.subject:13}  {finding.text}")
+        if finding.mend:
+            lines.append(f"{'':5}  {'':13}  -> {finding.mend}")
+    count = {status: sum(finding.status == status for finding in found) for status in (WRONG, NOTE)}
+    lines.append(f"{count[WRONG]} wrong, {count[NOTE]} to improve")
+    return "\n".join(lines)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read(root: str, path: str) -> str:
+    """A small file's text; ``""`` when it is absent or may not be read: then it says nothing about this machine."""
+    try:
+        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def _number(root: str, path: str) -> int:
+    text = _read(root, path).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _dotted(version: Tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+def _version(module: str) -> Optional[str]:
+    try:
+        return str(getattr(importlib.import_module(module), "__version__", "")) or \
+            installed([PACKAGES[module]]).get(PACKAGES[module], "of unknown version")
+    except ImportError:
+        return None
+
+
+def _providers() -> Optional[List[str]]:
+    try:
+        return list(importlib.import_module("onnxruntime").get_available_providers())
+    except ImportError:
+        return None
+
+
+def _has_gpu(root: str) -> bool:
+    return any(os.path.exists(os.path.join(root, path)) for path in ("dev/nvidia0", "dev/nvhost-gpu", "dev/nvgpu"))

@@ -1,0 +1,247 @@
+"""The doctor's checks, each on a machine made of a few files; and that every finding that is not good has a mend."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Dict, List
+
+import pytest
+
+from edgeserve.cli import main as edgeserve_main
+from edgeserve.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
+from edgeserve.tools import doctor
+from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
+
+ORIN = {"proc/device-tree/model": "NVIDIA Jetson AGX Orin Developer Kit\0",
+        "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic\n",
+        "var/lib/nvpmodel/status": "pmode:0002",
+        "etc/nvpmodel.conf": "< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=2 NAME=MODE_30W >\n"}
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Write files below a root directory, by path; returns the root."""
+    def make(files: Dict[str, str]) -> str:
+        for path, text in files.items():
+            target = tmp_path / "root" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        (tmp_path / "root").mkdir(exist_ok=True)
+        return str(tmp_path / "root")
+    return make
+
+
+def statuses(found: List[Finding]) -> List[str]:
+    for finding in found:
+        assert bool(finding.mend) == (finding.status != GOOD), finding
+    return [finding.status for finding in found]
+
+
+# --- the machine ---
+
+
+def test_a_jetson_is_named_with_its_jetpack_and_its_power_mode_by_name(machine):
+    found = doctor.check_board(machine(ORIN), (3, 10))
+    assert statuses(found) == [GOOD, NOTE]
+    assert found[0].text == "NVIDIA Jetson AGX Orin Developer Kit, L4T 36.4.3 (JetPack 6)"
+    assert found[1].text.startswith("MODE_30W")
+    assert found[1].mend == "sudo nvpmodel -m 0"
+
+
+def test_the_strongest_power_mode_is_good(machine):
+    files = {**ORIN, "var/lib/nvpmodel/status": "pmode:0000"}
+    assert statuses(doctor.check_board(machine(files), (3, 10))) == [GOOD, GOOD]
+
+
+@pytest.mark.parametrize(("release", "python", "status"), [
+    ("R36 (release), REVISION: 4.3", (3, 12), NOTE),  # TensorRT is there for 3.10 only
+    ("R32 (release), REVISION: 7.1", (3, 8), WRONG),  # JetPack 4 has Python 3.6
+    ("R99 (release), REVISION: 1.0", (3, 12), NOTE),  # newer than known: never a failure
+])
+def test_releases(machine, release, python, status):
+    files = {"etc/nv_tegra_release": f"# {release}, GCID: 1"}
+    assert statuses(doctor.check_board(machine(files), python)) == [status]
+
+
+def test_no_jetson_is_no_trouble(machine):
+    assert doctor.check_board(machine({}), (3, 11)) == [Finding("board", GOOD, "no Jetson")]
+
+
+def cpufreq(count: int, governor: str, allowed: int = 2000, possible: int = 2000) -> Dict[str, str]:
+    files = {}
+    for core in range(count):
+        folder = f"sys/devices/system/cpu/cpu{core}/cpufreq"
+        files.update({f"{folder}/scaling_governor": governor, f"{folder}/scaling_max_freq": str(allowed),
+                      f"{folder}/cpuinfo_max_freq": str(possible)})
+    return files
+
+
+def test_a_sleepy_governor_is_named_with_the_command(machine):
+    found = doctor.check_processor(machine(cpufreq(4, "schedutil\n")), 4)
+    assert statuses(found) == [GOOD, NOTE]
+    assert "schedutil on 4 cores" in found[1].text
+    assert "scaling_governor" in found[1].mend
+
+
+def test_on_a_jetson_the_command_is_jetson_clocks(machine):
+    found = doctor.check_processor(machine({**cpufreq(2, "schedutil"), **ORIN}), 2)
+    assert found[1].mend == "sudo jetson_clocks"
+
+
+def test_capped_clocks_and_active_cooling_are_noted(machine):
+    cooling = {"sys/class/thermal/cooling_device0/type": "pwm-fan\n",
+               "sys/class/thermal/cooling_device0/cur_state": "3\n",
+               "sys/class/thermal/cooling_device1/type": "cpufreq-cpu0\n",
+               "sys/class/thermal/cooling_device1/cur_state": "1\n"}
+    found = doctor.check_processor(machine({**cpufreq(2, "performance", 1200), **cooling}), 2)
+    assert statuses(found) == [GOOD, GOOD, NOTE, NOTE]
+    assert "2 cores are capped" in found[2].text
+    assert "cpufreq-cpu0" in found[3].text
+    assert "fan" not in found[3].text
+
+
+def test_one_core_is_noted_and_hidden_clocks_are_not(machine):
+    assert statuses(doctor.check_processor(machine({}), 1)) == [NOTE, GOOD]
+
+
+def test_a_containers_quota_counts(machine):
+    assert doctor.usable_cores(machine({"sys/fs/cgroup/cpu.max": "100000 100000\n"})) == 1
+    assert doctor.usable_cores(machine({"sys/fs/cgroup/cpu.max": "max 100000\n"})) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("kilobytes", "status"), [(100_000, WRONG), (600_000, NOTE), (8_000_000, GOOD)])
+def test_memory(machine, kilobytes, status):
+    root = machine({"proc/meminfo": f"MemTotal: 9000000 kB\nMemAvailable:    {kilobytes} kB\n"})
+    assert statuses(doctor.check_memory(root)) == [status]
+
+
+# --- Python ---
+
+
+@pytest.mark.parametrize(("python", "status"), [((3, 7), WRONG), ((3, 8), GOOD), ((3, 13), GOOD), ((3, 14), NOTE)])
+def test_the_interpreters_version(python, status):
+    assert statuses(doctor.check_python(python, {})) == [status]
+
+
+def test_a_package_that_cannot_be_imported_is_named_as_pip_knows_it():
+    found = doctor.check_python((3, 11), {"numpy": "2.0", "zmq": None})
+    assert statuses(found) == [GOOD, WRONG]
+    assert found[1].mend.endswith("-m pip install pyzmq")
+
+
+def test_onnxruntime():
+    check = doctor.check_onnxruntime
+    both = check({"onnxruntime": "1.19", "onnxruntime-gpu": "1.19"}, ["CPUExecutionProvider"], False)
+    assert statuses(both) == [WRONG]
+    assert "uninstall -y onnxruntime onnxruntime-gpu" in both[0].mend
+    assert statuses(check({}, None, False)) == [NOTE]
+    assert statuses(check({"onnxruntime": "1.19"}, ["CPUExecutionProvider"], False)) == [GOOD]
+    assert statuses(check({"onnxruntime": "1.19"}, ["CPUExecutionProvider"], True)) == [NOTE]
+    assert statuses(check({"onnxruntime-gpu": "1.19"}, ["CUDAExecutionProvider"], True)) == [GOOD]
+
+
+# --- the bus ---
+
+
+def test_the_buss_directory_must_be_closed_to_others(tmp_path):
+    endpoint = f"ipc://{tmp_path}/bus.d/bus"
+    assert statuses(doctor.check_bus(endpoint, os.getuid())) == [GOOD]  # will be made
+    directory = tmp_path / "bus.d"
+    directory.mkdir(mode=0o700)
+    assert statuses(doctor.check_bus(endpoint, os.getuid())) == [GOOD]
+    directory.chmod(0o755)
+    found = doctor.check_bus(endpoint, os.getuid())
+    assert statuses(found) == [WRONG]
+    assert found[0].mend == f"chmod 700 {directory}"
+    assert statuses(doctor.check_bus(endpoint, os.getuid() + 1)) == [WRONG]
+
+
+def test_a_bus_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert statuses(doctor.check_bus(f"ipc://{tmp_path}/file/bus", os.getuid())) == [WRONG]
+    assert statuses(doctor.check_bus(f"ipc://{tmp_path}/{'x' * 120}/bus", os.getuid())) == [WRONG]
+    assert statuses(doctor.check_bus("tcp://127.0.0.1:5555", os.getuid())) == [GOOD]
+
+
+# --- a configuration ---
+
+
+CONFIG = """
+[lane.cpu0]
+[model.echo]
+engine = "python"
+function = "steps:echo"
+batch = [1, 4]
+[app.echo]
+model = "echo"
+"""
+
+
+def write_config(tmp_path, text: str = CONFIG) -> str:
+    path = tmp_path / "edge.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_unmeasured_batch_sizes_are_named(tmp_path):
+    path = write_config(tmp_path)
+    timing = Timing(10, 1000, 1500, 1100, 10)
+    profile = Profile("echo", "cpu", {"cpu0": LaneProfile({1: timing})})
+    write_profile(profile_path(str(tmp_path / "profiles"), "cpu", "echo"), profile)
+    found = doctor.check_config_file(path, 2)
+    assert statuses(found) == [GOOD, NOTE]
+    assert "echo (batch 4)" in found[1].text
+    profile = Profile("echo", "cpu", {"cpu0": LaneProfile({1: timing, 4: timing})})
+    write_profile(profile_path(str(tmp_path / "profiles"), "cpu", "echo"), profile)
+    assert statuses(doctor.check_config_file(path, 2)) == [GOOD, GOOD]
+
+
+def test_a_broken_profile_is_wrong(tmp_path):
+    path = write_config(tmp_path)
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "echo.json").write_text("{")
+    found = doctor.check_config_file(path, 2)
+    assert statuses(found) == [GOOD, WRONG]
+    assert "echo.json" in found[1].text
+
+
+def test_a_model_without_its_file_is_wrong_and_the_assets_command_mends_it(tmp_path):
+    path = write_config(tmp_path, CONFIG.replace('engine = "python"', 'engine = "onnx"\nfile = "cache:no/such.onnx"'))
+    (tmp_path / "assets.toml").write_text("")
+    found = doctor.check_config_file(path, 2)
+    assert statuses(found)[1] == WRONG
+    assert found[1].mend.endswith(f"-m edgeserve.tools.assets {tmp_path / 'assets.toml'}")
+
+
+def test_more_threads_than_cores_are_noted(tmp_path):
+    path = write_config(tmp_path, CONFIG.replace("[lane.cpu0]", "[lane.cpu0]\nthreads = 3"))
+    assert NOTE in statuses([finding for finding in doctor.check_config_file(path, 2) if finding.subject == "lanes"])
+
+
+def test_a_configuration_that_does_not_load_is_wrong(tmp_path):
+    found = doctor.check_config_file(write_config(tmp_path, CONFIG.replace("engine", "engin")), 2)
+    assert statuses(found) == [WRONG]
+    assert "did you mean 'engine'" in found[0].text
+
+
+# --- the command ---
+
+
+def test_the_command_ends_with_1_exactly_when_something_is_wrong(tmp_path, capsys, monkeypatch):
+    path = write_config(tmp_path, CONFIG.replace("engine", "engin"))
+    assert edgeserve_main(["doctor", path]) == 1
+    out = capsys.readouterr().out
+    assert "wrong  configuration" in out
+    assert f"-> correct {path}" in out
+    monkeypatch.setattr(doctor, "examine", lambda path: [Finding("board", GOOD, "fine"), Finding("x", NOTE, "y", "z")])
+    assert edgeserve_main(["doctor"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 wrong, 1 to improve"
+
+
+def test_findings_as_json_on_this_machine(capsys):
+    edgeserve_main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {"board", "processor", "memory", "python", "packages", "onnxruntime", "bus"} <= {
+        finding["subject"] for finding in found}
+    assert set(found[0]) == {"subject", "status", "text", "mend"}
