@@ -100,7 +100,9 @@ class Streams:
         returns what the world must drop."""
         device = self._devices[device_name]
         stream = self.streams[stream_key(request)]
-        device.state_bytes += bytes - stream.state_bytes.get(node, 0)
+        if node in stream.device:  # it may have moved here from another device
+            self._devices[stream.device[node]].state_bytes -= stream.state_bytes[node]
+        device.state_bytes += bytes
         stream.state_bytes[node] = bytes
         stream.device[node] = device_name
         dropped: List[DropState] = []
