@@ -19,7 +19,7 @@ from edgeserve.sched.board import Board
 from edgeserve.sched.costs import AppCosts
 from edgeserve.sched.events import JobResult, Part, Request
 from edgeserve.sched.lanes import Work
-from edgeserve.sched.lifecycle import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord, move_job, move_request
+from edgeserve.sched.lifecycle import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord, move_job, move_request, steps_left
 from edgeserve.sched.memory import Memory
 from edgeserve.sched.policy import Policy
 from edgeserve.sched.streams import Streams
@@ -74,6 +74,8 @@ class Life:
         costs = self.costs[facts.app]
         costs.refresh(now)
         request.worth_ns = costs.alone_ns
+        if facts.facts and app.simple:
+            request.worth_ns *= max(1, int(facts.facts.get("steps", 1)))
         admission = self.admission[facts.app]
         if self.draining:
             self._reject(request, DRAINING)
@@ -150,12 +152,10 @@ class Life:
         for node, part in places:
             self._job_seq += 1
             job = Job(self._job_seq, request, node, part, self.now_ns, spent)
-            if node.succs:
-                job.deadline_ns -= self.costs[request.app.name].rest_ns[node.name]
             request.jobs[job.seq] = job
             made.append(job)
         if not request.jobs:
-            self.end(request, "complete", "")
+            self._complete(request)
             return
         for job in made:
             if job.state == READY:  # an earlier one's policy may have dropped the request
@@ -164,6 +164,12 @@ class Life:
     def _make_ready(self, job: Job) -> None:
         if self.memory.tracked:
             self.memory.want(job, self._alone_ns(job.node.model))
+        request, node = job.request, job.node
+        if node.succs:
+            job.deadline_ns = request.deadline_ns - self.costs[request.app.name].rest_ns[node.name]
+        if request.facts:  # an iterative job's next step must leave time for those behind it
+            behind_ns = self.costs[request.app.name].rest_ns[node.name] if node.succs else 0
+            job.deadline_ns = request.deadline_ns - behind_ns - (steps_left(job) - 1) * self._alone_ns(node.model)
         job.queued = True
         self.policy_of[job.request.app.name].on_ready(job, self.board)
 
@@ -213,8 +219,10 @@ class Life:
             self.costs[request.app.name].saw_parts(node, result.parts)
         places = progress.after(request, job, result)
         self._shed_useless(request)
+        if not node.succs:
+            request.done_exits += 1
         if not places and not request.jobs:
-            self.end(request, "complete", "")
+            self._complete(request)
         elif not self._expire_on_return(request):
             self._proceed(request, places, job.spent)
 
@@ -224,9 +232,17 @@ class Life:
         del request.jobs[job.seq]
         request.note(self.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if progress.can_do_without(job):
+            request.failure = reason
             self._proceed(request, progress.skip(request, job), job.spent)
         else:
             self.end(request, "fail", reason)
+
+    def _complete(self, request: RequestRecord) -> None:
+        """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""
+        if request.failure and not request.done_exits:
+            self.end(request, "fail", request.failure)
+        else:
+            self.end(request, "complete", "")
 
     def _shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""

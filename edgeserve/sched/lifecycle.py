@@ -75,7 +75,7 @@ class RequestRecord:
 
     __slots__ = ("id", "app", "facts", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
                  "state", "jobs", "running", "joins", "scopes", "chosen", "worth_ns", "spent", "log",
-                 "done_exits")
+                 "done_exits", "failure")
 
     def __init__(self, request: Request, app: App) -> None:
         self.id = request.id
@@ -96,7 +96,8 @@ class RequestRecord:
         self.chosen: List[str] | None = None
         self.worth_ns = 0
         self.spent = NOTHING_SPENT
-        self.done_exits = 0
+        self.done_exits = 0  # jobs of last nodes that were done
+        self.failure = ""  # why a job failed that the joins behind it could do without
         self.log: List[Tuple[Any, ...]] = []
 
     @property
@@ -154,6 +155,16 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.id.request_id}/{self.id.node}{list(self.part) or ''} {self.state})"
+
+
+def steps_left(job: Job) -> int:
+    """Steps an iterative job still needs, as far as its request declared them: the fact ``steps`` of an app with one
+    node, ``NODE.steps`` otherwise. At least 1: a job that was expected to be over needs one more."""
+    facts = job.request.facts
+    if not facts:
+        return 1
+    declared = facts.get("steps" if job.request.app.simple else job.node.name + ".steps", 1)
+    return max(1, int(declared) - job.steps)
 
 
 def move_request(request: RequestRecord, what: str) -> None:
