@@ -301,6 +301,8 @@ class Scheduler:
             if not request.ended:
                 self.life.end(request, "drop", reason)
         jobs = tuple(bid.jobs)
+        # Whatever stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
+        patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = self.works.put(now, RUN, lane, bid.model, bid.expected_ns, jobs, bid.size, bid.policy)
         others = len(jobs) - 1
         for job in jobs:
@@ -317,7 +319,7 @@ class Scheduler:
         if self.memory.tracked:
             self.devices[lane.device].touch(placement)
         self.life.actions.append(RunBatch(work.id, lane.name, bid.model, tuple([job.id for job in jobs]), bid.size,
-                                          bid.start_after_ns, min(bid.start_before_ns, at_ns + lane.hang_ns),
+                                          bid.start_after_ns, min(bid.start_before_ns, patience_ns),
                                           bid.expected_ns, bid.steps_max, bid.probe))
         work.policy.on_started(work, self.board)
 
