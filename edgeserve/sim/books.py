@@ -58,6 +58,7 @@ class Books:
         self._entries: Dict[int, _Entry] = {}
         self._works: Dict[int, Action] = {}
         self._work_ids: Set[int] = set()
+        self._running: Set[int] = set()
         self.open_count = 0  # requests without an outcome
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
@@ -106,12 +107,17 @@ class Books:
             self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
+            self._running.add(action.work_id)
+            for job in action.jobs:
+                self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
+                           f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
 
     def answered(self, now_ns: int, action: Action, results: Sequence[JobResult] = (), failed: bool = False) -> None:
         """A lane's answer (finished, refused or lost with its lane) leaves for the scheduler."""
         work_id = action.work_id  # type: ignore[union-attr]
         self._rule(self._works.pop(work_id, None) is not None, now_ns, f"work {work_id} was answered twice")
         self._on_lane[action.lane] -= 1  # type: ignore[union-attr]
+        self._running.discard(work_id)
         if isinstance(action, LoadModel):
             (self._resident[self._device_of[action.lane]].discard if failed else
              self._ready[self._device_of[action.lane]].add)(action.model)
@@ -164,7 +170,9 @@ class Books:
             entry = self._entries.get(job.request_id)
             self._rule(entry is not None and entry.finished is None, now_ns, f"{job} runs, but its request has ended or is unknown")
             assert entry is not None
-            self._rule(job not in self._jobs_out, now_ns, f"{job} is in two batches: {self._jobs_out.get(job)} and {action.work_id}")
+            other = self._works.get(self._jobs_out.get(job, -1))
+            self._rule(other is None or self._will_be_refused(now_ns, other), now_ns,
+                       f"{job} is in two batches: {other} and {action}")
             self._rule((job.node, job.part) not in entry.done, now_ns, f"{job} runs again after it was done")
             graph = self._apps[entry.request.app]
             self._rule(graph.models.get(job.node) == action.model, now_ns, f"{job} is no node of model {action.model}")
@@ -175,6 +183,10 @@ class Books:
             entry.started = True
             self._jobs_out[job] = action.work_id
             entry.out += 1
+
+    def _will_be_refused(self, now_ns: int, other: Action) -> bool:
+        """A work behind a hanging one whose window is over: its jobs may go elsewhere, it can only be refused."""
+        return isinstance(other, RunBatch) and other.work_id not in self._running and other.start_before_ns <= now_ns
 
     def _in_order(self, now_ns: int, entry: _Entry) -> None:
         request = entry.request
@@ -251,6 +263,8 @@ class _Graph:
         tokens = self._tokens(done, node, part)
         if node.join == "all":
             return PENDING not in tokens and FAILED not in tokens and (not tokens or DONE in tokens)
+        if node.gather and not tokens:
+            return True  # no part at all: it gathers empty lists
         wanted = 1 if node.join == "policy" or PENDING not in tokens else int(node.join)
         return tokens.count(DONE) >= wanted
 

@@ -55,8 +55,9 @@ def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = Fa
 
 
 def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, setting: Setting | None = None,
-               drain: bool = False) -> SimWorld:
-    """The world of a scenario at one seed. Equal arguments make worlds that behave equally."""
+               drain: bool = False, settle: bool = False) -> SimWorld:
+    """The world of a scenario at one seed. Equal arguments make worlds that behave equally. ``drain`` asks the
+    scheduler to drain when the arrivals end; ``settle`` lets its timers run out after that."""
     config, run = scenario.config, scenario.run
     setting = setting or setting_of(config, profiles, run.cold)
     sources = [Source(item, config, seed, run.duration_ns, scenario.directory) for item in scenario.workloads]
@@ -64,11 +65,11 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
     return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed),
                     Books(config, setting.footprints, setting.resident),
                     trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
-                    step_cost_ns=run.step_cost_ns, event_cost_ns=run.event_cost_ns, drain=drain)
+                    step_cost_ns=run.step_cost_ns, event_cost_ns=run.event_cost_ns, drain=drain, settle=settle)
 
 
 def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, on_step: Optional[OnStep] = None,
-             scheduler: Any = None, drain: bool = False) -> Run:
+             scheduler: Any = None, drain: bool = False, settle: bool = False) -> Run:
     """Run a scenario to its end: every request has ended and the books are closed, or :class:`BooksError` and
     :class:`SimError` say what went wrong."""
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
@@ -76,7 +77,7 @@ def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *,
         from edgeserve.sched.setup import build_scheduler
         scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints, measured={},
                                     resident=setting.resident)
-    world = make_world(scenario, seed, profiles, setting=setting, drain=drain)
+    world = make_world(scenario, seed, profiles, setting=setting, drain=drain, settle=settle)
     drive(scheduler, world, on_step)
     world.books.closed(world.now_ns)
     return Run(world, scheduler)

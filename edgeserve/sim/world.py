@@ -88,7 +88,7 @@ class SimWorld:
 
     def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults, books: Books,
                  *, trouble: faults.Trouble | None = None, duration_ns: int = 0, step_cost_ns: int = 0,
-                 event_cost_ns: int = 0, drain: bool = False) -> None:
+                 event_cost_ns: int = 0, drain: bool = False, settle: bool = False) -> None:
         self.config = config
         self.books = books
         self.stopped = False
@@ -99,6 +99,7 @@ class SimWorld:
         self._times = times
         self._results = results
         self._trouble = trouble
+        self._settle = settle
         self._costs_ns = (step_cost_ns, event_cost_ns)
         self._end_ns = duration_ns + SETTLE_NS_MAX
         self._acts_ns = 0  # when the actions of the present step take effect
@@ -174,7 +175,7 @@ class SimWorld:
             return True
         if until_ns > self._end_ns:
             raise SimError(f"not drained an hour after the last arrival: {self.books.open_count} requests are open")
-        return not self.books.open_count and not self.books.works_count
+        return not self._settle and not self.books.open_count and not self.books.works_count
 
     def _watch(self, events: Sequence[Event]) -> None:
         self._idle_steps = 0 if events else self._idle_steps + 1

@@ -1,0 +1,264 @@
+"""Soak runs: a seed draws a whole scenario (apps, policies, lanes, budgets, load, trouble, how bad it all is), runs it,
+and holds it to every rule there is.
+
+``scripts/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.sched.actions import ACTION_KINDS, OUTCOMES, Action
+from edgeserve.sched.events import EVENT_KINDS, Event
+from edgeserve.sim.run import setting_of, simulate
+from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.trace import Recorder, start_of, step_line
+
+POLICY_KINDS = ("fifo", "edf", "clockwork")
+"""Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
+
+MARKS = (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES)
+"""What must have occurred at least once over a soak: a fault that never happens tests nothing."""
+
+
+class SoakResult(NamedTuple):
+    """One soak run that broke no rule."""
+
+    seed: int
+    marks: Dict[str, int]
+    requests: int
+    steps: int
+    digest: str  # sha256 of the recorded lines
+
+
+def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) -> SoakResult:
+    """Run one seed. Raises (BooksError, SimError, PolicyError, AssertionError) when a rule is broken; ``record`` names
+    a file for the recording, which is then complete up to the broken step."""
+    scenario, drain = draw_scenario(seed, policies)
+    setting = setting_of(scenario.config)
+    from edgeserve.sched.setup import build_scheduler
+    scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
+                                resident=setting.resident)
+    digest, steps = hashlib.sha256(), 0
+    recorder = Recorder(record, start_of(setting.footprints, setting.resident)) if record else None
+
+    def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        nonlocal steps
+        steps += 1
+        digest.update(step_line(now_ns, events, actions).encode())
+        if recorder is not None:
+            recorder.record(now_ns, events, actions)
+        scheduler.check()
+
+    try:
+        world = simulate(scenario, seed, scheduler=scheduler, drain=drain, settle=True, on_step=on_step).world
+    finally:
+        if recorder is not None:
+            recorder.close()
+    scheduler.check()
+    if scheduler.open_count or scheduler.busy:
+        raise AssertionError(f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
+                             f"busy = {scheduler.busy}")
+    return SoakResult(seed, dict(world.books.marks), len(world.ended), steps, digest.hexdigest())
+
+
+def missing_marks(results: Sequence[SoakResult]) -> List[str]:
+    """Events, actions and outcomes that never occurred."""
+    seen: Counter = Counter()
+    for result in results:
+        seen.update(result.marks)
+    return [name for name in MARKS if not seen[name]]
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Scenario, bool]:
+    """The scenario of a seed, and whether the run ends with a drain."""
+    draw = random.Random(f"{seed}/scenario")
+    table: Dict[str, Any] = {"model": {}, "app": {}, "truth": {}, "workload": {}, "policy": {}}
+    _lanes(draw, table)
+    for name in draw.sample(list(policies), draw.randrange(1, len(policies) + 1)):
+        table["policy"][name] = {"kind": name}
+    for index in range(draw.randrange(1, 4)):
+        _app(draw, table, f"app{index}")
+    _budget(draw, table)
+    badness = draw.choice((0.0, 0.0, 0.3, 1.0, 1.0, 3.0))
+    table["faults"] = _faults(draw, badness)
+    table["run"] = {"duration": f"{draw.randrange(300, 1200)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
+                    "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
+    _workloads(draw, table)
+    return parse_scenario(table, source=f"(drawn by seed {seed})"), draw.random() < 0.4
+
+
+def _lanes(draw: random.Random, table: Dict[str, Any]) -> None:
+    table["device"] = {"d0": {}}
+    table["lane"] = {}
+    if draw.random() < 0.25:
+        table["device"]["d1"] = {}
+    for index in range(draw.choice((1, 1, 2, 3))):
+        table["lane"][f"l{index}"] = {"device": draw.choice(sorted(table["device"])),
+                                      "ahead": draw.choice(("0ms", "0ms", "5ms")),
+                                      "hang": f"{draw.choice((100, 400))}ms"}
+    used = {lane["device"] for lane in table["lane"].values()}
+    table["device"] = {name: device for name, device in table["device"].items() if name in used}
+
+
+def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -> str:
+    """A new model, or at times one that another app uses too."""
+    models = table["model"]
+    if models and not stateful and draw.random() < 0.2:
+        shared = draw.choice(sorted(models))
+        if "state" not in table["truth"][shared]:
+            return str(shared)
+    name = f"m{len(models)}"
+    sizes = draw.choice(([1], [1, 2, 4], [1, 4, 8], [2, 8]))
+    fixed_us, item_us = draw.randrange(200, 6000), draw.randrange(100, 2500)
+    expected = {str(size): f"{fixed_us + item_us * size}us" for size in sizes}
+    models[name] = {"engine": "synthetic", "batch": sizes, "expected": expected,
+                    "memory": f"{draw.randrange(10, 120)}MB", "load": f"{draw.randrange(1, 30)}ms"}
+    lanes = sorted(table["lane"])
+    if len(lanes) > 1 and draw.random() < 0.4:
+        models[name]["lanes"] = draw.sample(lanes, draw.randrange(1, len(lanes)))
+    truth: Dict[str, Any] = {}
+    if stateful:
+        truth["state"] = f"{draw.randrange(1, 2000)}kB"
+    if draw.random() < 0.2:
+        truth["fail"] = draw.choice((0.01, 0.2))
+    if draw.random() < 0.2:  # the profile is wrong
+        truth["times"] = {str(size): f"{(fixed_us + item_us * size) * draw.choice((50, 150, 250)) // 100}us"
+                          for size in sizes}
+    if draw.random() < 0.15:
+        truth["steps"], truth["steps_per_run"] = [1, 5], draw.choice((0, 1, 2))
+    table["truth"][name] = truth
+    return name
+
+
+def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
+    shape = draw.choice((_single, _single, _chain, _fork, _fan, _nested, _routed, _stream, _stream))
+    app: Dict[str, Any] = {"policy": draw.choice(sorted(table["policy"])), "slo": f"{draw.randrange(8, 200)}ms",
+                           "class": draw.choice(("critical", "normal", "normal", "background")),
+                           "on_late": draw.choice(("drop", "drop", "drop", "answer", "partial")),
+                           "value": draw.choice((1.0, 1.0, 0.5, 4.0))}
+    if draw.random() < 0.2:
+        app["pending_max"] = draw.randrange(2, 30)
+    shape(draw, table, app)
+    table["app"][name] = app
+
+
+def _node(draw: random.Random, table: Dict[str, Any], name: str, after: Optional[List[str]] = None,
+          **keys: Any) -> Dict[str, Any]:
+    node = {"name": name, "model": keys.pop("model", None) or _model(draw, table), **keys}
+    if after is not None:
+        node["after"] = after
+    return node
+
+
+def _single(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    app["model"] = _model(draw, table)
+
+
+def _chain(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    app["node"] = [_node(draw, table, f"n{index}") for index in range(draw.randrange(2, 5))]
+
+
+def _fork(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    branches = [f"b{index}" for index in range(draw.randrange(2, 5))]
+    join = draw.choice(("all", "all", 1, len(branches) - 1))
+    head = [_node(draw, table, "a", [])] if draw.random() < 0.7 else []
+    app["node"] = head + [_node(draw, table, name, ["a"] if head else []) for name in branches] \
+        + [_node(draw, table, "z", branches, join=join)]
+
+
+def _fan(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    cut = _own_model(draw, table, parts=draw.choice(([0, 3], [1, 12], 2, [0, 1])))
+    app["node"] = [_node(draw, table, "cut", [], model=cut, fan_out=True, parts_max=draw.choice((256, 10))),
+                   _node(draw, table, "read", ["cut"])]
+    if draw.random() < 0.5:
+        app["node"].append(_node(draw, table, "more", ["read"]))
+    if draw.random() < 0.8:
+        last = app["node"][-1]["name"]
+        app["node"].append(_node(draw, table, "join", [last], gather=True, join=draw.choice(("all", "all", 1))))
+
+
+def _nested(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    outer, inner = _own_model(draw, table, parts=[0, 3]), _own_model(draw, table, parts=[0, 2])
+    app["node"] = [_node(draw, table, "outer", [], model=outer, fan_out=True),
+                   _node(draw, table, "inner", ["outer"], model=inner, fan_out=True),
+                   _node(draw, table, "leaf", ["inner"]), _node(draw, table, "back", ["leaf"], gather=True),
+                   _node(draw, table, "end", ["back"], gather=True)]
+
+
+def _routed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    chooser = _own_model(draw, table, routes={"left": 0.5, "right": 0.3, **({"": 0.2} if draw.random() < 0.3 else {})})
+    app["node"] = [_node(draw, table, "pick", [], model=chooser, route="one"), _node(draw, table, "left", ["pick"]),
+                   _node(draw, table, "right", ["pick"])]
+    if draw.random() < 0.7:
+        app["node"].append(_node(draw, table, "z", ["left", "right"]))
+
+
+def _stream(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    app["stream"] = draw.choice(("in_order", "newest_wins"))
+    app["state_ttl"] = f"{draw.choice((50, 500))}ms"
+    app["streams_max"] = draw.choice((2, 1024))
+    app["node"] = [_node(draw, table, "s0", [], model=_model(draw, table, stateful=True))]
+    if draw.random() < 0.4:
+        app["node"].append(_node(draw, table, "s1", ["s0"]))
+
+
+def _own_model(draw: random.Random, table: Dict[str, Any], **truth: Any) -> str:
+    """A model that no other app uses, since what it returns belongs to this graph."""
+    name = f"m{len(table['model'])}"
+    table["model"][name] = {"engine": "synthetic", "batch": [1, 4], "memory": "20MB", "load": "5ms",
+                            "expected": {"1": "1500us", "4": "4ms"}}
+    table["truth"][name] = {**truth, "state": "0B"}  # the key keeps other apps from sharing it
+    return name
+
+
+def _budget(draw: random.Random, table: Dict[str, Any]) -> None:
+    """At times memory for some of the models only, never less than the largest."""
+    sizes = [int(model["memory"][:-2]) for model in table["model"].values()]
+    for device in table["device"].values():
+        if draw.random() < 0.6:
+            device["memory"] = f"{max(max(sizes) + 10, sum(sizes) * draw.randrange(30, 110) // 100)}MB"
+
+
+def _faults(draw: random.Random, badness: float) -> Dict[str, Any]:
+    if not badness:
+        return {}
+
+    def some(probability: float) -> float:
+        return min(1.0, probability * badness) if draw.random() < 0.5 else 0.0
+
+    def every(mean_ms: int) -> str:
+        return f"{round(mean_ms / badness)}ms" if draw.random() < 0.4 else "0ms"
+
+    return {"slow": some(0.05), "refuse": some(0.05), "fail_job": some(0.03), "fail_batch": some(0.03),
+            "fail_load": some(0.2), "unfinished": some(0.1), "cancel": some(0.1), "lane_loss_every": every(400),
+            "lane_loss": "60ms", "hang": draw.choice((0.0, 0.3)), "speed_every": every(200),
+            "burst_every": every(200), "burst_max": draw.choice((5, 60)), "memory_every": every(150)}
+
+
+def _workloads(draw: random.Random, table: Dict[str, Any]) -> None:
+    load = draw.choice((0.3, 0.7, 1.0, 1.5))
+    for index, (name, app) in enumerate(table["app"].items()):
+        alone_us = sum(_first_us(table, node) for node in app.get("node", [app]))
+        rate = min(1500.0, max(5.0, round(load * 1e6 / alone_us / len(table["app"]), 1)))
+        workload: Dict[str, Any] = {"app": name, "kind": draw.choice(("poisson", "gamma", "onoff", "periodic", "closed")),
+                                    "rate": rate, "window": "100ms", "on": "50ms", "off": "50ms",
+                                    "clients": draw.randrange(1, 20), "think": f"{draw.choice((0, 5))}ms"}
+        if app.get("stream"):
+            workload["streams"] = draw.choice((1, 5))
+        if draw.random() < 0.2:
+            workload["slo"] = f"{draw.randrange(1, 60)}ms"
+        if draw.random() < 0.2:
+            workload["class"] = draw.choice(("critical", "background"))
+        table["workload"][f"w{index}"] = workload
+
+
+def _first_us(table: Dict[str, Any], node: Dict[str, Any]) -> int:
+    expected = table["model"][node["model"]]["expected"]
+    return int(next(iter(expected.values())).replace("us", "").replace("ms", "000"))
