@@ -19,7 +19,18 @@ from edgeserve.sched.board import Board
 from edgeserve.sched.costs import AppCosts
 from edgeserve.sched.events import JobResult, Part, Request
 from edgeserve.sched.lanes import Work
-from edgeserve.sched.lifecycle import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord, move_job, move_request, steps_left
+from edgeserve.sched.lifecycle import (
+    HELD,
+    OPEN,
+    ORPHAN,
+    READY,
+    RUNNING,
+    Job,
+    RequestRecord,
+    move_job,
+    move_request,
+    steps_left,
+)
 from edgeserve.sched.memory import Memory
 from edgeserve.sched.policy import Policy
 from edgeserve.sched.streams import Streams

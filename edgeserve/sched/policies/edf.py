@@ -25,18 +25,32 @@ from edgeserve.sched.policy import Bid, Policy
 
 
 class ModelQueues:
-    """The ready jobs of one model, a queue per class, each in deadline order."""
+    """The ready jobs of one model, two queues per class, each in deadline order.
 
-    __slots__ = ("model", "by_class", "queues")
+    Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
+    class that have not: otherwise they would take turns, and all would end late. ``queues`` is in serving order.
+    """
+
+    __slots__ = ("model", "queues", "_begun", "_fresh")
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self.queues = tuple(JobQueue() for _ in CLASSES)
-        self.by_class = dict(zip(CLASSES, self.queues))
+        self._begun = {klass: JobQueue() for klass in CLASSES}
+        self._fresh = {klass: JobQueue() for klass in CLASSES}
+        self.queues = tuple(queue for klass in CLASSES for queue in (self._begun[klass], self._fresh[klass]))
 
-    def __len__(self) -> int:
-        a, b, c = self.queues
-        return len(a.rows) + len(b.rows) + len(c.rows)
+    def of(self, job: Job) -> JobQueue:
+        """The queue that a job stands in or belongs to."""
+        return (self._begun if job.steps else self._fresh)[job.request.klass]
+
+    def filled(self) -> List[JobQueue]:
+        """The queues that hold something, in serving order."""
+        return [queue for queue in self.queues if queue.rows]
+
+    @property
+    def critical(self) -> Tuple[JobQueue, JobQueue]:
+        """The two queues of critical jobs."""
+        return self.queues[0], self.queues[1]
 
 
 class Edf(Policy):
@@ -55,24 +69,23 @@ class Edf(Policy):
         return refusal(request, board) if self._admit else None
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].by_class[job.request.klass].add(job.deadline_ns, job)
+        self._models[job.node.model].of(job).add(job.deadline_ns, job)
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].by_class[job.request.klass].remove(job)
+        self._models[job.node.model].of(job).remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        by_class = self._models[work.model].by_class
+        queues = self._models[work.model]
         for job in work.jobs:
-            by_class[job.request.klass].remove(job)
+            queues.of(job).remove(job)
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
         for queues in self._models.values():
-            for queue in queues.queues:
+            filled = queues.filled()
+            ends_ns = earliest_end_ns(queues.model, board) if filled else None
+            for queue in filled:
                 rows = queue.rows
-                if not rows:
-                    continue
-                ends_ns = earliest_end_ns(queues.model, board)
                 while ends_ns is not None and rows and rows[0][0] < ends_ns:
                     job = rows[0][2]
                     if droppable(job):
@@ -83,8 +96,9 @@ class Edf(Policy):
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids = []
         for queues in self._models.values():
-            if len(queues) and queues.model in lane.models and board.is_resident(queues.model, lane):
-                bid = self._best_batch(queues, lane, board)
+            filled = queues.filled()
+            if filled and queues.model in lane.models and board.is_resident(queues.model, lane):
+                bid = self._best_batch(queues, filled, lane, board)
                 if bid is not None:
                     bids.append(bid)
         if not bids:
@@ -94,28 +108,27 @@ class Edf(Policy):
     def queued(self) -> List[Job]:
         return [job for queues in self._models.values() for queue in queues.queues for job in queue]
 
-    def _best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
+    def _best_batch(self, queues: ModelQueues, filled: List[JobQueue], lane: Lane, board: Board) -> Bid | None:
+        """The size that loses fewest critical jobs, and of those the one that saves most per lane time.
+
+        Looking one batch further, with or without a price for lane time, gained nothing in simulation (deadlines of
+        5 single service times, loads 0.5 to 1.5, three batching curves: within 0.5 points of this rule or behind it).
+        O(sizes * log n).
+        """
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)
-        critical, normal, background = queues.queues
-        sizes = latency.sizes
-        if not critical.rows and not normal.rows:  # background alone
-            critical, normal = normal, background
-        best: Tuple[float, float] | None = None
+        critical = [queue for queue in queues.critical if queue.rows]
+        best: Tuple[int, float] | None = None
         best_size = 0
-        for size in sizes:
-            if size > self._batch_max and size != sizes[0]:
+        for size in latency.sizes:
+            if size > self._batch_max and size != latency.sizes[0]:
                 break
             took_ns = latency.estimate_ns(size)
             ends_ns = starts_ns + took_ns
-            in_time = len(normal.rows) - normal.position(ends_ns) if normal.rows else 0
-            lost = 0
-            if critical.rows:
-                first = critical.position(ends_ns)
-                in_time += len(critical.rows) - first
-                lost = first + _lost_next(critical, first, size, ends_ns, latency)
+            in_time = sum([len(queue.rows) - queue.position(ends_ns) for queue in filled])
             if in_time == 0:
                 break
+            lost = _critical_lost(critical, size, ends_ns, latency) if critical else 0
             score = (-lost, min(size, in_time) / took_ns)
             if best is None or score > best:
                 best, best_size = score, size
@@ -123,26 +136,24 @@ class Edf(Policy):
                 break  # a larger size would only hold padding
         if best is None:
             return None
-        took_ns = latency.estimate_ns(best_size)
-        jobs = self._members(queues, lane, best_size, starts_ns + took_ns)
+        ends_ns = starts_ns + latency.estimate_ns(best_size)
+        jobs: List[Job] = []
+        for queue in filled:
+            if len(jobs) < best_size:
+                jobs += take(queue, lane, queue.position(ends_ns), best_size - len(jobs))
         if not jobs:
             return None
         size = latency.size_for(len(jobs))
         return bid_for(jobs, size, latency.estimate_ns(size), board)
 
-    def _members(self, queues: ModelQueues, lane: Lane, size: int, ends_ns: int) -> List[Job]:
-        """The jobs of a batch that ends at ``ends_ns``: critical first, each class in deadline order."""
-        jobs: List[Job] = []
-        for queue in queues.queues:
-            if queue.rows and len(jobs) < size:
-                jobs += take(queue, lane, queue.position(ends_ns), size - len(jobs))
-        return jobs
 
-
-def _lost_next(critical: JobQueue, first: int, size: int, ends_ns: int, latency: ModelLatency) -> int:
-    """Critical jobs that are left out of a batch of ``size`` and could not be in time after it either."""
-    after = critical.position(ends_ns + latency.estimate_ns(latency.sizes[0]))
-    return max(0, after - first - size)
+def _critical_lost(critical: List[JobQueue], size: int, ends_ns: int, latency: ModelLatency) -> int:
+    """Critical jobs that a batch of ``size`` ending at ``ends_ns`` costs: those that are due before it ends, and those
+    that find no place in it and could not be in time after it either."""
+    after_ns = ends_ns + latency.estimate_ns(latency.sizes[0])
+    too_late = sum([queue.position(ends_ns) for queue in critical])
+    due_next = sum([queue.position(after_ns) for queue in critical]) - too_late
+    return too_late + max(0, due_next - size)
 
 
 def _postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
