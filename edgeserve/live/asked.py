@@ -137,20 +137,24 @@ class AppRules:
             if not isinstance(name, str) or len(name) > NAME_LEN_MAX or not _is_number(number):
                 raise BadInput(f"app {app!r}: fact {name!r} = {number!r}, expected a name and a number")
 
-    def deadline_ns(self, slo_ms: Optional[float], sent_ns: int, now_ns: int, on_late: str) -> int:
+    def deadline_ns(self, slo_ns: Optional[int], sent_ns: int, now_ns: int, on_late: Optional[str]) -> int:
         """The absolute deadline; raises :class:`DeadlineExpired` when it has passed (unless late answers count)."""
-        config = self.config
-        slo_ns = config.slo_ns
-        if slo_ms is not None:
-            if not _is_number(slo_ms) or not slo_ms <= SLO_MS_MAX:
-                raise BadInput(f"app {config.name!r}: slo_ms {slo_ms!r}, expected a number of milliseconds "
-                               f"up to {SLO_MS_MAX:.0f}")
-            slo_ns = ms_to_ns(slo_ms)
+        if slo_ns is None:
+            slo_ns = self.config.slo_ns
         deadline_ns = sent_ns + slo_ns
         if deadline_ns <= now_ns and on_late != "answer":
-            raise DeadlineExpired(f"app {config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
+            raise DeadlineExpired(f"app {self.config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
                                   f"passed {format_duration(now_ns - deadline_ns)} before the request was received")
         return deadline_ns
+
+
+def slo_ns_of(slo_ms: Optional[float]) -> Optional[int]:
+    """A deadline in milliseconds from the caller, checked; ``None`` stays ``None`` (as the app says)."""
+    if slo_ms is None:
+        return None
+    if not _is_number(slo_ms) or not slo_ms <= SLO_MS_MAX:
+        raise BadInput(f"slo_ms = {slo_ms!r}: expected a number of milliseconds up to {SLO_MS_MAX:.0f}")
+    return ms_to_ns(slo_ms)
 
 
 def app_rules(config: Config) -> Dict[str, AppRules]:

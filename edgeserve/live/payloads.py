@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 from edgeserve.engines.base import Result, Values
+from edgeserve.live.asked import Terms
 from edgeserve.live.plan import AppPlan, NodePlan, Source
 from edgeserve.sched.events import JobId, JobResult, Part
 
@@ -17,20 +18,21 @@ Place = Tuple[str, Part]
 
 
 class Held:
-    """What is held for one request. ``origin`` is whoever asked (opaque here), ``running`` its jobs on lanes."""
+    """What is held for one request. ``origin`` is whoever asked (opaque here), ``running`` its jobs on lanes, ``id`` 0
+    until the scheduler has been told of it."""
 
-    __slots__ = ("id", "plan", "inputs", "values", "parts", "states", "stream", "running", "ended", "origin",
+    __slots__ = ("id", "plan", "inputs", "values", "parts", "states", "terms", "running", "ended", "origin",
                  "arrival_ns", "deadline_ns")
 
-    def __init__(self, id: int, plan: AppPlan, inputs: Values, stream: Optional[str], origin: Any, arrival_ns: int,
+    def __init__(self, plan: AppPlan, inputs: Values, terms: Terms, origin: Any, arrival_ns: int,
                  deadline_ns: int) -> None:
-        self.id = id
+        self.id = 0
         self.plan = plan
         self.inputs = inputs
         self.values: Dict[Place, Values] = {}
         self.parts: Dict[Place, int] = {}  # fan-out node and its own part -> number of parts
         self.states: Dict[Place, Any] = {}  # of unfinished jobs
-        self.stream = stream
+        self.terms = terms
         self.running = 0
         self.ended = False
         self.origin = origin
@@ -87,7 +89,7 @@ class Payloads:
         if node.sources is not None:
             return _named_inputs(held, node.sources, job.part), self._state(held, job)
         if not node.predecessors:
-            return held.inputs, self._state(held, job)
+            return dict(held.inputs), self._state(held, job)
         return _all_inputs(held, node, job.part), self._state(held, job)
 
     def returned(self, job: JobId, result: Optional[Result], reason: str = "") -> JobResult:
@@ -124,9 +126,9 @@ class Payloads:
         place = (job.node, job.part)
         if held.states and place in held.states:
             return held.states[place]
-        if held.stream is None:
+        if held.terms.stream is None:
             return None
-        states = self._streams.get((held.plan.config.name, held.stream))
+        states = self._streams.get((held.plan.config.name, held.terms.stream))
         return states.get(place) if states is not None else None
 
     def _keep_state(self, held: Held, job: JobId, result: Result) -> None:
@@ -136,8 +138,8 @@ class Payloads:
                 held.states[place] = result.state
             return
         held.states.pop(place, None)
-        if held.stream is not None:
-            self._streams.setdefault((held.plan.config.name, held.stream), {})[place] = result.state
+        if held.terms.stream is not None:
+            self._streams.setdefault((held.plan.config.name, held.terms.stream), {})[place] = result.state
 
     def drop_job_state(self, job: JobId) -> None:
         held = self._held.get(job.request_id)
@@ -149,27 +151,21 @@ class Payloads:
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
-    def outputs(self, held: Held) -> Tuple[Values, List[str]]:
-        """What a completed request returns, and the names in ``outputs`` that nothing brought (a branch not taken)."""
+    def outputs(self, held: Held) -> Values:
+        """What a completed request returns; names of ``outputs`` that nothing brought (a branch not taken) are left
+        out."""
         plan = held.plan
-        if not plan.outputs and len(plan.exits) == 1:
-            node = plan.nodes[plan.exits[0]]
-            if not node.value_openers:
-                return held.values.get((node.name, ()), {}), []
         everything: Values = {}
         for name in plan.exits:
             everything.update(_everything_of(held, plan.nodes[name], ()))
         if not plan.outputs:
-            return everything, []
+            return everything
         chosen: Values = {}
-        missing = []
         for source in plan.outputs:
             value = _find(held, source, ()) if source.node is not None else everything.get(source.name, _ABSENT)
-            if value is _ABSENT:
-                missing.append(source.name)
-            else:
+            if value is not _ABSENT:
                 chosen[source.argument] = value
-        return chosen, missing
+        return chosen
 
 
 _ABSENT: Any = object()

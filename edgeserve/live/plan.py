@@ -26,8 +26,7 @@ class NodePlan:
 
     ``openers`` are the fan-out nodes around it, from outside inwards; ``value_openers`` those around what it returns
     (one more if it fans out itself). ``sources`` of ``None`` means: everything its predecessors return, and the
-    request's own inputs. ``needed`` are the outputs that others name. ``given`` are the plain arguments that no
-    output can override, so that the common case is one dictionary copy.
+    request's own inputs. ``needed`` are the outputs that others name.
     """
 
     __slots__ = ("name", "model", "fan_out", "route_one", "successors", "openers", "value_openers", "sources",
@@ -68,8 +67,10 @@ class AppPlan:
         needed: Dict[str, List[str]] = {name: [] for name in self.nodes}
         flows = [source for plan in self.nodes.values() for source in plan.sources or ()]
         for source in flows + list(self.outputs):
-            if source.node is not None and source.name not in needed[source.node]:
-                needed[source.node].append(source.name)
+            # A plain name in ``outputs`` can be promised only if there is one node to bring it.
+            owner = source.node or (self.exits[0] if source in self.outputs and len(self.exits) == 1 else None)
+            if owner is not None and source.name not in needed[owner]:
+                needed[owner].append(source.name)
         for name, names in needed.items():
             self.nodes[name].needed = tuple(names)
 

@@ -1,0 +1,164 @@
+"""Start-up: engines made, loaded and warmed on the very threads that will run them, before anybody is served.
+
+What it learns on the way (bytes, times of models without a profile) is what ``build_scheduler`` wants to know. Runs on
+the loop's thread, before the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.config import Config, ModelConfig
+from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines.base import Engine, Footprint
+from edgeserve.engines.warm import REPETITIONS, warm_up
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.lane import Lane, LaneDown, Work, WorkDone
+from edgeserve.live.mailbox import Mailbox
+from edgeserve.offload.pin import pin_thread
+from edgeserve.profiles import Profile
+from edgeserve.sched.actions import START_ANY_TIME_NS
+from edgeserve.sched.setup import copy_lane_name, model_lanes
+from edgeserve.units import format_size
+
+log = logging.getLogger("edgeserve")
+
+
+class StartInterrupted(EngineError):
+    """The start was called off before it was ready."""
+
+
+class Started(NamedTuple):
+    """What start-up leaves behind: the engines by (model, device), and what the scheduler is built from."""
+
+    engines: Dict[Tuple[str, str], Engine]
+    footprints: Dict[Tuple[str, str], Footprint]
+    measured: Dict[Tuple[str, str], Dict[int, List[int]]]
+    resident: Dict[str, List[str]]
+
+
+def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
+    """All lanes, not started: those of the configuration, and a copy lane per device."""
+    lanes = {name: Lane(name, mailbox.post, clock_ns, _pinning(config, name)) for name in config.lanes}
+    for device in config.devices:
+        name = copy_lane_name(device)
+        lanes[name] = Lane(name, mailbox.post, clock_ns)
+    return lanes
+
+
+def _pinning(config: Config, lane: str) -> Callable[[], None]:
+    cores = config.lanes[lane].cores
+
+    def prepare() -> None:
+        pinned = pin_thread(cores)
+        if cores and not pinned.done:
+            log.warning("lane %s is not pinned: %s", lane, pinned.why)
+    return prepare
+
+
+class Starter:
+    """Loads and warms, one model after the other, so that no measurement disturbs another.
+
+    Knows no request. ``called_off()`` is asked between models; other mail that arrives meanwhile stays for the loop.
+    """
+
+    def __init__(self, config: Config, profiles: Sequence[Profile], lanes: Mapping[str, Lane], mailbox: Mailbox,
+                 clock_ns: Callable[[], int], called_off: Callable[[], bool]) -> None:
+        self._config = config
+        self._profiled = {(profile.model, lane): timings.timings
+                          for profile in profiles for lane, timings in profile.lanes.items()}
+        self._bytes = {profile.model: profile.weights_bytes + profile.work_bytes for profile in profiles}
+        self._lanes = lanes
+        self._mailbox = mailbox
+        self._clock_ns = clock_ns
+        self._called_off = called_off
+        self._later: List[Any] = []
+        self._started = Started({}, {}, {}, {device: [] for device in config.devices})
+
+    def start(self) -> Started:
+        """Everything made, warmed and, as far as memory allows, resident. Raises :class:`EngineError` or
+        :class:`ConfigError` naming the model."""
+        try:
+            for device in self._config.devices:
+                self._start_device(device)
+        finally:
+            for item in self._later:
+                self._mailbox.post(item)
+        return self._started
+
+    def _start_device(self, device: str) -> None:
+        """Pinned models first, then the order of the file; what does not fit the budget stays out until wanted."""
+        config = self._config
+        budget = config.devices[device].memory_bytes
+        left = budget or 2**62
+        lanes_here = [name for name, lane in config.lanes.items() if lane.device == device]
+        for model in sorted(config.models.values(), key=lambda item: not item.pinned):
+            lanes = [name for name in model_lanes(config, model) if name in lanes_here]
+            if not lanes:
+                continue
+            engine = make_engine(model, lane_info(config, lanes[0]), config.directory)
+            self._started.engines[model.name, device] = engine
+            missing = [lane for lane in lanes if not self._is_timed(model, lane)]
+            known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)
+            if not missing and known_bytes > left:
+                log.info("model %s (%s) is not loaded at start: device %s has %s left", model.name,
+                         format_size(known_bytes), device, format_size(left))
+                continue
+            left = self._start_model(model, device, engine, lanes, missing, left, budget)
+
+    def _start_model(self, model: ModelConfig, device: str, engine: Engine, lanes: Sequence[str],
+                     missing: Sequence[str], left: int, budget: int) -> int:
+        """Load one model and warm it on its lanes; returns the memory that is left then."""
+        copy_lane = copy_lane_name(device)
+        footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
+        self._started.footprints[model.name, device] = footprint
+        for lane in lanes:
+            times: Dict[int, List[int]] = self._call(
+                lane, model, f"warmed up on lane {lane}", lambda _: warm_up(engine, model.batch, self._clock_ns))
+            if lane in missing:
+                self._started.measured[model.name, lane] = times
+                log.info("no profile for model %s on lane %s: measured %d runs of each batch size at start; "
+                         "run 'edgeserve profile'", model.name, lane, REPETITIONS)
+        needed = model.memory_bytes or sum(footprint)
+        if budget and needed > budget:
+            raise ConfigError(f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "
+                              f"[device.{device}] memory = {format_size(budget)}")
+        if needed > left:
+            log.info("model %s (%s) is unloaded again: device %s has %s left", model.name, format_size(needed), device,
+                     format_size(left))
+            self._call(copy_lane, model, "unloaded", lambda _: engine.unload())
+            return left
+        self._started.resident[device].append(model.name)
+        return left - needed
+
+    def _is_timed(self, model: ModelConfig, lane: str) -> bool:
+        timings = self._profiled.get((model.name, lane), {})
+        return all(size in timings or size in model.expected for size in model.batch)
+
+    def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
+        """Run ``call`` on a lane's thread and wait for it."""
+        work = Work(0, 0, START_ANY_TIME_NS, call, None)
+        self._lanes[lane].give(work)
+        while True:
+            for item in self._mailbox.take():
+                if isinstance(item, WorkDone) and item.work is work:
+                    return _value_of(item, model, what)
+                if isinstance(item, LaneDown):
+                    raise EngineError(f"lane {item.lane!r} {item.reason}")
+                self._later.append(item)
+            if self._called_off():
+                raise StartInterrupted(f"the start was called off while model {model.name!r} was being {what}")
+            if self._mailbox.going_to_sleep():
+                select.select([self._mailbox], [], [])  # whoever calls the start off posts, too
+            self._mailbox.awake()
+
+
+def _value_of(done: WorkDone, model: ModelConfig, what: str) -> Any:
+    if done.error is None:
+        return done.value
+    if isinstance(done.error, (EngineError, ConfigError)):
+        raise done.error
+    raise EngineError(f"model {model.name!r} could not be {what}: {type(done.error).__name__}: {done.error}; "
+                      f"look at [model.{model.name}]") from done.error

@@ -1,0 +1,355 @@
+"""The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
+
+It implements :class:`edgeserve.loop.World` and takes no decision: it checks what comes in, assembles the inputs of jobs,
+hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post` belongs to the
+loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from edgeserve.config import Config
+from edgeserve.engines.base import Batch, Engine, Result
+from edgeserve.engines.warm import warm_up
+from edgeserve.errors import EdgeServeError, EngineError, Rejected
+from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.live.asked import AppRules
+from edgeserve.live.counts import AppCounts, LaneCounts
+from edgeserve.live.endings import refusal
+from edgeserve.live.mailbox import Mailbox
+from edgeserve.live.payloads import Held, Payloads
+from edgeserve.sched.actions import (START_ANY_TIME_NS, Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome,
+                                     RunBatch)
+from edgeserve.sched.events import (DrainRequested, Event, JobResult, LaneChanged, Request, RequestArrived,
+                                    RequestCancelled, WorkFinished, WorkRefused)
+from edgeserve.sched.setup import copy_lane_name
+from edgeserve.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from edgeserve.live.frontdoor import FrontDoor
+
+log = logging.getLogger("edgeserve")
+
+clock_ns: Callable[[], int] = time.monotonic_ns
+"""The one clock of the live side; everything else is handed it."""
+
+SLEEP_S_MAX = 3600.0
+"""A bound on one wait, so that a deadline far away never overflows what the operating system takes."""
+
+FD_SELECT_MAX = 1024
+"""``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
+
+WARM_REPETITIONS = 1
+"""Runs of each batch size after a load at run time: buffers exist then, and the copy lane is wanted again."""
+
+
+class CancelAsked:
+    """A caller in this process no longer wants its answer."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+
+
+class StopAsked:
+    """Stop: with ``drain_ns`` accepted requests may still end within that time, without they are cancelled now."""
+
+    __slots__ = ("drain_ns",)
+
+    def __init__(self, drain_ns: int) -> None:
+        self.drain_ns = drain_ns
+
+
+class CallAsked:
+    """Run ``call()`` on the loop's thread (questions about its tables); whoever asked waits in :meth:`result`."""
+
+    __slots__ = ("_call", "_value", "_error", "_done")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._value: Any = None
+        self._error: Optional[Exception] = None
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._value = self._call()
+        except Exception as error:  # it belongs to whoever asked, not to the loop
+            self._error = error
+        self._done.set()
+
+    def result(self, timeout_s: float) -> Any:
+        if not self._done.wait(timeout_s):
+            raise EdgeServeError(f"the loop did not answer within {timeout_s:.0f} s; is an engine holding the "
+                                 "interpreter's lock?")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class LiveWorld:
+    """Payloads, lanes, engines, the front door and the clock of one running server or embedded runtime.
+
+    ``engines`` are by (model, device), ``lanes`` by name, copy lanes included. Everything it keeps is bounded by
+    ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps.
+    """
+
+    def __init__(self, config: Config, rules: Mapping[str, AppRules], lanes: Mapping[str, Lane],
+                 engines: Mapping[Tuple[str, str], Engine], mailbox: Mailbox) -> None:
+        self.config = config
+        self.payloads = Payloads()
+        self.app_counts = {name: AppCounts() for name in rules}
+        self.lane_counts = {name: LaneCounts() for name in lanes}
+        self.started_ns = clock_ns()
+        self.door: Optional["FrontDoor"] = None
+        self._lanes = lanes
+        self._engines = engines
+        self._mailbox = mailbox
+        self._devices = {name: lane.device for name, lane in config.lanes.items()}
+        self._devices.update({copy_lane_name(name): name for name in config.devices})
+        self._request_id = 0
+        self._stopping = False
+        self._drained_by_ns: Optional[int] = None
+        self._cancelled_rest = False
+        self._grumbled: Dict[str, int] = {}  # model -> failed batches
+        self._perform: Dict[type, Callable[[Any], None]] = {
+            RunBatch: self._run_batch, FinishRequest: self._finish, LoadModel: self._load, EvictModel: self._evict,
+            DropState: self._drop_state}
+        self._open_mail: Dict[type, Callable[[Any, List[Event]], None]] = {
+            WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
+            Held: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
+            CallAsked: self._call_asked}
+
+    # --- the loop's side ----------------------------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> bool:
+        """Asked to stop, and every accepted request has its end."""
+        return self._stopping and self.payloads.open_count == 0
+
+    def perform(self, action: Action) -> None:
+        """Begin an action."""
+        self._perform[type(action)](action)
+
+    def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
+        """Everything that has happened; if nothing has, wait for it or until ``until_ns``."""
+        handlers = self._open_mail
+        events: List[Event] = []
+        while True:
+            for item in self._mailbox.take():
+                handlers[type(item)](item, events)
+            door = self.door
+            if door is not None:
+                door.receive(events)
+            now_ns = clock_ns()
+            if self._drained_by_ns is not None and now_ns >= self._drained_by_ns:
+                self._cancel_the_rest(events)
+            if events or self.stopped or (until_ns is not None and now_ns >= until_ns):
+                return now_ns, events
+            self._sleep(now_ns, until_ns)
+
+    def post(self, item: Any) -> None:
+        """Mail for the loop, from any thread."""
+        self._mailbox.post(item)
+
+    def _sleep(self, now_ns: int, until_ns: Optional[int]) -> None:
+        """Until mail, a message or the next thing that is due. To the microsecond, without spinning."""
+        door = self.door
+        due_ns = until_ns
+        for other_ns in (self._drained_by_ns, door.next_due_ns() if door is not None else None):
+            if other_ns is not None and (due_ns is None or other_ns < due_ns):
+                due_ns = other_ns
+        if due_ns is not None and due_ns <= now_ns:
+            return
+        if not self._mailbox.going_to_sleep():
+            return
+        if door is None or not door.has_more():
+            timeout_s = SLEEP_S_MAX if due_ns is None else min(SLEEP_S_MAX, (due_ns - now_ns) / NS_PER_S)
+            _wait_readable([self._mailbox.fileno()] + ([door.fileno()] if door is not None else []), timeout_s)
+        self._mailbox.awake()
+
+    # --- mail ---------------------------------------------------------------------------------------------------------
+
+    def accept(self, held: Held, events: List[Event]) -> None:
+        """A checked request becomes the scheduler's, unless the server is full or stopping."""
+        limit = self.config.server.pending_max
+        if self.payloads.open_count >= limit:
+            self._turn_away(held, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
+                                           "fewer at a time or raise [server] pending_max", "server_full"))
+            return
+        if self._stopping:
+            self._turn_away(held, Rejected("the server is shutting down and accepts nothing more", "draining"))
+            return
+        self._request_id += 1
+        held.id = self._request_id
+        self.payloads.add(held)
+        terms = held.terms
+        app = held.plan.config.name
+        self.app_counts[app].accepted += 1
+        events.append(RequestArrived(Request(held.id, app, held.arrival_ns, held.deadline_ns, held.origin.client,
+                                             terms.klass, terms.value, terms.stream, terms.on_late, terms.facts)))
+
+    def _turn_away(self, held: Held, error: Rejected) -> None:
+        counts = self.app_counts[held.plan.config.name]
+        counts.accepted += 1
+        counts.ended(Outcome.REJECTED, error.reason)
+        held.origin.refuse(error)
+
+    def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
+        if mail.held.id and not mail.held.ended:
+            events.append(RequestCancelled(mail.held.id))
+
+    def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
+        """The first asks to drain; a later one can only shorten the time."""
+        due_ns = clock_ns() + mail.drain_ns
+        if not self._stopping:
+            self._stopping = True
+            self._drained_by_ns = due_ns
+            events.append(DrainRequested())
+        elif self._drained_by_ns is not None:
+            self._drained_by_ns = min(self._drained_by_ns, due_ns)
+
+    def _cancel_the_rest(self, events: List[Event]) -> None:
+        self._drained_by_ns = None
+        rest = self.payloads.open_requests()
+        if rest:
+            log.warning("stopping: %d accepted requests have not ended in time and are cancelled", len(rest))
+        events.extend(RequestCancelled(held.id, "the server is shutting down") for held in rest)
+
+    def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
+        mail.run()
+
+    def _lane_down(self, mail: LaneDown, events: List[Event]) -> None:
+        log.error("lane %s is down: %s", mail.lane, mail.reason)
+        self.lane_counts[mail.lane].up = False
+        events.append(LaneChanged(mail.lane, up=False, reason=mail.reason))
+
+    def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
+        action = mail.work.tag
+        if action is None:  # start-up's own
+            return
+        counts = self.lane_counts[action.lane]
+        counts.refused += 1
+        counts.in_flight.pop(action.work_id, None)
+        if type(action) is RunBatch:
+            for job in action.jobs:
+                self.payloads.not_started(job)
+        events.append(WorkRefused(action.work_id, mail.reason))
+
+    def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
+        action = mail.work.tag
+        if action is None:  # start-up's own
+            return
+        counts = self.lane_counts[action.lane]
+        counts.works += 1
+        counts.busy_ns += mail.finished_ns - mail.started_ns
+        counts.in_flight.pop(action.work_id, None)
+        failed = "" if mail.error is None else self._grumble(action, mail.error)
+        results: Tuple[JobResult, ...] = ()
+        if type(action) is RunBatch:
+            counts.jobs += len(action.jobs)
+            results = self._results(action, mail.value, failed)
+            failed = ""
+        events.append(WorkFinished(action.work_id, mail.started_ns, mail.finished_ns, results, failed))
+
+    def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
+        """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
+        returned = self.payloads.returned
+        if not failed:
+            failed = _wrong_form(action, value)
+            if failed:
+                self._grumble(action, EngineError(failed))
+        if failed:
+            self.lane_counts[action.lane].failed += 1
+            return tuple([returned(job, None, failed) for job in action.jobs])
+        return tuple([returned(job, result) for job, result in zip(action.jobs, value)])
+
+    def _grumble(self, action: Any, error: BaseException) -> str:
+        """The reason of a failure for the client; the log gets each model's first with its traceback."""
+        reason = str(error) if isinstance(error, EngineError) \
+            else f"model {action.model!r} raised {type(error).__name__}: {error}"
+        count = self._grumbled[action.model] = self._grumbled.get(action.model, 0) + 1
+        log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s",
+                action.lane, action.work_id, count, reason, exc_info=error if count == 1 else None)
+        return reason
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def _run_batch(self, action: RunBatch) -> None:
+        items = []
+        states = []
+        launch = self.payloads.launch
+        for job in action.jobs:
+            item, state = launch(job)
+            items.append(item)
+            states.append(state)
+        engine = self._engines[action.model, self._devices[action.lane]]
+        self._give(action, action.start_after_ns, action.start_before_ns, engine.run,
+                   Batch(items, action.size, states, action.steps_max))
+
+    def _load(self, action: LoadModel) -> None:
+        engine = self._engines[action.model, self._devices[action.lane]]
+        sizes = self.config.models[action.model].batch
+
+        def load(_: Any) -> None:
+            engine.load()
+            warm_up(engine, sizes, clock_ns, WARM_REPETITIONS)
+        self._give(action, 0, action.start_before_ns, load, None)
+
+    def _evict(self, action: EvictModel) -> None:
+        engine = self._engines[action.model, self._devices[action.lane]]
+        self._give(action, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None)
+
+    def _give(self, action: Any, start_after_ns: int, start_before_ns: int, call: Callable[[Any], Any],
+              argument: Any) -> None:
+        self.lane_counts[action.lane].in_flight[action.work_id] = clock_ns()
+        self._lanes[action.lane].give(Work(action.work_id, start_after_ns, start_before_ns, call, argument, action))
+
+    def _drop_state(self, action: DropState) -> None:
+        if action.job is not None:
+            self.payloads.drop_job_state(action.job)
+        else:
+            self.payloads.drop_stream_state(action.app, action.stream)
+
+    def _finish(self, action: FinishRequest) -> None:
+        held = self.payloads[action.request_id]
+        counts = self.app_counts[held.plan.config.name]
+        if action.outcome == Outcome.COMPLETED:
+            now_ns = clock_ns()
+            late = now_ns > held.deadline_ns
+            counts.completed(now_ns - held.arrival_ns, late, action.spent)
+            held.origin.answer(self.payloads.outputs(held), action.reason, late, now_ns, now_ns - held.arrival_ns,
+                               action.spent)
+        else:
+            counts.ended(action.outcome, action.reason)
+            held.origin.refuse(refusal(held.plan.config.name, action.outcome, action.reason))
+        if self.door is not None:
+            self.door.forget(held)
+        self.payloads.end(held)
+
+
+def _wrong_form(action: RunBatch, value: Any) -> str:
+    """Why what an engine returned is no list of results, or ``""``."""
+    if not isinstance(value, (list, tuple)) or len(value) != len(action.jobs):
+        count = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
+        return f"model {action.model!r} returned {count} results for a batch of {len(action.jobs)}; expected one each"
+    for result in value:
+        if type(result) is not Result and not isinstance(result, Result):
+            return f"model {action.model!r} returned a {type(result).__name__} where a Result was expected"
+    return ""
+
+
+def _wait_readable(files: Sequence[int], timeout_s: float) -> None:
+    if max(files) < FD_SELECT_MAX:
+        select.select(files, (), (), timeout_s)
+        return
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    poll.poll(timeout_s * 1000)

@@ -1,0 +1,207 @@
+"""The embedded runtime: apps of a configuration served inside this process, without any socket.
+
+Wiring only: it starts the lanes, the engines and the loop's thread, and turns calls into mail for the loop.
+``edgeserve serve`` is the same object with the bus as a second front.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from edgeserve.answers import Answer
+from edgeserve.config import Config, load_config
+from edgeserve.errors import Cancelled, EdgeServeError, Failed, Rejected
+from edgeserve.live.asked import Terms, app_rules, rules_of, slo_ns_of
+from edgeserve.live.house import House
+from edgeserve.live.origins import FutureOrigin, RequestFuture
+from edgeserve.live.payloads import Held
+from edgeserve.live.world import CallAsked, CancelAsked, StopAsked, clock_ns
+from edgeserve.units import ns_to_s
+
+log = logging.getLogger("edgeserve")
+
+CALL_S_MAX = 10.0
+"""How long ``stats`` waits for the loop, which answers within a step."""
+
+STOP_GRACE_S = 5.0
+"""Beyond the drain: for the last answers, the lanes' threads and the engines' memory."""
+
+
+class Runtime:
+    """Many models on this machine, called as functions. Use it as a context manager, or ``start`` and ``stop`` it.
+
+    ``infer`` and ``submit`` may be called from any thread. With ``serve=True`` it also answers on the bus
+    (``[server] endpoint``); without, no socket is opened.
+    """
+
+    def __init__(self, config: Config, *, serve: bool = False) -> None:
+        self._config = config
+        self._rules = app_rules(config)
+        self._serve = serve
+        self._house: Optional[House] = None
+        self._thread: Optional[threading.Thread] = None
+        self._ready = threading.Event()
+        self._stopping = False
+        self._called_off = False
+        self._closed = False
+        self._error: Optional[BaseException] = None
+
+    @classmethod
+    def from_config(cls, path: str, *, serve: bool = False) -> "Runtime":
+        """The runtime of a configuration file. Raises :class:`~edgeserve.errors.ConfigError` naming the mend."""
+        return cls(load_config(path), serve=serve)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> "Runtime":
+        """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible."""
+        if self._thread is not None:
+            raise EdgeServeError("this Runtime was started already; make a new one")
+        self._house = House(self._config, self._rules, self._serve, lambda: self._called_off)
+        # A daemon: a program that forgets stop() still ends.
+        self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            self._raise_error()
+        return self
+
+    def stop(self, drain: bool = True) -> None:
+        """Accept nothing more, let accepted requests end within ``[server] drain`` (or cancel them at once), and
+        give everything back. Calling it again does nothing. Raises the bug that ended the loop, if one did."""
+        self.ask_to_stop(drain)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            patience_s = ns_to_s(self._config.server.drain_ns if drain else 0) + STOP_GRACE_S
+            self._thread.join(patience_s)
+            if self._thread.is_alive():
+                log.warning("the loop did not end within %.1f s; its thread is abandoned", patience_s)
+        if self._error is not None:
+            self._raise_error()
+
+    def ask_to_stop(self, drain: bool = True) -> None:
+        """Like :meth:`stop`, without waiting; may be called from a signal handler, and again to hurry."""
+        self._stopping = True
+        if not self._ready.is_set():
+            self._called_off = True
+        if self._house is not None:
+            self._house.mailbox.post(StopAsked(self._config.server.drain_ns if drain else 0))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the loop has ended; ``False`` when it still runs after ``timeout_s``."""
+        assert self._thread is not None, "wait() is for a started runtime"
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> "Runtime":
+        return self if self._thread is not None else self.start()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.stop(drain=kind is None)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+              value: float | None = None, stream: str | None = None, on_late: str | None = None,
+              facts: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
+        """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
+        :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
+        deadline is one) the request is cancelled."""
+        future = self.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream, on_late=on_late,
+                             facts=facts)
+        try:
+            answer: Answer = future.result(None if timeout_ms is None else timeout_ms / 1000)
+        except FutureTimeout:
+            if not future.cancel():
+                return future.result()  # it ended while we gave up
+            raise Cancelled(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was "
+                            "cancelled") from None
+        return answer
+
+    def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               facts: Mapping[str, float] | None = None) -> RequestFuture:
+        """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue.
+
+        ``None`` means as the app's configuration says. Arrays are neither copied nor changed; do not change them
+        before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
+        """
+        now_ns = clock_ns()
+        rules = rules_of(self._rules, app)
+        rules.check_inputs(inputs)
+        terms = rules.settle_terms(Terms(klass, value, stream, on_late, facts))
+        deadline_ns = rules.deadline_ns(slo_ns_of(slo_ms), now_ns, now_ns, terms.on_late)
+        future = RequestFuture(self._cancel)
+        held = future.held = Held(rules.plan, dict(inputs), terms, FutureOrigin(future), now_ns, deadline_ns)
+        self._post_request(held)
+        return future
+
+    def _post_request(self, held: Held) -> None:
+        if self._house is None or not self._ready.is_set():
+            raise Rejected("the runtime is not started; use it in a 'with' block, or call start() first", "not_started")
+        self._house.mailbox.post(held)
+        if self._closed:  # the loop may have ended before it saw this
+            self._house.sweep(self._why_closed())
+
+    def _cancel(self, future: RequestFuture) -> None:
+        if self._house is not None:
+            self._house.mailbox.post(CancelAsked(future.held))
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Dict[str, Any]:
+        """Per app: outcomes, reasons, late, latency percentiles, where time went; per lane: busy share, works; and
+        what is resident and queued. Plain numbers and strings."""
+        return self._ask(lambda house: house.stats())
+
+    def story(self, request_id: int) -> List[str]:
+        """What happened to a request, for people."""
+        return self._ask(lambda house: house.scheduler.story(request_id))
+
+    def check(self) -> None:
+        """Assert the scheduler's invariants, on its own thread."""
+        self._ask(lambda house: house.scheduler.check())
+
+    def _ask(self, question: Callable[[House], Any]) -> Any:
+        """Run ``question`` on the loop's thread, which owns the tables."""
+        house = self._house
+        if house is None or not self._ready.is_set():
+            raise EdgeServeError("the runtime is not started; call start() first")
+        if self._closed or self._thread is threading.current_thread():
+            return question(house)
+        asked = CallAsked(lambda: question(house))
+        house.mailbox.post(asked)
+        if self._closed:  # the loop may have ended before it saw this
+            return question(house)
+        return asked.result(CALL_S_MAX)
+
+    # --- the loop's thread --------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        house = self._house
+        assert house is not None, "start() makes the house before the thread"
+        try:
+            house.open()
+            self._ready.set()
+            house.live()
+        except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
+            self._error = error
+            log.error("the loop ended: %s: %s", type(error).__name__, error)
+        finally:
+            house.close(self._why_closed())
+            self._closed = True
+            house.sweep(self._why_closed())
+            self._ready.set()
+
+    def _why_closed(self) -> EdgeServeError:
+        if self._error is not None:
+            return Failed(f"the runtime ended because of a fault: {type(self._error).__name__}: {self._error}")
+        return Rejected("the runtime has stopped and accepts nothing more", "stopped")
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        assert error is not None, "called only when there is one"
+        raise error
