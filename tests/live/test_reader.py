@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import wave
-from typing import Any, Dict, List, Tuple
+import sys
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import pytest
 
+import edgeserve
 from edgeserve.engines.files import resolve_path
+from edgeserve.engines.python import import_function
+from edgeserve.errors import Failed
 from edgeserve.tools import assets
 
 cv2 = pytest.importorskip("cv2", reason="the reader demo needs opencv: pip install -r examples/reader/requirements.txt")
@@ -25,16 +28,14 @@ LINES = ["Region-based segmentation", "Let us first determine markers of the coi
 
 @pytest.fixture(scope="module")
 def reader() -> Any:
-    """The demo's module, once its assets are there."""
+    """The demo's module, once its assets are there. Its clients' module can be imported from then on too."""
     try:
         packages = assets.read_assets(os.path.join(READER, "assets.toml"))
         assets.fetch(packages, assets.cache_directory())
     except assets.AssetError as error:
         pytest.skip(f"the demo's models are not in the cache and cannot be fetched: {error}")
-    from edgeserve.engines.python import import_function
-    decode = import_function("reader:decode", READER, "test_reader")
-    import sys
-    return sys.modules[decode.__module__]
+    import_function("load:main", READER, "test_reader")
+    return sys.modules[import_function("reader:decode", READER, "test_reader").__module__]
 
 
 @pytest.fixture(scope="module")
@@ -125,26 +126,71 @@ def test_every_host_function_runs_on_its_own_example(reader):
     assert bytes(reader.join(reader.example_join())["text"]).count(b"\n") == 5
 
 
-def test_the_voice_network_agrees_with_the_publishers_notes(reader):
-    """Carrying the state and 64 samples of context from frame to frame, as the demo's load does."""
+# --- served, in this process ---
+
+
+@pytest.fixture(scope="module")
+def runtime(reader) -> Iterator[edgeserve.Runtime]:
+    with edgeserve.Runtime.from_config(os.path.join(READER, "edge.toml")) as started:
+        yield started
+
+
+def test_served_pages_are_read_as_by_hand_while_voices_are_heard(reader, networks, runtime):
+    """Both apps at once: pages through seven nodes with a branch per line, two streams of sound with their memory."""
+    load = sys.modules["load"]
+    samples, _ = load.sound()
+    padded = np.concatenate([np.zeros(load.CONTEXT, np.float32), samples])
+    starts = {"one": 210, "two": 700}  # two different pieces of the recording
+    pages = load.pages()
+    asked = [runtime.submit("reader", {"image": page.image}, slo_ms=60_000) for page in pages]
+    heard: Dict[str, List[float]] = {stream: [] for stream in starts}
+    for count in range(40):
+        for stream, first in starts.items():
+            at = (first + count) * load.FRAME
+            window = padded[at:at + load.FRAME + load.CONTEXT]
+            answer = runtime.infer("ears", {"input": window}, stream=stream, slo_ms=60_000)
+            heard[stream].append(float(answer["output"][0]))
+    for stream, first in starts.items():
+        assert heard[stream] == pytest.approx(voice_by_hand(padded, first, 40), abs=1e-4)
+    for page, future in zip(pages, asked):
+        text = letters(bytes(future.result()["text"]).decode())
+        assert [words for words in page.words if letters(words) not in text] == []
+
+
+def test_a_served_page_without_lines_is_answered(runtime):
+    load = sys.modules["load"]
+    answer = runtime.infer("reader", {"image": load.encoded(np.full((200, 300, 3), 255, np.uint8))}, slo_ms=60_000)
+    assert bytes(answer["text"]) == b""
+    assert answer["boxes"].shape == (0, 4, 2)
+
+
+def test_what_is_no_image_fails_its_own_request_only(runtime):
+    with pytest.raises(Failed, match="send the bytes of a PNG or JPEG file"):
+        runtime.infer("reader", {"image": np.arange(50, dtype=np.uint8)}, slo_ms=60_000)
+    assert bytes(runtime.infer("reader", {"image": sys.modules["load"].pages()[3].image}, slo_ms=60_000)["text"])
+
+
+# --- the voice network ------------------------------------------------------------------------------------------------
+
+
+def voice_by_hand(padded: np.ndarray, first: int, count: int) -> List[float]:
+    """Probabilities of a voice in ``count`` frames, carrying the state from frame to frame."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(resolve_path("cache:silero-vad-6.2.3/silero_vad.onnx", ""), options)
-    with wave.open(resolve_path("cache:pyannote.audio-3.3.2/speech.wav", "")) as file:
-        assert (file.getframerate(), file.getnchannels()) == (16000, 1)
-        sound = np.frombuffer(file.readframes(16000 * 16), np.int16).astype(np.float32) / 32768
+    session = onnxruntime.InferenceSession(resolve_path("cache:silero-vad-6.2.3/silero_vad.onnx", ""), options,
+                                           providers=["CPUExecutionProvider"])
     state = np.zeros((2, 1, 128), np.float32)
-    padded = np.concatenate([np.zeros(64, np.float32), sound])
     heard = []
-    for start in range(0, len(sound) - 511, 512):
-        feed = {"input": padded[np.newaxis, start:start + 576], "state": state, "sr": np.array(16000, np.int64)}
-        probability, state = session.run(None, feed)
-        heard.append(probability[0, 0] > 0.5)
-    spoken = np.zeros(len(heard), bool)
-    middles = (np.arange(len(heard)) + 0.5) * 0.032
-    with open(resolve_path("cache:pyannote.audio-3.3.2/speech.rttm", ""), encoding="utf-8") as notes:
-        for line in notes:
-            start, length = (float(word) for word in line.split()[3:5])
-            spoken |= (middles >= start) & (middles < start + length)
-    assert 0.4 < spoken.mean() < 0.7
-    assert (np.array(heard) == spoken).mean() > 0.95
+    for start in range(first * 512, (first + count) * 512, 512):
+        probability, state = session.run(None, {"input": padded[np.newaxis, start:start + 576], "state": state,
+                                                "sr": np.array(16000, np.int64)})
+        heard.append(float(probability[0, 0]))
+    return heard
+
+
+def test_the_voice_network_agrees_with_the_publishers_notes(reader):
+    samples, spoken = sys.modules["load"].sound()
+    padded = np.concatenate([np.zeros(64, np.float32), samples])
+    heard = np.array(voice_by_hand(padded, 0, 500)) > 0.5
+    assert 0.4 < spoken[:500].mean() < 0.7
+    assert (heard == spoken[:500]).mean() > 0.95

@@ -1,0 +1,95 @@
+"""``make demo``: serve ``examples/reader/edge.toml``, load it over the bus with pages and voices, show what came back.
+
+The server is a process of its own on a socket of its own, so that a bus which is already running is left alone. It
+is ended and its socket removed in every case, Ctrl-C included. The exit status is 0 when every page was read right.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO, List, Optional, Sequence
+
+import edgeserve
+from edgeserve.errors import RequestError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+READER = os.path.join(os.path.dirname(HERE), "examples", "reader")
+READY_S_MAX = 120.0  # loading and warming up took 5 s on two x86 cores; a Jetson may need ten times that
+ENDED_S_MAX = 15.0  # more than the server's own bound for draining
+
+
+def start(endpoint: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The server, in a session of its own: the terminal's Ctrl-C reaches this process only, which then ends both."""
+    command = [sys.executable, "-m", "edgeserve.cli", "serve", os.path.join(READER, "edge.toml"),
+               "--endpoint", endpoint]
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str) -> None:
+    """Return when the server answers that it is ready. Raises ``RuntimeError`` when it ends or takes too long."""
+    end_s = time.monotonic() + READY_S_MAX
+    while time.monotonic() < end_s:
+        if server.poll() is not None:
+            raise RuntimeError(f"the server ended with status {server.returncode}")
+        try:
+            with edgeserve.Client(endpoint, timeout_s=1.0) as bus:
+                if bus.health()["ready"]:
+                    return
+        except RequestError:
+            time.sleep(0.1)
+    raise RuntimeError(f"the server was not ready within {READY_S_MAX:.0f} s")
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """Ask it to drain and end; kill it if it does not."""
+    if server.poll() is None:
+        server.terminate()
+        try:
+            server.wait(ENDED_S_MAX)
+        except subprocess.TimeoutExpired:
+            print(f"the server did not end within {ENDED_S_MAX:.0f} s and is killed", file=sys.stderr)
+            server.kill()
+            server.wait()
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Serve, load, report. The arguments are those of ``examples/reader/load.py``."""
+    sys.path.insert(0, READER)
+    import load
+
+    arguments: List[str] = list(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that `finally` runs
+    directory = tempfile.mkdtemp(prefix="edgeserve-demo-")  # mode 0700
+    endpoint = f"ipc://{directory}/bus"
+    server = None
+    try:
+        with open(os.path.join(directory, "log"), "w+b") as log:
+            print("starting the server ...", flush=True)
+            start_s = time.monotonic()
+            server = start(endpoint, log)
+            try:
+                wait_until_ready(server, endpoint)
+            except RuntimeError as error:
+                log.seek(0)
+                print(f"{error}. It said:\n{log.read().decode(errors='replace')}", file=sys.stderr)
+                return 1
+            print(f"ready after {time.monotonic() - start_s:.1f} s", flush=True)
+            return load.main(["--endpoint", endpoint, *arguments])
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave the server behind
+        if server is not None:
+            end(server)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
