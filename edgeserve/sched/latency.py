@@ -113,12 +113,13 @@ class ModelLatency:
     """One model on one lane: how long a batch of each size takes now.
 
     Integers only, so that decisions are the same on every Python. ``sizes`` are the batch sizes that were profiled;
-    a batch of n jobs runs as the smallest size that holds it. :meth:`observe` is the only method that changes it,
-    besides :meth:`set_speed`. Durations are kept at speed 1 and scaled on the way out, rounded up.
+    a batch of n jobs runs as the smallest size that holds it. ``alone_ns`` is the careful estimate of the smallest.
+    :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change it. Durations are kept at
+    speed 1 and scaled on the way out, rounded up.
     """
 
     __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_typical", "_speed",
-                 "_oldest_ns", "age_ns", "_size_for")
+                 "_oldest_ns", "age_ns", "_size_for", "alone_ns")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
                  age_ns: int = WINDOW_AGE_NS) -> None:
@@ -203,6 +204,8 @@ class ModelLatency:
         if self._speed != 1.0:
             careful, typical = math.ceil(careful / self._speed), math.ceil(typical / self._speed)
         self._estimates[size] = careful
+        if size == self.sizes[0]:
+            self.alone_ns = careful
         self._typical[size] = typical
 
 

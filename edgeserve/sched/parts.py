@@ -83,19 +83,16 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
 
 
-def usable_lanes(model: str, board: Board) -> List[Lane]:
-    """The lanes that may run a model and are up, in configuration order."""
-    return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung]
-
-
-def earliest_end_ns(job_model: str, board: Board) -> int | None:
+def earliest_end_ns(model: str, board: Board) -> int | None:
     """When a job of this model alone would end at the earliest, given what is on the lanes now, or None when no lane
     is up. A model that is not resident has to be loaded first."""
     best: int | None = None
-    for lane in usable_lanes(job_model, board):
-        latency = board.latency(job_model, lane.name)
-        starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(job_model, lane))
-        ends_ns = starts_ns + latency.estimate_ns(latency.sizes[0])
+    now_ns = board.now_ns
+    for lane in board.lanes_of(model):
+        if not lane.up or lane.hung:
+            continue
+        starts_ns = max(lane.available_ns(now_ns), board.resident_at_ns(model, lane))
+        ends_ns = starts_ns + board.latency(model, lane.name).alone_ns
         if best is None or ends_ns < best:
             best = ends_ns
     return best

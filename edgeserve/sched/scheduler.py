@@ -40,6 +40,9 @@ from edgeserve.units import NS_PER_MS
 CRITICAL_MEMORY_NS = 1000 * NS_PER_MS
 """How long after its last critical request an app is protected from background work that could block the next."""
 
+FORGET_EVERY_NS = 1000 * NS_PER_MS
+"""How often old durations are let go of: a tenth of their age."""
+
 
 class Scheduler:
     """All requests, all lanes, one device or several. Not subclassed; what differs between systems is a policy.
@@ -71,6 +74,7 @@ class Scheduler:
         self.now_ns = -1
         self._bidders = {lane.name: tuple(policy for policy in self.policies if _may_use(policy, lane))
                          for lane in self.run_lanes}
+        self._forget_at_ns = 0
         self._background_at_ns: int | None = None  # when background work that had to yield may be tried again
         self._handlers: Dict[type, Callable[[Any], None]] = {
             RequestArrived: self._arrived, RequestCancelled: self._cancelled, WorkFinished: self._finished,
@@ -89,6 +93,10 @@ class Scheduler:
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event)
+        if now_ns >= self._forget_at_ns:
+            self._forget_at_ns = now_ns + FORGET_EVERY_NS
+            for latency in self.latency.values():
+                latency.forget(now_ns)
         life.run_timers()
         self._look_for_hangs()
         for policy in self.policies:
@@ -101,7 +109,8 @@ class Scheduler:
     def wake_at(self) -> int | None:
         """When :meth:`step` wants to be called although nothing happened, or None. Later than the last step."""
         now = self.now_ns
-        times = [self.life.next_timer_ns(), self.life.streams.due_ns, self._background_at_ns]
+        life = self.life
+        times = [life.next_timer_ns(), life.streams.due_ns, self._background_at_ns]
         for policy in self.policies:
             at = policy.look_again_ns(self.board)
             if at is not None and at <= now:
@@ -110,12 +119,12 @@ class Scheduler:
         for lane in self.lanes.values():
             if lane.works:
                 times.append(lane.hangs_at_ns())
-                if self.life.requests:
+                if lane.ahead_ns and life.requests:
                     times.append(lane.asks_at_ns(now))
         if self.memory.tracked:
             times.append(self.memory.retry_at_ns(now))
-        earliest = min((at for at in times if at is not None), default=None)
-        return None if earliest is None else max(earliest, now + 1)
+        known = [at for at in times if at is not None]
+        return max(min(known), now + 1) if known else None
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
@@ -301,7 +310,7 @@ class Scheduler:
             if not request.ended:
                 self.life.end(request, "drop", reason)
         jobs = tuple(bid.jobs)
-        # Whatever stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
+        # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = self.works.put(now, RUN, lane, bid.model, bid.expected_ns, jobs, bid.size, bid.policy)
         others = len(jobs) - 1

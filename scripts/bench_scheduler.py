@@ -1,0 +1,175 @@
+"""What the scheduler costs: one arrival-to-launch-to-finish cycle per request, by queue length, policy and batch 16.
+
+    python scripts/bench_scheduler.py [--quick] [--json FILE]
+
+Every arrival is a step of its own, with the ``wake_at`` that the loop asks for after each step; a batch of 16 is
+launched by the step that hears of the last one's end. Deadlines are drawn, so that arrivals go into the middle of the
+queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. The process's memory, the time of
+``import edgeserve`` and the idle CPU of an embedded runtime are measured in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import heapq
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List
+
+from edgeserve.config import parse_config
+from edgeserve.sched.actions import RunBatch
+from edgeserve.sched.events import JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.sched.setup import build_scheduler
+from edgeserve.units import NS_PER_S
+
+LENGTHS = (10, 100, 1_000, 10_000)
+POLICIES = ("edf", "clockwork")
+BATCH = 16
+CYCLE_US_MAX = 30.0  # the aim at 100 pending
+GROWTH_MAX = 10.0  # at 10,000 pending, as a multiple of that at 100
+
+
+def scheduler_with(policy: str, pending: int, rng: random.Random) -> Any:
+    """A scheduler of one model in batches of 16, with ``pending`` requests waiting behind a running batch."""
+    config = parse_config({
+        "server": {"pending_max": 1_000_000},
+        "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4, 8, 16],
+                        "expected": {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)}}},
+        "policy": {"p": {"kind": policy}},
+        "app": {"a": {"model": "m", "slo": "1h", "pending_max": 1_000_000}}})
+    scheduler = build_scheduler(config)
+    events = [RequestArrived(request(index, 0, rng)) for index in range(pending + BATCH)]
+    return scheduler, scheduler.step(0, events)
+
+
+def request(index: int, now_ns: int, rng: random.Random) -> Request:
+    """A request with a drawn deadline, far enough away that nothing is dropped."""
+    return Request(index, "a", now_ns, now_ns + int((0.5 + rng.random()) * 3600 * NS_PER_S))
+
+
+def cycle_us(policy: str, pending: int, batches: int, seed: int) -> float:
+    """Microseconds per request over ``batches`` full cycles at ``pending`` waiting requests."""
+    rng = random.Random(f"{seed}/deadlines")
+    scheduler, actions = scheduler_with(policy, pending, rng)
+    (running,) = [action for action in actions if isinstance(action, RunBatch)]
+    now_ns, index = 0, pending + BATCH
+    arrivals = [[RequestArrived(request(index + i * BATCH + k, 0, rng)) for k in range(BATCH)] for i in range(batches)]
+    for burst in arrivals:  # facts are made by the world; the clock starts after it
+        for event in burst:
+            event.request.deadline_ns += 1
+    gc.collect()
+    started = time.perf_counter()
+    for burst in arrivals:
+        for event in burst:
+            now_ns += 10_000
+            scheduler.step(now_ns, (event,))
+            scheduler.wake_at()
+        now_ns += running.expected_ns
+        results = tuple([JobResult(job) for job in running.jobs])
+        finished = WorkFinished(running.work_id, now_ns - running.expected_ns, now_ns, results)
+        actions = scheduler.step(now_ns, (finished,))
+        scheduler.wake_at()
+        running = next(action for action in actions if isinstance(action, RunBatch))
+    took = time.perf_counter() - started
+    assert len(running.jobs) == BATCH
+    assert scheduler.open_count == pending + BATCH
+    return took / (batches * BATCH) * 1e6
+
+
+def heap_us(pending: int, count: int, seed: int) -> float:
+    """Microseconds for one ``heapq`` push and pop at the same length."""
+    rng = random.Random(f"{seed}/heap")
+    heap = [(rng.random(), index) for index in range(pending)]
+    heapq.heapify(heap)
+    keys = [rng.random() for _ in range(count)]
+    started = time.perf_counter()
+    for index, key in enumerate(keys):
+        heapq.heappush(heap, (key, index))
+        heapq.heappop(heap)
+    return (time.perf_counter() - started) / count * 1e6
+
+
+IMPORT = """
+import sys, time
+started = time.perf_counter()
+import edgeserve
+took = time.perf_counter() - started
+engines = [name for name in ("onnxruntime", "torch", "tensorrt", "numpy", "zmq") if name in sys.modules]
+print(took, ",".join(engines))
+"""
+
+IDLE = """
+import os, time, psutil, edgeserve
+from edgeserve.config import parse_config
+config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
+with edgeserve.Runtime(config) as runtime:
+    runtime.infer("a", {})
+    process = psutil.Process()
+    before = process.cpu_times()
+    time.sleep(3)
+    after = process.cpu_times()
+    print((after.user + after.system - before.user - before.system) / 3, process.memory_info().rss / 1e6)
+"""
+
+
+def in_process(code: str) -> List[str]:
+    """Run a program in a process of its own and return its words."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds (same checks)")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    rounds = 3 if args.quick else 7
+    rows: List[Dict[str, Any]] = []
+    for pending in LENGTHS:
+        heap = statistics.median(heap_us(pending, 20_000, seed) for seed in range(rounds))
+        for policy in POLICIES:
+            cost = statistics.median(cycle_us(policy, pending, 120, seed) for seed in range(rounds))
+            rows.append({"policy": policy, "pending": pending, "us_per_request": cost, "heap_us": heap,
+                         "times_heap": cost / heap})
+            print(f"{policy:10} {pending:6} pending: {cost:7.1f} us a request, {cost / heap:6.1f} x heapq push and pop "
+                  f"({heap:.2f} us)")
+    checks = checks_of(rows)
+    print(f"\nPython {sys.version.split()[0]}, {rounds} rounds, medians")
+    print(f"{'check':58} {'value':>10} {'must reach':>12}")
+    for name, value, bound, holds in checks:
+        print(f"{name:58} {value:10.2f} {bound:>12} {'holds' if holds else 'FALLS SHORT'}")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"python": sys.version.split()[0], "rows": rows,
+                       "checks": [{"name": n, "value": v, "bound": b, "holds": h} for n, v, b, h in checks]}, file,
+                      indent=1)
+    return 0 if all(row[3] for row in checks) else 1
+
+
+def checks_of(rows: List[Dict[str, Any]]) -> List[Any]:
+    """(name, value, bound, holds) for everything this script must show."""
+    cost = {(row["policy"], row["pending"]): row["us_per_request"] for row in rows}
+    checks: List[Any] = []
+    for policy in POLICIES:
+        at_100, growth = cost[policy, 100], cost[policy, 10_000] / cost[policy, 100]
+        checks.append((f"{policy}: us a request at 100 pending", at_100, f"<= {CYCLE_US_MAX:.0f}",
+                       at_100 <= CYCLE_US_MAX))
+        checks.append((f"{policy}: cost at 10,000 over 100 pending", growth, f"<= {GROWTH_MAX:.0f}",
+                       growth <= GROWTH_MAX))
+    imports = [in_process(IMPORT) for _ in range(5)]
+    import_s = statistics.median(float(words[0]) for words in imports)
+    engines = imports[0][1] if len(imports[0]) > 1 else ""
+    checks.append((f"import edgeserve, s (loads: {engines or 'no engine'})", import_s, "<= 0.30",
+                   import_s <= 0.3 and not any(name in engines for name in ("onnxruntime", "torch", "tensorrt"))))
+    idle, rss = (float(word) for word in in_process(IDLE))
+    checks.append(("idle CPU of a runtime, share of a core", idle, "<= 0.01", idle <= 0.01))
+    checks.append(("memory of a runtime without models, MB", rss, "<= 80", rss <= 80))
+    return checks
+
+
+if __name__ == "__main__":
+    sys.exit(main())
