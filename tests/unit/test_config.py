@@ -1,0 +1,127 @@
+"""The configuration: what a file means, and that each wrong one names the place, the value and the mend."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.config import AppConfig, DeviceConfig, LaneConfig, ServerConfig, load_config, parse_config
+from edgeserve.errors import ConfigError
+
+MINIMAL = {"model": {"m": {"engine": "synthetic"}}, "app": {"a": {"model": "m"}}}
+
+
+def with_changes(**sections):
+    return {**MINIMAL, **sections}
+
+
+def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_edf():
+    config = parse_config(MINIMAL)
+    assert config.devices == {"cpu": DeviceConfig(name="cpu")}
+    assert config.lanes == {"cpu0": LaneConfig(name="cpu0", device="cpu")}
+    assert [(policy.name, policy.kind) for policy in config.policies.values()] == [("edf", "edf")]
+    assert config.server == ServerConfig()
+    app = config.apps["a"]
+    assert [(node.name, node.model, node.after) for node in app.nodes] == [("m", "m", ())]
+    assert (app.slo_ns, app.klass, app.on_late, app.stream) == (10**9, "normal", "drop", "none")
+
+
+def test_the_default_lane_stands_on_the_first_device():
+    assert parse_config(with_changes(device={"gpu": {"kind": "cuda"}})).lanes["cpu0"].device == "gpu"
+
+
+def test_a_whole_file():
+    config = parse_config({
+        "server": {"message_max": "1MiB", "drain": "2s", "pending_max": 10},
+        "device": {"gpu": {"kind": "cuda", "index": 1, "memory": "2GiB", "load_rate": "12GB"}},
+        "lane": {"gpu0": {"device": "gpu", "ahead": "5ms", "hang": "1s", "cores": [0, 1]}},
+        "model": {"m": {"engine": "onnx", "file": "m.onnx", "batch": [1, 4], "expected": {"1": "5ms", "4": "12ms"},
+                        "memory": "64MiB", "load": "3ms", "pinned": True, "lanes": ["gpu0"], "shapes": {"x": [3, 8]},
+                        "pad": {"x": -1}, "state": {"h": "hn"}, "options": {"threads": 2}}},
+        "policy": {"cw": {"kind": "clockwork", "window_ms": 3}},
+        "app": {"a": {"slo": "50ms", "class": "critical", "value": 2, "on_late": "answer", "stream": "in_order",
+                      "weights": {"cam": 3}, "inputs": {"x": {"shape": [-1, 8], "optional": True}},
+                      "node": [{"name": "one", "model": "m"}, {"name": "two", "model": "m", "join": 1, "route": "one"},
+                               {"name": "m", "after": ["one"]}]}}})
+    assert config.server.message_bytes_max == 1024**2
+    assert config.server.drain_ns == 2 * 10**9
+    assert config.devices["gpu"] == DeviceConfig("gpu", "cuda", 1, 2 * 1024**3, 12 * 10**9)
+    lane = config.lanes["gpu0"]
+    assert (lane.device, lane.ahead_ns, lane.hang_ns, lane.cores) == ("gpu", 5_000_000, 10**9, (0, 1))
+    model = config.models["m"]
+    assert (model.batch, model.expected, model.memory_bytes) == ((1, 4), {1: 5_000_000, 4: 12_000_000}, 64 * 1024**2)
+    assert (model.shapes, model.pad, model.options) == ({"x": (3, 8)}, {"x": -1.0}, {"threads": 2})
+    assert config.policies["cw"].options == {"window_ms": 3}
+    app = config.apps["a"]
+    assert (app.klass, app.value, app.on_late, app.weights) == ("critical", 2.0, "answer", {"cam": 3.0})
+    assert [(node.name, node.model, node.after, node.join, node.route) for node in app.nodes] == [
+        ("one", "m", (), "all", "all"), ("two", "m", ("one",), 1, "one"), ("m", "m", ("one",), "all", "all")]
+    assert app.inputs["x"].shape == (-1, 8)
+
+
+WRONG = [
+    ({"modle": {}}, ["[modle] is no section", "did you mean 'model'?"]),
+    ({"server": {"drian": "1s"}}, ["[server] has no key 'drian'", "did you mean 'drain'?"]),
+    ({"server": {"drain": 5}}, ["[server] drain", "5", "a duration with a unit"]),
+    ({"server": {"message_max": "big"}}, ["[server] message_max", "'big'", "a size with a unit"]),
+    ({"server": {"pending_max": 0}}, ["[server] pending_max = 0", "whole number from 1"]),
+    ({"server": {"pending_max": True}}, ["pending_max = True", "whole number"]),
+    ({"server": []}, ["[server] = []", "expected a table"]),
+    ({"lane": {"gpu0": {"device": "tpu9"}}}, ["[lane.gpu0] device = 'tpu9' does not exist", "known: cpu"]),
+    ({"lane": {"gpu0": {"ahead": "soon"}}}, ["[lane.gpu0] ahead", "'soon'"]),
+    ({"lane": "gpu0"}, ["[lane] must hold named tables", "[lane.NAME]"]),
+    ({"model": {"m": {}}}, ["[model.m] lacks the key 'engine'"]),
+    ({"model": {"m": {"engine": 3}}}, ["[model.m] engine = 3", "expected a string"]),
+    ({"model": {"m": {"engine": "x", "lanes": ["gpu9"]}}}, ["[model.m] lanes = 'gpu9' does not exist"]),
+    ({"model": {"m": {"engine": "x", "lanes": "cpu0"}}}, ["[model.m] lanes = 'cpu0'", "expected a list"]),
+    ({"model": {"m": {"engine": "x", "batch": [4, 1]}}}, ["[model.m] batch = [4, 1]", "rising order"]),
+    ({"model": {"m": {"engine": "x", "batch": []}}}, ["batch = []", "such as [1, 2, 4, 8]"]),
+    ({"model": {"m": {"engine": "x", "batch": [1, 1]}}}, ["batch = [1, 1]", "rising order"]),
+    ({"model": {"m": {"engine": "x", "expected": {"one": "5ms"}}}}, ["[model.m] expected.one", "expected.4 = '12ms'"]),
+    ({"model": {"m": {"engine": "x", "pinned": 1}}}, ["pinned = 1", "expected true or false"]),
+    ({"model": {"m": {"engine": "x", "pad": {"x": "no"}}}}, ["[model.m] pad.x = 'no'", "expected a number"]),
+    ({"policy": {"p": {"kind": 3}}}, ["[policy.p] kind = 3", "expected a string"]),
+    ({"app": {"a": {}}}, ["[app.a] needs either model", "[[app.a.node]]"]),
+    ({"app": {"a": {"model": "m", "node": []}}}, ["[app.a] needs either model"]),
+    ({"app": {"a": {"node": []}}}, ["[app.a] node", "at least one"]),
+    ({"app": {"a": {"model": "n"}}}, ["[app.a] node 'n' model = 'n' does not exist", "known: m"]),
+    ({"app": {"a": {"model": "m", "class": "urgent"}}}, ["[app.a] class = 'urgent'", "'critical', 'normal'"]),
+    ({"app": {"a": {"model": "m", "weights": {"x": 0}}}}, ["[app.a] weights.x = 0", "0.001"]),
+    ({"app": {"a": {"model": "m", "polcy": "edf"}}}, ["[app.a] has no key 'polcy'", "did you mean 'policy'?"]),
+    ({"app": {"a": {"model": "m", "policy": "fifo"}}}, ["[app.a] policy = 'fifo' does not exist", "known: edf"]),
+    ({"app": {"a": {"model": "m", "inputs": {"x": {"shpe": []}}}}}, ["[app.a] inputs.x has no key 'shpe'"]),
+    ({"app": {"a": {"node": [{"model": "m"}]}}}, ["[[app.a.node]] number 1 lacks the key 'name'"]),
+    ({"app": {"a": {"node": [{"name": "m", "join": 0}]}}}, ["join = 0", "'all', 'policy' or a number"]),
+    ({"app": {"a": {"node": [{"name": "m", "join": True}]}}}, ["join = True"]),
+    ({"policy": {"p": {"kind": "edf"}, "q": {"kind": "fifo"}}}, ["[app.a] needs policy = '...'", "p, q"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG)
+def test_a_wrong_file_names_the_place_the_value_and_the_mend(changes, words):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(with_changes(**changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_file_is_read_and_its_directory_is_where_relative_paths_start(tmp_path):
+    path = tmp_path / "edge.toml"
+    path.write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\nslo = "20ms"\n', encoding="utf-8")
+    config = load_config(str(path))
+    assert config.apps["a"] == AppConfig("a", config.apps["a"].nodes, slo_ns=20_000_000)
+    assert (config.directory, config.source) == (str(tmp_path), str(path))
+
+
+def test_what_cannot_be_read_is_a_configuration_error_that_names_the_file(tmp_path):
+    path = tmp_path / "edge.toml"
+    with pytest.raises(ConfigError, match=r"edge.toml: cannot be read"):
+        load_config(str(path))
+    path.write_text("model = [", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"edge.toml: is not TOML"):
+        load_config(str(path))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"edge.toml: is not TOML"):
+        load_config(str(path))
+    path.write_text("[server]\nports = 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"edge.toml: \[server\] has no key 'ports'"):
+        load_config(str(path))

@@ -1,0 +1,67 @@
+"""Profiles: written whole or not at all, read back equal, refused with the file's name."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from edgeserve.errors import ProfileError
+from edgeserve.profiles import (
+    QUANTILES,
+    LaneProfile,
+    Profile,
+    Timing,
+    profile_path,
+    read_profile,
+    read_profiles,
+    write_profile,
+)
+
+TIMING = Timing(100, 5_000, 7_000, 5_100, 300, tuple(range(4_900, 4_900 + len(QUANTILES))), 0.01)
+PROFILE = Profile("yolo", "orin", {"gpu0": LaneProfile({1: TIMING, 16: TIMING}, 4_000, 1_000, 0.04, 90_000)},
+                  10_000, 2_000, {"date": "2026-11-21", "versions": {"onnxruntime": "1.16"}})
+
+
+def test_a_profile_is_read_back_as_it_was_written(tmp_path):
+    path = profile_path(str(tmp_path), "orin", "yolo")
+    assert path == str(tmp_path / "orin" / "yolo.json")
+    write_profile(path, PROFILE)
+    assert read_profile(path) == PROFILE
+    assert os.listdir(tmp_path / "orin") == ["yolo.json"]
+
+
+def test_batch_sizes_come_back_as_numbers_in_rising_order(tmp_path):
+    path = str(tmp_path / "m.json")
+    write_profile(path, PROFILE)
+    assert list(read_profile(path).lanes["gpu0"].timings) == [1, 16]
+
+
+def test_all_profiles_below_a_directory_in_path_order(tmp_path):
+    for model in ("b", "a"):
+        write_profile(profile_path(str(tmp_path), "orin", model), Profile(model, "orin", {}))
+    (tmp_path / "notes.txt").write_text("not a profile", encoding="utf-8")
+    assert [profile.model for profile in read_profiles(str(tmp_path))] == ["a", "b"]
+    assert read_profiles(str(tmp_path / "absent")) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}', '{"format": 1, "model": "m", "lanes": 3}'])
+def test_what_is_no_profile_is_refused_with_its_name_and_the_mend(tmp_path, text):
+    path = tmp_path / "m.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ProfileError, match=r"m\.json: .*measure it again with 'edgeserve profile'"):
+        read_profile(str(path))
+
+
+def test_another_format_is_refused_with_both_numbers(tmp_path):
+    path = tmp_path / "m.json"
+    write_profile(str(path), PROFILE)
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "format": 99}), encoding="utf-8")
+    with pytest.raises(ProfileError, match="format 99, expected 1"):
+        read_profile(str(path))
+
+
+def test_an_absent_file_says_how_to_make_it(tmp_path):
+    with pytest.raises(ProfileError, match="cannot be read .* measure it with 'edgeserve profile'"):
+        read_profile(str(tmp_path / "m.json"))
