@@ -20,8 +20,8 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 from edgeserve.config import Config, load_config
 from edgeserve.engines.files import model_path
 from edgeserve.errors import ConfigError, EngineError, ProfileError
-from edgeserve.ipc.bus import default_endpoint
-from edgeserve.profiles import read_profiles
+from edgeserve.ipc.endpoints import default_endpoint, split_endpoint
+from edgeserve.live.house import find_profiles
 from edgeserve.units import format_size
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
@@ -39,8 +39,6 @@ ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", 
 
 MEMORY_BYTES_LITTLE = 1 << 30  # a small vision model with its working memory, and the server
 MEMORY_BYTES_NONE = 256 << 20  # the server alone needs about a third of this
-
-IPC_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, without the closing zero
 
 
 @dataclass(frozen=True)
@@ -200,15 +198,14 @@ def check_onnxruntime(builds: Mapping[str, str], providers: Optional[Sequence[st
 
 
 def check_bus(endpoint: str, user: int) -> List[Finding]:
-    """An ``ipc://`` endpoint's directory: the user's own and closed to others, its path short enough."""
-    if not endpoint.startswith("ipc://"):
+    """What the server will ask of its endpoint: an ``ipc`` path's directory that others cannot get at."""
+    try:
+        transport, path = split_endpoint(endpoint)
+    except ConfigError as error:
+        return [Finding("bus", WRONG, str(error), "correct [server] endpoint")]
+    if transport != "ipc":
         return [Finding("bus", GOOD, endpoint)]
-    path = endpoint[len("ipc://"):]
-    length = len(os.fsencode(path))
-    if length > IPC_PATH_BYTES_MAX:
-        return [Finding("bus", WRONG, f"{path} has {length} bytes, a socket's path may have {IPC_PATH_BYTES_MAX}",
-                        "set a shorter [server] endpoint = 'ipc:///...'")]
-    directory = os.path.dirname(path)
+    directory = os.path.dirname(path) or "."
     try:
         about = os.stat(directory)
     except FileNotFoundError:
@@ -218,13 +215,17 @@ def check_bus(endpoint: str, user: int) -> List[Finding]:
     mode = stat.S_IMODE(about.st_mode)
     if not stat.S_ISDIR(about.st_mode):
         return [Finding("bus", WRONG, f"{directory} is no directory", f"rm {directory}")]
-    if about.st_uid != user:
+    if about.st_uid not in ((user,) if endpoint == default_endpoint() else (user, 0)):
         return [Finding("bus", WRONG, f"{directory} belongs to user {about.st_uid}, this is user {user}",
                         f"sudo chown {user} {directory}")]
-    if mode & 0o077:
-        return [Finding("bus", WRONG, f"{directory} has mode {mode:04o}: other users can reach the bus",
+    replaceable = mode & 0o022 and not mode & stat.S_ISVTX
+    if replaceable or (mode & 0o077 and endpoint == default_endpoint()):
+        return [Finding("bus", WRONG, f"{directory} has mode {mode:04o}: others could reach or replace the bus",
                         f"chmod 700 {directory}")]
-    return [Finding("bus", GOOD, f"{endpoint} ({mode:04o})")]
+    if mode & 0o077:
+        return [Finding("bus", NOTE, f"{directory} has mode {mode:04o}: other users can see the bus",
+                        f"chmod 700 {directory}, or set another [server] endpoint")]
+    return [Finding("bus", GOOD, f"{endpoint} (mode {mode:04o})")]
 
 
 def _bus_parent(directory: str) -> Finding:
@@ -265,9 +266,9 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
 def check_profiles(config: Config) -> List[Finding]:
     """Which models and batch sizes have no measured time."""
     directory = os.path.join(config.directory, config.server.profiles)
-    mend = f"edgeserve profile --config {config.source}"
+    mend = f"edgeserve profile {config.source}"
     try:
-        profiles = {profile.model: profile for profile in read_profiles(directory)}
+        profiles = {profile.model: profile for profile in find_profiles(config)}
     except ProfileError as error:
         return [Finding("profiles", WRONG, str(error), mend)]
     unmeasured = []

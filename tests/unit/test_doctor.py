@@ -151,16 +151,29 @@ def test_the_buss_directory_must_be_closed_to_others(tmp_path):
     directory.mkdir(mode=0o700)
     assert statuses(doctor.check_bus(endpoint, os.getuid())) == [GOOD]
     directory.chmod(0o755)
+    assert statuses(doctor.check_bus(endpoint, os.getuid())) == [NOTE]
+    directory.chmod(0o777)
     found = doctor.check_bus(endpoint, os.getuid())
     assert statuses(found) == [WRONG]
     assert found[0].mend == f"chmod 700 {directory}"
     assert statuses(doctor.check_bus(endpoint, os.getuid() + 1)) == [WRONG]
 
 
+def test_the_users_own_bus_is_held_to_more(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "edgeserve").mkdir(mode=0o755)
+    assert statuses(doctor.check_bus(f"ipc://{tmp_path}/edgeserve/bus", os.getuid())) == [WRONG]
+    assert statuses(doctor.check_bus(f"ipc://{tmp_path}/edgeserve/bus", os.getuid() + 1)) == [WRONG]
+
+
+@pytest.mark.parametrize("endpoint", ["ipc:///" + "x" * 120, "tcp://nowhere", "http://localhost:80", "ipc://@name"])
+def test_an_endpoint_that_the_bus_does_not_speak(endpoint):
+    assert statuses(doctor.check_bus(endpoint, os.getuid())) == [WRONG]
+
+
 def test_a_bus_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     assert statuses(doctor.check_bus(f"ipc://{tmp_path}/file/bus", os.getuid())) == [WRONG]
-    assert statuses(doctor.check_bus(f"ipc://{tmp_path}/{'x' * 120}/bus", os.getuid())) == [WRONG]
     assert statuses(doctor.check_bus("tcp://127.0.0.1:5555", os.getuid())) == [GOOD]
 
 
