@@ -31,6 +31,7 @@ class Timing:
     sd_ns: int
     quantiles_ns: Tuple[int, ...] = ()
     drift: float = 0.0  # last fifth's median over first fifth's, minus 1: above 0.05 the device was throttling
+    p99_error: float = 1.0  # half the width of the p99's 95 % interval over the p99; 1.0 = too few runs to say
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def _lane(table: Mapping[str, Any]) -> LaneProfile:
     for size, timing in sorted(table["timings"].items(), key=lambda item: int(item[0])):
         timings[int(size)] = Timing(int(timing["count"]), int(timing["median_ns"]), int(timing["p99_ns"]),
                                     int(timing["mean_ns"]), int(timing["sd_ns"]),
-                                    tuple(int(value) for value in timing["quantiles_ns"]), float(timing["drift"]))
+                                    tuple(int(value) for value in timing["quantiles_ns"]), float(timing["drift"]),
+                                    float(timing.get("p99_error", 1.0)))
     return LaneProfile(timings, int(table["fixed_ns"]), int(table["per_item_ns"]), float(table["fit_error_max"]),
                        int(table["load_ns"]))

@@ -31,9 +31,9 @@ KNOWN_OPTIONS = ("providers", "provider_options", "threads", "spin", "example", 
 PROVIDER_NAMES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider",
                   "tensorrt": "TensorrtExecutionProvider"}
 
-WORK_PER_INPUT_BYTE = 16
-"""Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: the activations
-of small convolutional networks (docs/profiling.md has the measurement)."""
+WORK_PER_INPUT_BYTE = 32
+"""Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
+for the reader demo's three convolutional networks (docs/profiling.md)."""
 
 LOG_ERRORS_ONLY = 3
 """ONNX Runtime's severity from which it prints: what matters is raised here instead."""

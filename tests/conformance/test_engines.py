@@ -18,7 +18,7 @@ pytest.importorskip("onnx", reason="the onnx package makes the test models; pip 
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-import onnx_models  # noqa: E402 after the path is set: tests are no package
+import onnx_models
 
 FUNCTIONS = '''
 import numpy as np

@@ -1,0 +1,353 @@
+"""``edgeserve profile CONFIG``: measure models on this device's lanes and write ``profiles/<device>/<model>.json``.
+
+For every model, lane and batch size: warm-up, then runs until the p99 is known well enough (``tools/measure.py``), on a
+thread that is pinned as the lane is. What was measured for the same model file, versions and settings is kept, so an
+interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import functools
+import gc
+import hashlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import psutil
+
+from edgeserve import __version__
+from edgeserve.config import Config, ModelConfig, load_config
+from edgeserve.device.host import clocks_mhz, device_name, device_slug, load_average
+from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines.base import Engine, Values
+from edgeserve.engines.files import file_sha256, resolve_path
+from edgeserve.engines.warm import warm_up
+from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
+from edgeserve.offload.pin import pin_thread
+from edgeserve.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
+from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
+from edgeserve.units import format_duration, format_size, s_to_ns
+
+DRIFT_MAX = 0.05
+"""Above this the device was getting slower while it was measured: throttling, or other work on the machine."""
+
+CHECK_RUNS = 20
+"""Runs of the first size again after the last, to see drift over the whole lane."""
+
+Progress = Callable[[str, int], None]
+
+
+class Outcome(NamedTuple):
+    """What became of one model on one lane: the timings measured now, those kept, or why there are none."""
+
+    model: str
+    lane: str
+    measured: Tuple[int, ...] = ()
+    kept: Tuple[int, ...] = ()
+    why: str = ""
+    path: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("config", metavar="CONFIG", help="configuration file (TOML)")
+    parser.add_argument("--model", action="append", default=[], metavar="M[,M]", help="only these models")
+    parser.add_argument("--batch", default="", metavar="1,2,4", help="these batch sizes instead of the model's own")
+    parser.add_argument("--lane", action="append", default=[], metavar="L[,L]", help="only these lanes")
+    parser.add_argument("--out", default="", metavar="DIR", help="profiles directory (default: [server] profiles)")
+    parser.add_argument("--device", default="", metavar="NAME", help="the device's name (default: from this machine)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="longest time per batch size (default: 3)")
+    parser.add_argument("--force", action="store_true", help="measure again what is there already")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and no table")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure and print; 0 when everything asked for has a profile now, 1 when something has not."""
+    config = load_config(args.config)
+    models = _chosen(args.model, config.models, "--model")
+    lanes = _chosen(args.lane, config.lanes, "--lane")
+    sizes = _sizes(args.batch)
+    if not args.seconds > 0:
+        raise ConfigError(f"--seconds {args.seconds}: expected a time above 0")
+    device = args.device or device_slug()
+    out = args.out or os.path.join(config.directory, config.server.profiles)
+    rule = StopRule(time_ns_max=s_to_ns(args.seconds))
+    plans = [(model, lane, sizes or config.models[model].batch) for model in models
+             for lane in config.models[model].lanes or tuple(config.lanes) if lane in lanes]
+    if not plans:
+        raise ConfigError(f"nothing to measure: no model of {', '.join(models)} may run on {', '.join(lanes)}")
+    outcomes = _with_progress(plans, args.quiet, lambda plan, progress, stopped: profile_model(
+        config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped))
+    if not args.quiet:
+        print_outcomes(outcomes, out, device)
+    for outcome in outcomes:
+        if outcome.why:
+            print(f"edgeserve: not measured: {outcome.model} on {outcome.lane}: {outcome.why}", file=sys.stderr)
+    return 1 if any(outcome.why for outcome in outcomes) else 0
+
+
+# --- one model on one lane --------------------------------------------------------------------------------------------
+
+
+def profile_model(config: Config, model_name: str, lane: str, sizes: Sequence[int], out: str, device: str,
+                  rule: StopRule, force: bool = False, progress: Progress = lambda text, done: None,
+                  stopped: Callable[[], bool] = lambda: False) -> Outcome:
+    """Pin the calling thread as the lane is, measure ``sizes`` of one model on it, and write its profile after every
+    size. A model that cannot be measured is an outcome that says why, never an exception."""
+    path = profile_path(out, device, model_name)
+    try:
+        return _profile(config, model_name, lane, sizes, path, device, rule, force, progress, stopped)
+    except EdgeServeError as error:
+        return Outcome(model_name, lane, why=str(error), path=path)
+
+
+def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], path: str, device: str,
+             rule: StopRule, force: bool, progress: Progress, stopped: Callable[[], bool]) -> Outcome:
+    clock_ns = time.perf_counter_ns
+    pinned = pin_thread(config.lanes[lane].cores)
+    model = replace(config.models[model_name], batch=tuple(sizes))
+    info = lane_info(config, lane)
+    engine = make_engine(model, info, config.directory)
+    same = identity(model, config.directory)
+    profile = _start_from(path, model_name, device, same)
+    settings = {"device_kind": info.device_kind, "threads": info.threads, "cores": list(info.cores)}
+    lane_circumstances = profile.circumstances["lanes"]
+    before = profile.lanes.get(lane, LaneProfile({})) if lane_circumstances.get(lane, {}).get(
+        "settings") == settings else LaneProfile({})
+    kept = () if force else tuple(size for size in sizes if size in before.timings)
+    todo = [size for size in sizes if size not in kept]
+    if not todo:
+        return Outcome(model_name, lane, kept=kept, path=path)
+    progress("loading", 0)
+    footprint = engine.load()
+    try:
+        item = engine.example()
+        load_ns = measure_loads(engine, clock_ns)
+        progress("warming up", 0)
+        work_bytes = _measured_work_bytes(engine, item, todo, info.device_kind, clock_ns)
+        begun_s, busy_s = time.perf_counter(), time.process_time()
+        timings = {size: timing for size, timing in before.timings.items() if size not in todo}
+        for done, size in enumerate(todo):
+            progress(f"batch {size}", done)
+            samples = measure_size(engine, item, size, clock_ns, rule, stopped)
+            if stopped():
+                return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
+            timings[size] = summarise(samples)
+            lane_circumstances[lane] = {
+                "settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0,
+                # Well below the number of threads on a CPU lane: the machine had other work to do.
+                "cpu_share": round((time.process_time() - busy_s) / (time.perf_counter() - begun_s), 3)}
+            profile = _write(path, profile, lane, timings, load_ns, footprint.weights_bytes, work_bytes)
+        progress("checking", len(todo))
+        lane_circumstances[lane]["drift"] = _drift_over_lane(engine, item, todo[0], timings[todo[0]], clock_ns)
+        _write(path, profile, lane, timings, load_ns, footprint.weights_bytes, work_bytes)
+        return Outcome(model_name, lane, tuple(todo), kept, path=path)
+    finally:
+        engine.unload()
+
+
+def _write(path: str, profile: Profile, lane: str, timings: Dict[int, Timing], load_ns: int, weights_bytes: int,
+           work_bytes: int) -> Profile:
+    fixed_ns, per_item_ns, error_max = fit_affine(medians(timings))
+    lanes = {**profile.lanes, lane: LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max,
+                                                load_ns)}
+    # Working memory belongs to the model, not to a lane: the largest that was seen counts.
+    profile = replace(profile, lanes=lanes, weights_bytes=weights_bytes, work_bytes=max(profile.work_bytes, work_bytes))
+    write_profile(path, profile)
+    return profile
+
+
+def _start_from(path: str, model: str, device: str, same: Dict[str, Any]) -> Profile:
+    """The profile that is there, when it was measured with the same file, versions and settings; else an empty one."""
+    fresh = Profile(model, device, {}, circumstances={
+        "same": same, "lanes": {}, "device_name": device_name(), "host": platform.node(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "clocks_mhz": clocks_mhz(), "load_average": round(load_average(), 2), "cores": os.cpu_count() or 1,
+        "system": platform.platform()})
+    if not os.path.exists(path):
+        return fresh
+    try:
+        found = read_profile(path)
+    except ProfileError:
+        return fresh  # damaged or of another format: measuring it again is the mend that its message names
+    return found if found.circumstances.get("same") == same and "lanes" in found.circumstances else fresh
+
+
+def identity(model: ModelConfig, directory: str) -> Dict[str, Any]:
+    """What must be equal for an old measurement to still count: the model's file, the versions, its settings."""
+    file = resolve_path(model.file, directory) if model.file else os.path.join(
+        directory, *model.function.partition(":")[0].split(".")) + ".py"
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "edgeserve": __version__}
+    library = sys.modules.get("onnxruntime")
+    if model.engine == "onnx" and library is not None:
+        versions["onnxruntime"] = library.__version__
+    settings = json.dumps([model.function, model.shapes, model.pad, model.state, model.expected, model.options],
+                          sort_keys=True, default=str)
+    return {"engine": model.engine, "file_sha256": file_sha256(file) if os.path.isfile(file) else "",
+            "versions": versions, "settings_sha256": hashlib.sha256(settings.encode()).hexdigest()}
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process and its children (an engine may have a process of its own)."""
+    me = psutil.Process()
+    total = int(me.memory_info().rss)
+    for child in me.children(recursive=True):
+        try:
+            total += int(child.memory_info().rss)
+        except psutil.NoSuchProcess:
+            continue  # it ended while we looked
+    return total
+
+
+def _measured_work_bytes(engine: Engine, item: Values, sizes: Sequence[int], device_kind: str,
+                         clock_ns: Callable[[], int]) -> int:
+    """Warm the engine up and say its working memory: what the process grows by, beyond the weights, from unloaded to
+    warm. The libraries are in memory already (the engine was loaded before), and what earlier models freed goes back
+    to the system first. Where growth says nothing (the memory is a GPU's) it is the engine's own estimate."""
+    engine.unload()
+    _give_back()
+    before_bytes = _resident_bytes()
+    footprint = engine.load()
+    warm_up(engine, sizes, clock_ns, example=item)
+    grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
+    return grown_bytes if device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, where the C library can."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _drift_over_lane(engine: Engine, item: Values, size: int, before: Timing, clock_ns: Callable[[], int]) -> float:
+    """The first size once more after all others: its median then over its median before, minus 1."""
+    rule = StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
+    after = summarise(measure_size(engine, item, size, clock_ns, rule))
+    return round(after.median_ns / before.median_ns - 1, 4) if before.median_ns else 0.0
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def _chosen(words: Sequence[str], known: Dict[str, Any], flag: str) -> Tuple[str, ...]:
+    names = tuple(name for word in words for name in word.split(",") if name)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{flag} {name!r} is not in the configuration{nearest(name, known)}")
+    return names or tuple(known)
+
+
+def _sizes(text: str) -> Tuple[int, ...]:
+    if not text:
+        return ()
+    words = text.split(",")
+    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+        raise ConfigError(f"--batch {text!r}: expected batch sizes such as 1,2,4,8")
+    return tuple(sorted({int(word) for word in words}))
+
+
+Plan = Tuple[str, str, Sequence[int]]
+
+
+def _with_progress(plans: Sequence[Plan], quiet: bool,
+                   measure: Callable[[Plan, Progress, Callable[[], bool]], Outcome]) -> List[Outcome]:
+    """Measure every plan on a thread of its own, as lanes do, while this one shows the progress."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+    stop = threading.Event()
+    outcomes: List[Outcome] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), disable=quiet) as bars:
+        for plan in plans:
+            bar = bars.add_task(f"{plan[0]} on {plan[1]}", total=len(plan[2]))
+
+            def show(text: str, done: int, bar: Any = bar, plan: Plan = plan) -> None:
+                bars.update(bar, description=f"{plan[0]} on {plan[1]}: {text}", completed=done)
+
+            outcome = _on_a_thread(functools.partial(measure, plan, show, stop.is_set), stop)
+            show(outcome.why.split(";")[0][:60] or "done", len(plan[2]))
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _on_a_thread(call: Callable[[], Outcome], stop: threading.Event) -> Outcome:
+    """Run ``call`` on a new thread. Ctrl-C lets the run that is going on end, keeps what was measured, and goes up."""
+    results: List[Outcome] = []
+    errors: List[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 raised again by the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="edgeserve-profile", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+    except KeyboardInterrupt:
+        stop.set()
+        thread.join(30)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
+    """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
+    from rich.console import Console
+    from rich.table import Table
+    table = Table(title=f"profiles of {device} in {out}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("model", "lane", "batch", "runs", "median", "p99", "sd", "drift"):
+        table.add_column(column, justify="left" if column in ("model", "lane") else "right", no_wrap=True)
+    lines, remarks = [], set()
+    for outcome in outcomes:
+        if outcome.why and not outcome.measured and not outcome.kept:
+            table.add_row(outcome.model, outcome.lane, *["-"] * 6)
+            continue
+        profile = read_profile(outcome.path)
+        lane, circumstances = profile.lanes[outcome.lane], profile.circumstances["lanes"][outcome.lane]
+        for size in sorted((*outcome.measured, *outcome.kept)):
+            cells, said = _cells(lane.timings[size], size in outcome.kept)
+            table.add_row(outcome.model, outcome.lane, str(size), *cells)
+            remarks.update(said)
+        lines.append(f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
+                     f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
+                     f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
+                     f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
+                     f"{circumstances['drift']:+.1%} from beginning to end")
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for line in [*lines, *sorted(remarks)]:
+        console.print(line, highlight=False)
+
+
+def _cells(timing: Timing, kept: bool) -> Tuple[List[str], List[str]]:
+    """The table's cells of one batch size, and what has to be said about them below it."""
+    remarks = ["* kept from an earlier run (--force measures it again)"] if kept else []
+    p99 = format_duration(timing.p99_ns) + (" ±?" if timing.p99_error >= 1 else f" ±{timing.p99_error:.0%}")
+    drift = f"{timing.drift:+.1%}"
+    if timing.p99_error > StopRule().p99_error_max:
+        p99 += "!"
+        remarks.append(f"! p99: fewer runs than it takes to know it within {StopRule().p99_error_max:.0%}; "
+                       "give more --seconds")
+    if abs(timing.drift) > DRIFT_MAX:
+        drift += "!"
+        remarks.append("! drift: the device got slower (+: throttled, or others joined) or faster (-) meanwhile")
+    return [f"{timing.count}{'*' if kept else ''}", format_duration(timing.median_ns), p99,
+            format_duration(timing.sd_ns), drift], remarks
