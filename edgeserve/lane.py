@@ -79,7 +79,7 @@ class Lane:
         self._post = post
         self._clock_ns = clock_ns
         self._prepare = prepare
-        self._inbox: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Optional[Work]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._down_reason = ""
         # A daemon: a work that hangs for ever must not keep the process from ending.
@@ -107,7 +107,7 @@ class Lane:
         if self._prepare is not None:
             try:
                 self._prepare()
-            except Exception as error:  # a lane without its cores or device context must say so, not vanish
+            except Exception as error:  # noqa: BLE001 a lane without its cores or device context must say so, not vanish
                 self._go_down(f"could not be prepared: {error}")
         while True:
             work = self._inbox.get()

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.answers import Answer
 from edgeserve.config import Config, load_config
-from edgeserve.errors import Cancelled, EdgeServeError, Failed, Rejected
-from edgeserve.live.asked import Terms, app_rules, rules_of, slo_ns_of
+from edgeserve.errors import Cancelled, EdgeServeError, Failed, Rejected, RequestError
+from edgeserve.live.asked import Wishes, app_rules, rules_of, slo_ns_of
 from edgeserve.live.house import House
 from edgeserve.live.origins import FutureOrigin, RequestFuture
 from edgeserve.live.payloads import Held
@@ -50,13 +50,13 @@ class Runtime:
         self._error: Optional[BaseException] = None
 
     @classmethod
-    def from_config(cls, path: str, *, serve: bool = False) -> "Runtime":
+    def from_config(cls, path: str, *, serve: bool = False) -> Runtime:
         """The runtime of a configuration file. Raises :class:`~edgeserve.errors.ConfigError` naming the mend."""
         return cls(load_config(path), serve=serve)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self) -> "Runtime":
+    def start(self) -> Runtime:
         """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible."""
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
@@ -96,11 +96,16 @@ class Runtime:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def __enter__(self) -> "Runtime":
+    def __enter__(self) -> Runtime:
         return self if self._thread is not None else self.start()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.stop(drain=kind is None)
+
+    @property
+    def endpoints(self) -> List[str]:
+        """Where the bus listens; empty when embedded."""
+        return self._house.endpoints() if self._house is not None and self._ready.is_set() else []
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -132,7 +137,7 @@ class Runtime:
         now_ns = clock_ns()
         rules = rules_of(self._rules, app)
         rules.check_inputs(inputs)
-        terms = rules.settle_terms(Terms(klass, value, stream, on_late, facts))
+        terms = rules.settle_terms(Wishes(klass, value, stream, on_late, facts))
         deadline_ns = rules.deadline_ns(slo_ns_of(slo_ms), now_ns, now_ns, terms.on_late)
         future = RequestFuture(self._cancel)
         held = future.held = Held(rules.plan, dict(inputs), terms, FutureOrigin(future), now_ns, deadline_ns)
@@ -196,7 +201,7 @@ class Runtime:
             house.sweep(self._why_closed())
             self._ready.set()
 
-    def _why_closed(self) -> EdgeServeError:
+    def _why_closed(self) -> RequestError:
         if self._error is not None:
             return Failed(f"the runtime ended because of a fault: {type(self._error).__name__}: {self._error}")
         return Rejected("the runtime has stopped and accepts nothing more", "stopped")

@@ -17,7 +17,8 @@ from edgeserve.live.plan import AppPlan
 from edgeserve.sched.events import CLASSES, ON_LATE
 from edgeserve.units import format_duration, ms_to_ns
 
-OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {"text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
+OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
+    "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
 """Input dtypes that are no arrays."""
 
 FACTS_MAX = 64
@@ -30,14 +31,24 @@ SLO_MS_MAX = 1e9
 """About eleven days: beyond that a deadline is a mistake in the unit."""
 
 
-class Terms(NamedTuple):
-    """How a request wants to be treated; ``None`` means as the app says."""
+class Wishes(NamedTuple):
+    """How whoever asks wants to be treated; ``None`` means as the app says."""
 
     klass: Optional[str] = None
     value: Optional[float] = None
     stream: Optional[str] = None
     on_late: Optional[str] = None
     facts: Optional[Mapping[str, float]] = None
+
+
+class Terms(NamedTuple):
+    """How a request is treated: the wishes, with the app's own where there was none."""
+
+    klass: str
+    value: float
+    stream: Optional[str]
+    on_late: str
+    facts: Optional[Mapping[str, float]]
 
 
 class InputRule:
@@ -52,7 +63,7 @@ class InputRule:
         self.exact = -1 not in config.shape
         self.optional = config.optional
         try:
-            self.dtype = None if self.kinds else np.dtype(config.dtype)
+            self.dtype: Optional[np.dtype[Any]] = None if self.kinds else np.dtype(config.dtype)
         except TypeError:
             raise ConfigError(f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
                               f"'float32' or 'uint8', or one of {', '.join(sorted(OBJECT_KINDS))}") from None
@@ -103,23 +114,23 @@ class AppRules:
             unknown = next(name for name in inputs if name not in self.inputs)
             raise BadInput(f"app {app!r}: has no input {unknown!r}{nearest(str(unknown), self.inputs)}")
 
-    def settle_terms(self, terms: Terms) -> Terms:
-        """``terms`` with the app's own where nothing was said; raises :class:`BadInput`."""
+    def settle_terms(self, wishes: Wishes) -> Terms:
+        """Wishes to terms; raises :class:`BadInput`."""
         config = self.config
-        klass = config.klass if terms.klass is None else terms.klass
-        on_late = config.on_late if terms.on_late is None else terms.on_late
-        value = 1.0 if terms.value is None else terms.value
+        klass = config.klass if wishes.klass is None else wishes.klass
+        on_late = config.on_late if wishes.on_late is None else wishes.on_late
+        value = 1.0 if wishes.value is None else wishes.value
         if klass not in CLASSES:
             raise BadInput(f"app {config.name!r}: class {klass!r}, expected one of {', '.join(CLASSES)}")
         if on_late not in ON_LATE:
             raise BadInput(f"app {config.name!r}: on_late {on_late!r}, expected one of {', '.join(ON_LATE)}")
         if not _is_number(value) or not 0 <= value < math.inf:
             raise BadInput(f"app {config.name!r}: value {value!r}, expected a number of at least 0")
-        if terms.stream is not None:
-            self._check_stream(terms.stream)
-        if terms.facts:
-            self._check_facts(terms.facts)
-        return Terms(klass, float(value) * config.value, terms.stream, on_late, terms.facts or None)
+        if wishes.stream is not None:
+            self._check_stream(wishes.stream)
+        if wishes.facts:
+            self._check_facts(wishes.facts)
+        return Terms(klass, float(value) * config.value, wishes.stream, on_late, wishes.facts or None)
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
@@ -143,8 +154,8 @@ class AppRules:
             slo_ns = self.config.slo_ns
         deadline_ns = sent_ns + slo_ns
         if deadline_ns <= now_ns and on_late != "answer":
-            raise DeadlineExpired(f"app {self.config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
-                                  f"passed {format_duration(now_ns - deadline_ns)} before the request was received")
+            raise DeadlineExpired(f"app {self.config.name!r}: the deadline ({format_duration(slo_ns)} after sending) "
+                                  f"had passed {format_duration(now_ns - deadline_ns)} before the request was received")
         return deadline_ns
 
 

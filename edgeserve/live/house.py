@@ -21,7 +21,7 @@ from edgeserve.live.world import LiveWorld, clock_ns
 from edgeserve.loop import OnStep, drive
 from edgeserve.profiles import Profile, read_profiles
 from edgeserve.sched.scheduler import Scheduler
-from edgeserve.sched.setup import build_scheduler, copy_lane_name
+from edgeserve.sched.setup import build_scheduler, model_lanes
 from edgeserve.trace import Recorder, start_of
 from edgeserve.units import ns_to_s
 
@@ -37,8 +37,8 @@ class House:
     def __init__(self, config: Config, rules: Mapping[str, AppRules], serve: bool,
                  called_off: Callable[[], bool]) -> None:
         self.mailbox = Mailbox()
-        self._config = config
-        self._rules = rules
+        self.config = config
+        self.rules = rules
         self._serve = serve
         self._called_off = called_off
         self._lanes: Dict[str, Lane] = {}
@@ -49,7 +49,7 @@ class House:
 
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
-        config = self._config
+        config = self.config
         profiles = find_profiles(config)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
@@ -58,13 +58,17 @@ class House:
         self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
                                          resident=started.resident)
-        self.world = LiveWorld(config, self._rules, lanes, started.engines, self.mailbox)
+        self.world = LiveWorld(config, self.rules, lanes, started.engines, self.mailbox)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured))
         if self._serve:
             from edgeserve.live.frontdoor import FrontDoor  # opens a socket library that an embedded runtime spares
             self.world.door = FrontDoor(self)
+
+    def endpoints(self) -> List[str]:
+        """Where the bus listens; none without a front door."""
+        return self.world.door.endpoints if self.world.door is not None else []
 
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
@@ -93,14 +97,14 @@ class House:
         if hung:
             log.warning("lanes %s still run a work after %.0f s; their threads are abandoned", ", ".join(hung),
                         LANES_END_S)
-        devices = {self._config.lanes[name].device if name in self._config.lanes else name.split(":", 1)[1]
+        devices = {self.config.lanes[name].device if name in self.config.lanes else name.split(":", 1)[1]
                    for name in hung}
         for (model, device), engine in (self._started.engines if self._started is not None else {}).items():
             if device in devices:
                 continue  # a hung work may still be inside the engine
             try:
                 engine.unload()
-            except Exception as error:  # the others' memory must be given back too
+            except Exception as error:  # noqa: BLE001 the others' memory must be given back too
                 log.warning("model %s on device %s could not be unloaded: %s", model, device, error)
 
     def sweep(self, error: RequestError) -> None:
@@ -117,10 +121,10 @@ class House:
         now_ns = clock_ns()
         lanes = {}
         for name, counts in world.lane_counts.items():
-            hang_ns = self._config.lanes[name].hang_ns if name in self._config.lanes else 0
+            hang_ns = self.config.lanes[name].hang_ns if name in self.config.lanes else 0
             lanes[name] = counts.table(now_ns, world.started_ns, hang_ns)
         return {"uptime_s": ns_to_s(now_ns - world.started_ns), "open": world.payloads.open_count,
-                "pending_max": self._config.server.pending_max,
+                "pending_max": self.config.server.pending_max,
                 "apps": {name: counts.table() for name, counts in world.app_counts.items()},
                 "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
 
@@ -133,10 +137,10 @@ class House:
     def models(self) -> Dict[str, Any]:
         """What can run, where, in which batch sizes, and whether it is in memory."""
         return {model.name: {"engine": model.engine, "batch": list(model.batch), "pinned": model.pinned,
-                             "lanes": [lane.name for lane in self.scheduler.lanes_of.get(model.name, ())],
-                             "resident": [placement.device for placement in self.scheduler.placements.get(model.name, ())
-                                          if placement.state == "resident"]}
-                for model in self._config.models.values()}
+                             "lanes": model_lanes(self.config, model),
+                             "resident": [device.name for device in self.scheduler.devices.values()
+                                          if model.name in device.placements and device.is_resident(model.name)]}
+                for model in self.config.models.values()}
 
     def apps(self) -> Dict[str, Any]:
         """What can be asked: inputs, outputs, deadline."""
@@ -145,7 +149,7 @@ class House:
                            "on_late": app.on_late, "outputs": list(app.outputs),
                            "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
                                              "optional": tensor.optional} for name, tensor in app.inputs.items()}}
-                for app in self._config.apps.values()}
+                for app in self.config.apps.values()}
 
 
 def find_profiles(config: Config) -> List[Profile]:

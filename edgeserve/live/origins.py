@@ -22,7 +22,7 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
     """The answer to come. ``cancel()`` takes the request out of the queue (what runs already is ignored); it is safe
     from any thread."""
 
-    def __init__(self, on_cancel: Callable[["RequestFuture"], None]) -> None:
+    def __init__(self, on_cancel: Callable[[RequestFuture], None]) -> None:
         super().__init__()
         self._on_cancel = on_cancel
         self.held: Any = None
@@ -61,9 +61,9 @@ class BusOrigin:
 
     __slots__ = ("bus", "connection", "key", "client")
 
-    def __init__(self, bus: "Bus", connection: bytes, key: Any, client: str) -> None:
+    def __init__(self, bus: Bus, connection: bytes, key: Any, client: str) -> None:
         self.bus = bus
-        self.connection: Optional[bytes] = connection
+        self.connection = connection
         self.key = key
         self.client = client
 

@@ -228,7 +228,7 @@ def _find(held: Held, source: Source, part: Part) -> Any:
 
 
 def _gathered(held: Held, node: str, name: str, openers: Tuple[str, ...], part: Part) -> Any:
-    """A list over the parts below ``part``, nested once per fan-out between; ``None`` for a part that brought nothing."""
+    """A list over the parts below ``part``, nested once per fan-out between; ``None`` where a part brought nothing."""
     if len(part) == len(openers):
         values = held.values.get((node, part))
         return None if values is None else values.get(name)

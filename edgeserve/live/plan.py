@@ -14,7 +14,7 @@ from edgeserve.sched.apps import App, Node
 
 
 class Source(NamedTuple):
-    """Where one argument comes from: output ``name`` of ``node``, or the request's own input when ``node`` is ``None``."""
+    """Where one argument comes from: output ``name`` of ``node``; ``node`` of ``None``: the request's own input."""
 
     argument: str
     node: Optional[str]

@@ -1,8 +1,8 @@
 """The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
 
-It implements :class:`edgeserve.loop.World` and takes no decision: it checks what comes in, assembles the inputs of jobs,
-hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post` belongs to the
-loop's thread.
+It implements :class:`edgeserve.loop.World` and takes no decision: it counts what comes in, assembles the inputs of
+jobs, hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post` belongs
+to the loop's thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,27 @@ from edgeserve.live.counts import AppCounts, LaneCounts
 from edgeserve.live.endings import refusal
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.payloads import Held, Payloads
-from edgeserve.sched.actions import (START_ANY_TIME_NS, Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome,
-                                     RunBatch)
-from edgeserve.sched.events import (DrainRequested, Event, JobResult, LaneChanged, Request, RequestArrived,
-                                    RequestCancelled, WorkFinished, WorkRefused)
+from edgeserve.sched.actions import (
+    START_ANY_TIME_NS,
+    Action,
+    DropState,
+    EvictModel,
+    FinishRequest,
+    LoadModel,
+    Outcome,
+    RunBatch,
+)
+from edgeserve.sched.events import (
+    DrainRequested,
+    Event,
+    JobResult,
+    LaneChanged,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    WorkFinished,
+    WorkRefused,
+)
 from edgeserve.sched.setup import copy_lane_name
 from edgeserve.units import NS_PER_S
 
@@ -80,7 +97,7 @@ class CallAsked:
     def run(self) -> None:
         try:
             self._value = self._call()
-        except Exception as error:  # it belongs to whoever asked, not to the loop
+        except Exception as error:  # noqa: BLE001 it belongs to whoever asked, not to the loop
             self._error = error
         self._done.set()
 
@@ -107,14 +124,14 @@ class LiveWorld:
         self.app_counts = {name: AppCounts() for name in rules}
         self.lane_counts = {name: LaneCounts() for name in lanes}
         self.started_ns = clock_ns()
-        self.door: Optional["FrontDoor"] = None
+        self.door: Optional[FrontDoor] = None
         self._lanes = lanes
         self._engines = engines
         self._mailbox = mailbox
         self._devices = {name: lane.device for name, lane in config.lanes.items()}
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
-        self._stopping = False
+        self.stopping = False
         self._drained_by_ns: Optional[int] = None
         self._cancelled_rest = False
         self._grumbled: Dict[str, int] = {}  # model -> failed batches
@@ -131,7 +148,7 @@ class LiveWorld:
     @property
     def stopped(self) -> bool:
         """Asked to stop, and every accepted request has its end."""
-        return self._stopping and self.payloads.open_count == 0
+        return self.stopping and self.payloads.open_count == 0
 
     def perform(self, action: Action) -> None:
         """Begin an action."""
@@ -183,7 +200,7 @@ class LiveWorld:
             self._turn_away(held, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
                                            "fewer at a time or raise [server] pending_max", "server_full"))
             return
-        if self._stopping:
+        if self.stopping:
             self._turn_away(held, Rejected("the server is shutting down and accepts nothing more", "draining"))
             return
         self._request_id += 1
@@ -208,8 +225,8 @@ class LiveWorld:
     def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
         """The first asks to drain; a later one can only shorten the time."""
         due_ns = clock_ns() + mail.drain_ns
-        if not self._stopping:
-            self._stopping = True
+        if not self.stopping:
+            self.stopping = True
             self._drained_by_ns = due_ns
             events.append(DrainRequested())
         elif self._drained_by_ns is not None:

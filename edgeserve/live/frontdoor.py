@@ -1,0 +1,133 @@
+"""The front door: messages of the bus become requests of the world, and questions get their answers.
+
+It owns the bus and remembers which request of which client is open, so that a cancel finds it and a client that
+vanishes takes its queued requests along. It belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+
+from edgeserve import __version__
+from edgeserve.errors import RequestError
+from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control, default_endpoint
+from edgeserve.ipc.endpoints import split_endpoint
+from edgeserve.live.asked import Wishes, rules_of
+from edgeserve.live.origins import BusOrigin
+from edgeserve.live.payloads import Held
+from edgeserve.live.world import StopAsked, clock_ns
+from edgeserve.sched.events import Event, RequestCancelled
+
+if TYPE_CHECKING:
+    from edgeserve.live.house import House
+
+log = logging.getLogger("edgeserve")
+
+BURST_MAX = 64
+"""Messages taken from the socket before the scheduler decides: a burst is one decision, but not an endless one."""
+
+
+class FrontDoor:
+    """The bus of one running server. Knows no policy; answers are sent by :class:`BusOrigin` through its bus."""
+
+    def __init__(self, house: House) -> None:
+        server = house.config.server
+        self._house = house
+        self._rules = house.rules
+        self._open: Dict[bytes, Dict[Any, Held]] = {}  # connection -> key -> request that has not ended
+        self._handlers: Dict[type, Callable[[Any, List[Event]], None]] = {
+            Ask: self._asked, Cancel: self._cancelled, Control: self._controlled, ClientGone: self._gone}
+        key_file = os.path.join(house.config.directory, server.curve_secret_key_file) \
+            if server.curve_secret_key_file else ""
+        self.bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
+                       message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
+                       client_silence_ns=server.client_silence_ns, curve_secret_key_file=key_file)
+
+    # --- the world's side ---------------------------------------------------------------------------------------------
+
+    def receive(self, events: List[Event]) -> None:
+        """Take what has come, a burst at most."""
+        handlers = self._handlers
+        for message in self.bus.receive(BURST_MAX):
+            handlers[type(message)](message, events)
+
+    def fileno(self) -> int:
+        return self.bus.fileno()
+
+    def has_more(self) -> bool:
+        """Whether messages wait although the file number may not say so (it speaks only of changes)."""
+        return self.bus.has_more()
+
+    def next_due_ns(self) -> Optional[int]:
+        return self.bus.next_due_ns()
+
+    def forget(self, held: Held) -> None:
+        """A request has ended."""
+        connection = held.origin.connection
+        if connection is not None:
+            theirs = self._open.get(connection)
+            if theirs is not None and theirs.pop(held.origin.key, None) is not None and not theirs:
+                del self._open[connection]
+
+    @property
+    def endpoints(self) -> List[str]:
+        return list(self.bus.endpoints)
+
+    def close(self) -> None:
+        """Nobody can come in any more; no socket file stays behind."""
+        for endpoint in self.endpoints:
+            transport, address = split_endpoint(endpoint)
+            if transport == "ipc" and not address.startswith("@"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(address)  # before the close: afterwards it could be the next server's
+        self.bus.close()
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _asked(self, ask: Ask, events: List[Event]) -> None:
+        now_ns = clock_ns()
+        try:
+            rules = rules_of(self._rules, ask.app)
+            rules.check_inputs(ask.inputs)
+            terms = rules.settle_terms(Wishes(ask.klass, ask.value, ask.stream, ask.on_late, ask.facts))
+            sent_ns = now_ns if ask.sent_ns is None else min(ask.sent_ns, now_ns)
+            deadline_ns = rules.deadline_ns(ask.slo_ns, sent_ns, now_ns, terms.on_late)
+        except RequestError as error:
+            self.bus.error(ask.client, ask.key, error)
+            return
+        origin = BusOrigin(self.bus, ask.client, ask.key, ask.name or ask.client.hex())
+        held = Held(rules.plan, ask.inputs, terms, origin, now_ns, deadline_ns)
+        self._house.world.accept(held, events)
+        if held.id:
+            self._open.setdefault(ask.client, {})[ask.key] = held
+
+    def _cancelled(self, cancel: Cancel, events: List[Event]) -> None:
+        held = self._open.get(cancel.client, {}).get(cancel.key)
+        if held is not None:
+            events.append(RequestCancelled(held.id))
+
+    def _gone(self, gone: ClientGone, events: List[Event]) -> None:
+        theirs = self._open.get(gone.client, {})
+        if theirs:
+            log.info("client %s is gone (%s): %d requests are cancelled", gone.client.hex(), gone.reason, len(theirs))
+        events.extend(RequestCancelled(held.id, "its client is gone: " + gone.reason) for held in theirs.values())
+
+    def _controlled(self, control: Control, events: List[Event]) -> None:
+        house = self._house
+        if control.kind == "drain":
+            house.mailbox.post(StopAsked(house.config.server.drain_ns))
+            payload: Dict[str, Any] = {"draining": True, "open": house.world.payloads.open_count}
+        elif control.kind == "stats":
+            payload = house.stats()
+        elif control.kind == "models":
+            payload = house.models()
+        elif control.kind == "apps":
+            payload = house.apps()
+        else:
+            payload = {"ready": not house.world.stopping, "version": __version__, "pid": os.getpid(),
+                       "open": house.world.payloads.open_count,
+                       "lanes": {name: lane["state"] for name, lane in house.stats()["lanes"].items()}}
+        self.bus.control_reply(control.client, control.key, payload)

@@ -1,0 +1,78 @@
+"""``edgeserve serve``: a runtime with the bus in front, until a signal asks it to stop.
+
+SIGTERM and SIGINT drain within ``[server] drain``; a second signal stops at once. Wiring only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from typing import Any, Dict, Sequence
+
+from edgeserve.config import Config, load_config
+from edgeserve.live.startup import StartInterrupted
+from edgeserve.runtime import Runtime
+from edgeserve.units import format_duration
+
+log = logging.getLogger("edgeserve")
+
+LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
+
+LOOK_S = 3600.0
+"""How long one wait for the loop's end lasts. Signals interrupt it; the bound only keeps the wait interruptible."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", help="the configuration file, such as edge.toml")
+    parser.add_argument("--endpoint", default="", help="serve here instead of [server] endpoint, such as "
+                                                       "ipc:///run/user/1000/edgeserve/bus or tcp://127.0.0.1:5555")
+    parser.add_argument("--record", default="", metavar="FILE",
+                        help="write every decision here (edgeserve simulate --replay)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until a signal; the exit status is 0 after a clean end."""
+    logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    config = load_config(args.config)
+    changes: Dict[str, Any] = {}
+    if args.endpoint:
+        changes["endpoint"] = args.endpoint
+    if args.record:
+        changes["record"] = os.path.abspath(args.record)
+    if changes:
+        from dataclasses import replace
+        config = replace(config, server=replace(config.server, **changes))
+    return serve(config)
+
+
+def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
+    """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus). From the main thread only."""
+    runtime = Runtime(config, serve=True)
+    asked = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        asked.append(number)
+        runtime.ask_to_stop(drain=len(asked) == 1)
+
+    before = {number: signal.signal(number, on_signal) for number in signals}
+    try:
+        log.info("loading %d models ...", len(config.models))
+        try:
+            runtime.start()
+        except StartInterrupted as error:
+            log.info("%s", error)
+            return 0
+        log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
+        while not runtime.wait(LOOK_S):
+            pass
+        if asked:
+            log.info("stopped (drain is at most %s)", format_duration(config.server.drain_ns))
+        runtime.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0

@@ -1,0 +1,165 @@
+"""The lane alone: windows, refusals, failures, its end. The clock is a number that the test moves."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, List
+
+from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+
+ANY_TIME = 2**62
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Post:
+    """Collects what a lane posts; ``take`` waits for it, with a bound, so that a hang is a failure."""
+
+    def __init__(self) -> None:
+        self.items: List[Any] = []
+        self.came = threading.Condition()
+
+    def __call__(self, item: Any) -> None:
+        with self.came:
+            self.items.append(item)
+            self.came.notify()
+
+    def take(self, count: int) -> List[Any]:
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.items) >= count, 5), self.items
+            return self.items[:count]
+
+
+def lane_with(clock: Clock, post: Post, prepare: Callable[[], None] | None = None) -> Lane:
+    lane = Lane("cpu0", post, clock, prepare)
+    lane.start()
+    return lane
+
+
+def end(lane: Lane) -> None:
+    lane.stop()
+    assert lane.join(5)
+
+
+def test_a_work_runs_on_the_lanes_own_thread_and_its_value_comes_back() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    work = Work(7, 0, ANY_TIME, lambda argument: (argument, threading.current_thread().name), "x")
+    lane.give(work)
+    done, = post.take(1)
+    assert isinstance(done, WorkDone) and done.work is work
+    assert (done.value, done.error) == (("x", "edgeserve-cpu0"), None)
+    assert (done.started_ns, done.finished_ns) == (1000, 1000)
+    end(lane)
+
+
+def test_works_are_answered_in_the_order_given() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    for work_id in range(50):
+        lane.give(Work(work_id, 0, ANY_TIME, lambda value: value, work_id))
+    assert [done.work.work_id for done in post.take(50)] == list(range(50))
+    end(lane)
+
+
+def test_a_work_whose_start_window_has_passed_is_refused_and_does_not_run() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    ran: List[int] = []
+    lane.give(Work(1, 0, 999, ran.append, 1))
+    refused, = post.take(1)
+    assert isinstance(refused, WorkNotStarted) and "start window passed" in refused.reason
+    assert ran == []
+    lane.give(Work(2, 0, 1000, ran.append, 2))  # the last moment counts as in time
+    assert isinstance(post.take(2)[1], WorkDone)
+    assert ran == [2]
+    end(lane)
+
+
+def test_a_lane_waits_until_start_after() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    reads: List[int] = []
+
+    def now_ns() -> int:  # what the lane reads: too early once, then, after its wait, in time
+        reads.append(clock.now_ns)
+        clock.now_ns += 1_000_000
+        return reads[-1]
+
+    lane._clock_ns = now_ns  # type: ignore[assignment]
+    lane.give(Work(1, 500_000, ANY_TIME, lambda _: None, None))
+    done, = post.take(1)
+    assert reads[0] == 1000
+    assert done.started_ns == 1_001_000
+    end(lane)
+
+
+def test_stop_does_not_wait_for_a_start_that_is_far_away() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    lane.give(Work(1, 3600 * 10**9, ANY_TIME, lambda _: None, None))
+    lane.give(Work(2, 0, ANY_TIME, lambda _: None, None))
+    lane.stop()
+    refused = post.take(2)
+    assert [item.reason for item in refused] == ["lane cpu0 is shutting down"] * 2
+    assert lane.join(5)
+
+
+def test_an_exception_becomes_mail_and_the_lane_goes_on() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    lane.give(Work(1, 0, ANY_TIME, lambda _: 1 // 0, None))
+    lane.give(Work(2, 0, ANY_TIME, lambda _: "fine", None))
+    failed, fine = post.take(2)
+    assert isinstance(failed.error, ZeroDivisionError) and failed.value is None
+    assert (fine.value, fine.error) == ("fine", None)
+    end(lane)
+
+
+def test_system_exit_in_an_engine_takes_the_lane_down_loudly() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+
+    def leave(_: Any) -> None:
+        raise SystemExit(3)
+
+    lane.give(Work(1, 0, ANY_TIME, leave, None))
+    lane.give(Work(2, 0, ANY_TIME, lambda _: None, None))
+    failed, down, refused = post.take(3)
+    assert isinstance(failed.error, SystemExit)
+    assert isinstance(down, LaneDown) and "SystemExit" in down.reason
+    assert isinstance(refused, WorkNotStarted) and "is down" in refused.reason
+    end(lane)
+
+
+def test_a_lane_that_cannot_be_prepared_says_so_and_refuses() -> None:
+    clock, post = Clock(), Post()
+
+    def prepare() -> None:
+        raise OSError("no such core")
+
+    lane = lane_with(clock, post, prepare)
+    lane.give(Work(1, 0, ANY_TIME, lambda _: None, None))
+    down, refused = post.take(2)
+    assert isinstance(down, LaneDown) and "no such core" in down.reason
+    assert isinstance(refused, WorkNotStarted)
+    end(lane)
+
+
+def test_a_hanging_work_keeps_the_thread_but_not_whoever_stops_it() -> None:
+    clock, post = Clock(), Post()
+    lane = lane_with(clock, post)
+    began, release = threading.Event(), threading.Event()
+    lane.give(Work(1, 0, ANY_TIME, lambda _: (began.set(), release.wait(10)), None))
+    assert began.wait(5)
+    lane.stop()
+    assert not lane.join(0.05)
+    release.set()
+    assert lane.join(5)
+    assert isinstance(post.take(1)[0], WorkDone)  # late, but said

@@ -1,0 +1,194 @@
+"""How values flow: names, defaults, fan-outs and gathers, states, and when they are freed."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import pytest
+
+from edgeserve.config import parse_config
+from edgeserve.engines.base import Result
+from edgeserve.errors import ConfigError
+from edgeserve.live.asked import Terms
+from edgeserve.live.payloads import Held, Payloads
+from edgeserve.live.plan import AppPlan
+from edgeserve.sched.events import JobId, JobResult
+
+
+def plan_of(app: Dict[str, Any]) -> AppPlan:
+    nodes = app.get("node", [])
+    models = {node["name"]: {"engine": "synthetic"} for node in nodes} or {app["model"]: {"engine": "synthetic"}}
+    return AppPlan(parse_config({"app": {"a": app}, "model": models}).apps["a"])
+
+
+def held_of(plan: AppPlan, payloads: Payloads, id: int = 1, stream: str | None = None, **inputs: Any) -> Held:
+    held = Held(plan, inputs, Terms("normal", 1.0, stream, "drop", None), None, 0, 10**9)
+    held.id = id
+    payloads.add(held)
+    return held
+
+
+def run(payloads: Payloads, node: str, part: Any = (), id: int = 1, **result: Any) -> JobResult:
+    job = JobId(id, node, tuple(part))
+    payloads.launch(job)
+    return payloads.returned(job, Result(result.pop("outputs", {}), **result))
+
+
+def item(payloads: Payloads, node: str, part: Any = (), id: int = 1) -> Dict[str, Any]:
+    """The inputs a job would get; it is given back as not started."""
+    job = JobId(id, node, tuple(part))
+    values, _ = payloads.launch(job)
+    payloads.not_started(job)
+    return values
+
+
+READER = {"outputs": ["text"], "node": [
+    {"name": "detect"},
+    {"name": "cut", "fan_out": True, "inputs": {"map": "detect.map", "image": "request.image"}},
+    {"name": "turn", "inputs": {"crop": "cut.crop", "page": "cut.page", "map": "detect.map"}},
+    {"name": "read"},
+    {"name": "join", "gather": True, "inputs": {"words": "read.word", "boxes": "cut.box", "map": "detect.map"}},
+    {"name": "spell"},
+]}
+
+
+def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of(READER), payloads, image="img")
+    assert item(payloads, "detect") == {"image": "img"}
+    run(payloads, "detect", outputs={"map": "m"})
+    assert item(payloads, "cut") == {"map": "m", "image": "img"}
+    result = run(payloads, "cut", outputs={"page": 7}, parts=[{"crop": f"c{i}", "box": i} for i in range(3)])
+    assert (result.status, result.parts) == ("done", 3)
+    assert item(payloads, "turn", (1,)) == {"crop": "c1", "page": 7, "map": "m"}
+    for index in (2, 0, 1):  # any order
+        run(payloads, "turn", (index,), outputs={"straight": f"s{index}"})
+        assert item(payloads, "read", (index,)) == {"image": "img", "straight": f"s{index}"}
+        run(payloads, "read", (index,), outputs={"word": f"w{index}"})
+    assert item(payloads, "join") == {"words": ["w0", "w1", "w2"], "boxes": [0, 1, 2], "map": "m"}
+    run(payloads, "join", outputs={"text": "w0 w1 w2"})
+    assert item(payloads, "spell") == {"image": "img", "text": "w0 w1 w2"}
+    run(payloads, "spell", outputs={"text": "fine", "more": 1})
+    assert payloads.outputs(held) == {"text": "fine"}
+    payloads.end(held)
+    assert len(payloads) == 0 and payloads.open_count == 0
+
+
+def test_no_parts_at_all_gather_into_empty_lists() -> None:
+    payloads = Payloads()
+    held_of(plan_of(READER), payloads, image="img")
+    run(payloads, "detect", outputs={"map": "m"})
+    assert run(payloads, "cut", outputs={"page": 7}, parts=[]).parts == 0
+    assert item(payloads, "join") == {"words": [], "boxes": [], "map": "m"}
+
+
+def test_nested_fan_outs_close_innermost_first() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of({"node": [
+        {"name": "pages", "fan_out": True}, {"name": "lines", "fan_out": True}, {"name": "read"},
+        {"name": "page", "gather": True}, {"name": "book", "gather": True, "inputs": {"pages": "page.text",
+                                                                                      "all": "read.word"}}]}), payloads)
+    run(payloads, "pages", parts=[{"p": 0}, {"p": 1}])
+    for page in (0, 1):
+        run(payloads, "lines", (page,), parts=[{"l": line} for line in range(page + 1)])
+        for line in range(page + 1):
+            assert item(payloads, "read", (page, line)) == {"l": line}
+            run(payloads, "read", (page, line), outputs={"word": (page, line)})
+        assert item(payloads, "page", (page,)) == {"word": [(page, line) for line in range(page + 1)]}
+        run(payloads, "page", (page,), outputs={"text": f"page {page}"})
+    assert item(payloads, "book") == {"pages": ["page 0", "page 1"], "all": [[(0, 0)], [(1, 0), (1, 1)]]}
+    run(payloads, "book", outputs={"n": 3})
+    assert payloads.outputs(held) == {"n": 3}
+
+
+def test_without_names_outputs_of_predecessors_win_over_the_requests_inputs() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of({"node": [{"name": "left", "after": []}, {"name": "right", "after": []},
+                                     {"name": "both", "after": ["left", "right"]}]}), payloads, x=1, y=2)
+    run(payloads, "left", outputs={"x": 10, "a": 1})
+    run(payloads, "right", outputs={"a": 2})
+    assert item(payloads, "both") == {"x": 10, "y": 2, "a": 2}
+    assert held.inputs == {"x": 1, "y": 2}
+
+
+def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of({"outputs": ["end.y", "big.z"], "node": [
+        {"name": "choose", "route": "one"}, {"name": "small", "after": ["choose"]},
+        {"name": "big", "after": ["choose"]},
+        {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}}]}), payloads, x=1)
+    assert run(payloads, "choose", route="small").route == "small"
+    run(payloads, "small", outputs={"y": 5})
+    assert item(payloads, "end") == {"s": 5}
+    run(payloads, "end", outputs={"y": 6})
+    assert payloads.outputs(held) == {"y": 6}
+
+
+@pytest.mark.parametrize(("node", "result", "says"), [
+    ("detect", {"outputs": {"mop": 1}}, "returned no 'map'"),
+    ("cut", {"outputs": {"page": 1}}, "returned no parts"),
+    ("cut", {"outputs": {"page": 1}, "parts": [{"crop": 1, "box": 2}, {"crop": 1}]}, "returned no 'box'"),
+])
+def test_a_result_that_lacks_what_others_need_fails_at_the_node_that_made_it(node: str, result: Any, says: str) -> None:
+    payloads = Payloads()
+    held_of(plan_of(READER), payloads, image="img")
+    if node == "cut":
+        run(payloads, "detect", outputs={"map": "m"})
+    said = run(payloads, node, **result)
+    assert said.status == "failed" and says in said.reason
+
+
+def test_a_streams_state_goes_to_its_next_job_and_to_no_other_stream() -> None:
+    payloads = Payloads()
+    plan = plan_of({"model": "vad", "stream": "in_order"})
+    job = JobId(1, "vad", ())
+    first = held_of(plan, payloads, 1, "left", x=0)
+    assert payloads.launch(job) == ({"x": 0}, None)
+    said = payloads.returned(job, Result({"p": 1}, state="after 1", state_bytes=64))
+    assert (said.status, said.state_bytes) == ("done", 64)
+    payloads.end(first)
+    held_of(plan, payloads, 2, "right", x=0)
+    held_of(plan, payloads, 3, "left", x=0)
+    assert payloads.launch(JobId(2, "vad", ()))[1] is None
+    assert payloads.launch(JobId(3, "vad", ()))[1] == "after 1"
+    payloads.drop_stream_state("a", "left")
+    assert payloads.state_count() == 0
+
+
+def test_an_unfinished_job_gets_its_state_back_until_it_is_dropped() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of({"model": "lm"}), payloads, x=0)
+    job = JobId(1, "lm", ())
+    payloads.launch(job)
+    assert payloads.returned(job, Result({}, state="half", done=False)).status == "unfinished"
+    assert payloads.launch(job)[1] == "half"
+    payloads.not_started(job)
+    payloads.drop_job_state(job)
+    assert payloads.launch(job)[1] is None
+    assert payloads.returned(job, Result({"y": 1})).status == "done"
+    assert payloads.outputs(held) == {"y": 1}
+
+
+def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of({"model": "m"}), payloads, x=0)
+    job = JobId(1, "m", ())
+    payloads.launch(job)
+    payloads.end(held)
+    assert (len(payloads), payloads.open_count) == (1, 0)
+    payloads.returned(job, Result({"y": 1}))
+    assert len(payloads) == 0
+
+
+@pytest.mark.parametrize(("inputs", "says"), [
+    ({"x": "detect"}, "expected 'request.NAME' or 'NODE.NAME'"),
+    ({"x": "detct.map"}, "did you mean 'detect'"),
+    ({"x": "spell.text"}, "does not run before"),
+    ({"x": "request.imge"}, "did you mean 'image'"),
+])
+def test_a_reference_that_leads_nowhere_is_refused_at_start(inputs: Dict[str, str], says: str) -> None:
+    nodes = [dict(node) for node in READER["node"]]
+    nodes[3]["inputs"] = inputs
+    with pytest.raises(ConfigError, match="inputs.x") as caught:
+        plan_of({"node": nodes, "inputs": {"image": {}}})
+    assert says in str(caught.value)
