@@ -1,0 +1,108 @@
+"""The arbiter: the exchange rule by brute force, and what the classes forbid."""
+
+from __future__ import annotations
+
+import itertools
+
+from hand_world import MS, app_of, job
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeserve.sched import arbiter
+from edgeserve.sched.parts import Worth
+from edgeserve.sched.policy import Bid
+
+APP = app_of("m")
+
+
+def bid(took, *deadlines, worth=10, klass="normal", **fields):
+    """A bid that takes so many ms for requests with these deadlines (ms), each worth so much."""
+    jobs = [job(number, APP, deadline=deadline, worth=worth) for number, deadline in enumerate(deadlines, 1)]
+    remaining = fields.pop("remaining", took)
+    return Bid("m", jobs, len(jobs), took * MS, Worth(jobs, took * MS), remaining * MS, klass=klass, **fields)
+
+
+def delivered(order, at_ns):
+    """What bids deliver when they run one after the other."""
+    total = 0.0
+    for item in order:
+        total += item.worth.value(at_ns)
+        at_ns += item.remaining_ns
+    return total
+
+
+BIDS = st.builds(lambda took, deadlines, worth: bid(took, *deadlines, worth=worth), st.integers(1, 20),
+                 st.lists(st.integers(1, 60), min_size=1, max_size=3), st.integers(1, 10))
+
+
+@settings(max_examples=150, deadline=None)
+@given(BIDS, BIDS, st.integers(0, 20))
+def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_time(a, b, at_ms):
+    at_ns = at_ms * MS
+    best = max(delivered(order, at_ns) for order in itertools.permutations((a, b)))
+    winner = arbiter.choose([a, b], at_ns)
+    other = b if winner is a else a
+    assert delivered((winner, other), at_ns) == best
+    if delivered((other, winner), at_ns) == best:
+        assert winner.worth.value(at_ns) * other.remaining_ns >= other.worth.value(at_ns) * winner.remaining_ns
+
+
+def test_what_can_wait_lets_go_first_what_cannot():
+    patient, pressed = bid(10, 100), bid(10, 15)
+    assert arbiter.choose([patient, pressed], 0) is pressed
+    assert arbiter.choose([pressed, patient], 0) is pressed
+
+
+def test_when_both_can_wait_the_shorter_of_equal_worth_goes_first():
+    long, short = bid(20, 100), bid(5, 100)
+    assert arbiter.choose([long, short], 0) is short
+
+
+def test_a_full_tie_goes_to_the_first_in_order():
+    first, second = bid(10, 100), bid(10, 100)
+    assert arbiter.choose([first, second], 0) is first
+
+
+def test_the_rest_of_a_pipeline_counts_as_time_before_its_value_arrives():
+    stage, whole = bid(5, 100, remaining=40), bid(10, 100)
+    assert arbiter.choose([stage, whole], 0) is whole
+
+
+def test_the_winner_of_each_comparison_meets_the_next():
+    assert arbiter.choose([bid(10, 100), bid(10, 90), urgent := bid(10, 12)], 0) is urgent
+
+
+def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs():
+    rich, critical = bid(10, 12, worth=1000), bid(10, 15, worth=1, klass="critical")
+    assert arbiter.choose([rich, critical], 0) is critical
+    assert arbiter.choose([critical, rich], 0) is critical
+
+
+def test_a_critical_bid_that_can_wait_competes_like_any_other():
+    rich, critical = bid(10, 12, worth=1000), bid(10, 100, worth=1, klass="critical")
+    assert arbiter.choose([rich, critical], 0) is rich
+    assert arbiter.choose([critical, rich], 0) is rich
+
+
+def test_of_two_critical_bids_the_exchange_rule_decides():
+    first, second = bid(10, 100, klass="critical"), bid(10, 15, klass="critical")
+    assert arbiter.choose([first, second], 0) is second
+
+
+def test_background_and_probes_start_only_when_nobody_else_bids():
+    poor, background = bid(10, 100, worth=1), bid(1, 12, worth=1000, klass="background")
+    probe = bid(1, 12, worth=1000, probe=True)
+    assert arbiter.choose([background, probe, poor], 0) is poor
+    assert arbiter.choose([background], 0) is background
+    assert arbiter.is_background(probe)
+    assert arbiter.is_background(background)
+    assert not arbiter.is_background(poor)
+
+
+def test_a_continuation_is_interrupted_only_by_what_ends_before_its_latest_start():
+    continuation = bid(10, 100, worth=1, latest_start_ns=20 * MS)
+    short, long = bid(20, 60, worth=1000), bid(21, 60, worth=1000)
+    assert arbiter.choose([continuation, short], 0) is short
+    for order in ([continuation, long], [long, continuation]):
+        assert arbiter.choose(order, 0) is continuation
+    assert arbiter.choose([continuation, long], 21 * MS) is long  # its latest start has passed

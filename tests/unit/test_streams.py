@@ -1,0 +1,144 @@
+"""Streams: who holds one, who waits, and whose state is forgotten."""
+
+from __future__ import annotations
+
+from hand_world import MS, app_of, job
+
+from edgeserve.sched.actions import DropState, Spent
+from edgeserve.sched.residency import Device
+from edgeserve.sched.streams import Streams
+
+APP = app_of("m", stream="in_order")
+
+
+def make(budget=0, devices=("d",)):
+    return Streams({name: Device(name, budget) for name in devices}, {"a": 100 * MS})
+
+
+def request(number, stream="s", state="new"):
+    made = job(number, APP, stream=stream).request
+    made.state = state
+    return made
+
+
+def held(streams, number, stream="s"):
+    made = request(number, stream)
+    assert not streams.arrive(made)
+    made.state = "held"
+    return made
+
+
+def test_one_request_holds_a_stream_and_the_others_follow_in_order():
+    streams = make()
+    first = request(1)
+    assert streams.arrive(first)
+    assert streams.arrive(request(9, "other"))
+    second, third = held(streams, 2), held(streams, 3)
+    assert streams.leave(second, 0) is None  # only the holder gives it on
+    assert streams.leave(first, 0) is second
+    assert streams.leave(first, 0) is None  # and only once
+    assert streams.leave(second, 0) is third
+    assert streams.leave(third, 0) is None
+    assert [key for key, _ in streams] == [("a", "other")]
+
+
+def test_those_that_ended_while_they_waited_are_passed_over():
+    streams = make()
+    first = request(1)
+    streams.arrive(first)
+    second, third = held(streams, 2), held(streams, 3)
+    second.state = "dropped"
+    assert streams.leave(first, 0) is third
+    fourth = held(streams, 4)
+    fourth.state = "cancelled"
+    fifth = held(streams, 5)
+    assert list(streams.streams["a", "s"].held) == [fifth]
+
+
+def test_what_waits_or_has_not_begun_is_superseded():
+    streams = make()
+    active = request(1, state="open")
+    streams.arrive(active)
+    second = held(streams, 2)
+    newer = request(3)
+    assert streams.superseded(newer) == [active, second]
+    active.running = 1
+    assert streams.superseded(newer) == [second]
+    active.running, active.spent = 0, Spent(execute_ns=5)  # a node of it ran: it is under way
+    assert streams.superseded(newer) == [second]
+    active.spent = Spent()
+    part = job(4, APP)
+    part.steps = 1
+    active.jobs[4] = part
+    assert streams.superseded(newer) == [second]
+    second.state = "cancelled"
+    assert streams.superseded(newer) == []
+    assert streams.superseded(request(5, "unknown")) == []
+
+
+def test_state_counts_against_its_device_and_goes_with_the_stream():
+    streams = make()
+    device = streams._devices["d"]
+    first = request(1)
+    streams.arrive(first)
+    assert streams.keep_state(first, "m", "d", 30) == []
+    assert streams.keep_state(first, "m", "d", 20) == []
+    assert streams.keep_state(first, "n", "d", 5) == []
+    assert device.state_bytes == 25
+    streams.leave(first, 10 * MS)
+    assert streams.due_ns == 110 * MS
+    assert streams.forget_silent(110 * MS - 1) == []
+    assert streams.forget_silent(110 * MS) == [DropState(app="a", stream="s")]
+    assert (device.state_bytes, len(streams), streams.due_ns) == (0, 0, None)
+
+
+def test_state_that_moves_to_another_device_is_counted_there_alone():
+    streams = make(devices=("d", "e"))
+    first = request(1)
+    streams.arrive(first)
+    streams.keep_state(first, "m", "d", 30)
+    streams.keep_state(first, "m", "e", 40)
+    assert {name: device.state_bytes for name, device in streams._devices.items()} == {"d": 0, "e": 40}
+
+
+def test_the_alarm_is_set_for_the_stream_that_is_silent_longest():
+    streams = make()
+    for number, name, at_ms in ((1, "x", 10), (2, "y", 30)):
+        made = request(number, name)
+        streams.arrive(made)
+        streams.keep_state(made, "m", "d", 1)
+        streams.leave(made, at_ms * MS)
+    assert streams.due_ns == 110 * MS
+    assert streams.forget_silent(115 * MS) == [DropState(app="a", stream="x")]
+    assert streams.due_ns == 130 * MS
+    assert streams.arrive(request(3, "y"))  # it speaks again: nothing is forgotten
+    assert streams.forget_silent(130 * MS) == []
+    assert streams.due_ns is None
+
+
+def test_over_budget_the_least_recently_used_silent_streams_of_that_device_go():
+    streams = make(budget=100, devices=("d", "e"))
+    for number, (name, device) in enumerate((("x", "d"), ("y", "e"), ("z", "d")), 1):
+        made = request(number, name)
+        streams.arrive(made)
+        streams.keep_state(made, "m", device, 40)
+        streams.leave(made, number)
+    busy = request(9, "busy")
+    streams.arrive(busy)
+    assert streams.keep_state(busy, "m", "d", 30) == [DropState(app="a", stream="x")]
+    assert streams._devices["d"].state_bytes == 70
+    assert streams.keep_state(busy, "m", "d", 200) == [DropState(app="a", stream="z")]
+
+
+def test_an_app_keeps_a_bounded_number_of_streams():
+    streams = make()
+    for number, name in enumerate(("x", "y", "z"), 1):
+        made = request(number, name)
+        streams.arrive(made)
+        streams.keep_state(made, "m", "d", 1)
+        if name != "x":
+            streams.leave(made, number)
+    assert streams.bound("a", 3) == []
+    assert streams.bound("a", 2) == [DropState(app="a", stream="y")]  # x is in flight
+    assert streams.bound("a", 2) == []
+    assert streams.bound("b", 0) == []
