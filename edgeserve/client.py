@@ -1,0 +1,447 @@
+"""Clients of a running server: :class:`Client` for threads, :class:`AsyncClient` for asyncio.
+
+One I/O thread per client owns the socket; callers hand it frames and get futures. What the frames mean is
+``ipc.wire``'s, whether the server lives is ``ipc.link``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
+
+import zmq
+
+from edgeserve.answers import SPENT_KEYS, Answer
+from edgeserve.errors import BadInput, Cancelled, Rejected, RequestError, ServerGone
+from edgeserve.ipc import wire
+from edgeserve.ipc.endpoints import default_endpoint, read_public_key, split_endpoint
+from edgeserve.ipc.link import Link
+from edgeserve.ipc.wire import Reply
+from edgeserve.units import NS_PER_MS, NS_PER_S, ms_to_ns, ns_to_ms
+
+__all__ = ["Answer", "AsyncClient", "Client", "TimedOut"]
+
+IN_FLIGHT_MAX = 4096  # requests of one client without a reply, the server's own bound per connection
+CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
+SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
+
+
+class TimedOut(Cancelled, TimeoutError):
+    """No answer within the caller's own ``timeout_ms``; the request was cancelled."""
+
+
+class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
+    """The reply to come. ``cancel()`` also cancels on the server."""
+
+    def __init__(self, courier: _Courier, key: int) -> None:
+        super().__init__()
+        self.courier = courier
+        self.key = key
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        if self.courier.forget(self.key):
+            self.set_running_or_notify_cancel()  # those who wait for several futures learn it only this way
+        return True
+
+
+class _Courier:
+    """The I/O thread, and the mail between it and the callers. Started by the first request.
+
+    Everything below ``run`` belongs to that thread. ``waiting`` is shared: whoever pops a key ends that request.
+    """
+
+    def __init__(self, make_link: Callable[[zmq.Context[Any]], Link], endpoint: str,
+                 context: zmq.Context[Any] | None) -> None:
+        self.endpoint = endpoint
+        self.waiting: Dict[int, _Pending] = {}
+        self.closed = False
+        self._make_link = make_link
+        self._context = context
+        self._mail: Deque[Tuple[Any, Optional[_Pending]]] = deque()
+        self._asleep = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
+
+    def post(self, frames: Any, pending: Optional[_Pending]) -> None:
+        """Send from any thread; ``pending`` gets the reply."""
+        self._mail.append((frames, pending))
+        if self._asleep:
+            self._asleep = False
+            self._ring()
+        elif self._thread is None:
+            self._start()
+
+    def forget(self, key: int) -> bool:
+        """The caller no longer wants this reply: tell the server. ``False`` when the reply was already being given."""
+        if self.waiting.pop(key, None) is None:
+            return False
+        self.post((wire.encode_plain("cancel", key),), None)
+        return True
+
+    def stop(self) -> None:
+        """Say goodbye and end the thread; whoever still waits is told. Idempotent; the thread is not waited for."""
+        self.closed = True
+        if self._thread is None:
+            return
+        self._ring()
+
+    def join(self) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _start(self) -> None:
+        with self._start_lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="edgeserve-client", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _ring(self) -> None:
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            pass  # the pipe is full of wake-ups already
+
+    def __del__(self) -> None:
+        # Not when it stops: a caller could be about to ring, and the number might be another file's by then.
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        own_context = self._context is None
+        context: zmq.Context[Any] = zmq.Context() if self._context is None else self._context
+        link: Link | None = None
+        try:
+            while not self.closed:
+                if self._mail and link is None:
+                    link = self._make_link(context)
+                self._serve(link)
+                if link is not None:
+                    self._fail_all(ServerGone(f"the server at {self.endpoint} is gone: {link.lost}"))
+                    link.close()
+                    link = None
+        except (zmq.ZMQError, OSError) as error:
+            self._fail_all(ServerGone(f"the connection to {self.endpoint} failed: {error}"))
+        finally:
+            self.closed = True  # before those who wait are told: whoever comes later looks at it
+            self._fail_all(Cancelled("the client was closed"))
+            if link is not None:
+                link.close(goodbye=True)
+            if own_context:
+                context.term()
+
+    def _serve(self, link: Link | None) -> None:
+        """Until the link is lost, the first mail makes one necessary, or the client is closed."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        if link is not None:
+            for file in link.filenos():
+                poll.register(file, select.POLLIN)
+        due_ns = 0
+        look = True
+        while not self.closed and (link is not None or not self._mail):
+            timeout_ms: Optional[float] = None
+            if link is not None:
+                self._send_mail(link)
+                replies = link.receive()
+                for reply in replies:
+                    self._settle(reply)
+                now_ns = time.monotonic_ns()
+                if look or now_ns >= due_ns:
+                    due_ns = link.look_after(bool(self.waiting))
+                if link.lost:
+                    return
+                if replies or self._mail:
+                    look = False
+                    continue  # libzmq's file is edge-triggered: wait only after a look found nothing
+                timeout_ms = max(0, due_ns - now_ns) // NS_PER_MS + 1
+            look = self._sleep(poll, timeout_ms, link)
+
+    def _sleep(self, poll: Any, timeout_ms: Optional[float], link: Link | None) -> bool:
+        """Wait; ``True`` when something other than mail or a message may have happened."""
+        self._asleep = True
+        if self._mail or self.closed:
+            self._asleep = False
+            return False
+        ready = poll.poll(timeout_ms)
+        self._asleep = False
+        for file, _ in ready:
+            if file == self._wake_read:
+                os.read(self._wake_read, 4096)
+            elif link is not None and file == link.monitor_fileno:
+                return True
+        return False
+
+    def _send_mail(self, link: Link) -> None:
+        mail = self._mail
+        while mail:
+            frames, pending = mail.popleft()
+            if pending is not None:
+                if pending.key not in self.waiting:
+                    continue  # cancelled before it was sent
+                try:
+                    link.check_size(frames)
+                except RequestError as error:
+                    self.end(pending.key, error, None)
+                    continue
+            link.send(frames)
+
+    def _settle(self, reply: Reply) -> None:
+        if reply.key is None:
+            # The server could not read a message far enough to say which: with this client that is another version.
+            self._fail_all(reply.error or ServerGone(f"the server at {self.endpoint} sent a reply without an id"))
+        elif reply.error is not None:
+            self.end(reply.key, reply.error, None)
+        elif reply.kind == "info":
+            self.end(reply.key, None, reply.info)
+        else:
+            self.end(reply.key, None, reply)
+
+    def end(self, key: Any, error: Optional[BaseException], value: Any) -> None:
+        """Give a request its one end, unless it has it already."""
+        pending = self.waiting.pop(key, None)
+        if pending is None or not pending.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            pending.set_exception(error)
+        elif type(value) is Reply:
+            pending.set_result(Answer(
+                value.outputs, value.outcome, value.late, {name: ns_to_ms(part) for name, part in zip(
+                    SPENT_KEYS, value.spent)}, ns_to_ms(value.total_ns), value.reason))
+        else:
+            pending.set_result(value)
+
+    def _fail_all(self, error: BaseException) -> None:
+        for key in list(self.waiting):
+            self.end(key, error, None)
+
+
+class Client:
+    """A connection to a server, usable from several threads; connects with the first request.
+
+    ``endpoint`` is the server's (default: this user's own bus), ``timeout_ms`` how long :meth:`infer` and the
+    questions wait at most, ``name`` what the server calls this client when it shares an app among clients,
+    ``server_key`` the public key (or its file) of a server with CURVE keys. A client does not survive ``fork``: make
+    one in each process.
+    """
+
+    def __init__(self, endpoint: str | None = None, *, timeout_ms: float = 30_000.0, connect_ms: float = CONNECT_MS,
+                 name: str = "", server_key: str = "", context: zmq.Context[Any] | None = None) -> None:
+        self.endpoint = endpoint if endpoint is not None else default_endpoint()
+        self.timeout_ms = timeout_ms
+        self._name = name
+        self._process = os.getpid()
+        self._keys = itertools.count(1)
+        place = self.endpoint
+        split_endpoint(place)
+        public_key = read_public_key(server_key).decode("ascii") if server_key else ""
+
+        def make_link(link_context: zmq.Context[Any]) -> Link:
+            return Link(place, link_context, time.monotonic_ns, connect_ns=ms_to_ns(connect_ms),
+                        silence_ns=SILENCE_NS, server_key=public_key)
+
+        self._courier = _Courier(make_link, place, context)
+        self._finalizer = weakref.finalize(self, self._courier.stop)
+
+    def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+              value: float | None = None, stream: str | None = None, on_late: str | None = None,
+              facts: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
+        """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
+
+        ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. A request that does not
+        complete raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
+        are not copied: they must not change until this returns.
+        """
+        pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, facts)
+        answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
+        return answer
+
+    def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               facts: Mapping[str, float] | None = None, copy: bool = True) -> Future[Answer]:
+        """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server.
+
+        With ``copy=False`` large arrays are not copied: the caller promises not to change them until the answer.
+        """
+        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, facts)
+
+    def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
+             on_late: Any, facts: Any) -> _Pending:
+        options: Dict[str, Any] = {}
+        if slo_ms is not None:
+            options["slo_ms"] = slo_ms
+        if klass is not None:
+            options["class"] = klass
+        if value is not None:
+            options["value"] = value
+        if stream is not None:
+            options["stream"] = stream
+        if on_late is not None:
+            options["on_late"] = on_late
+        if facts is not None:
+            options["facts"] = dict(facts)
+        if self._name:
+            options["client"] = self._name
+        if not isinstance(inputs, Mapping):
+            raise BadInput(f"inputs are a {type(inputs).__name__}, expected a mapping of names to values")
+        key = next(self._keys)
+        frames = wire.encode_request(key, app, inputs, time.monotonic_ns(), options)
+        if copy:
+            frames = [frame if type(frame) is bytes else bytes(frame) for frame in frames]
+        return self._post(key, frames)
+
+    def _post(self, key: int, frames: List[Any]) -> _Pending:
+        courier = self._courier
+        if os.getpid() != self._process:
+            raise RequestError(f"this client was made in process {self._process} and cannot be used in "
+                               f"{os.getpid()}: make a new Client after the fork")
+        if courier.closed:
+            raise RequestError("this client is closed; make a new Client")
+        if len(courier.waiting) >= IN_FLIGHT_MAX:
+            raise Rejected(f"this client has {IN_FLIGHT_MAX} requests without a reply; wait for some first",
+                           "too many in flight")
+        pending = _Pending(courier, key)
+        courier.waiting[key] = pending
+        courier.post(frames, pending)
+        if courier.closed:
+            courier.end(key, Cancelled("the client was closed"), None)
+        return pending
+
+    def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
+        patience_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            return pending.result(patience_ms / 1000)
+        except FutureTimeoutError:
+            if pending.done() and not pending.cancelled():
+                return pending.result()  # the reply came (or was itself a time-out) at the last moment
+            pending.cancel()
+            raise TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled") from None
+        except BaseException:
+            pending.cancel()  # Ctrl-C while waiting: nobody wants the answer any more
+            raise
+
+    def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+        """A question about the server: one of ``wire.CONTROL_KINDS``."""
+        info: Dict[str, Any] = self._wait(self._question(kind), timeout_ms, kind)
+        return info
+
+    def _question(self, kind: str) -> _Pending:
+        key = next(self._keys)
+        return self._post(key, [wire.encode_plain(kind, key)])
+
+    def apps(self) -> Dict[str, Any]:
+        """The apps that are served, with their inputs and deadlines."""
+        return self.ask("apps")
+
+    def models(self) -> Dict[str, Any]:
+        """The models, where they are loaded and what they occupy."""
+        return self.ask("models")
+
+    def stats(self) -> Dict[str, Any]:
+        """Counters since the start: per app, lane and policy."""
+        return self.ask("stats")
+
+    def health(self) -> Dict[str, Any]:
+        """Whether the server is ready."""
+        return self.ask("health")
+
+    def drain(self) -> Dict[str, Any]:
+        """Ask the server to accept nothing more and to finish what it accepted."""
+        return self.ask("drain")
+
+    def close(self) -> None:
+        """Say goodbye; requests in flight end with :class:`Cancelled`. Idempotent."""
+        if os.getpid() == self._process and self._finalizer.detach() is not None:
+            self._courier.stop()
+            self._courier.join()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """The asyncio twin of :class:`Client`: the same arguments, awaited. Cancelling the task that waits cancels the
+    request on the server. It runs on the same I/O thread as a :class:`Client`, so there is one client to trust."""
+
+    def __init__(self, endpoint: str | None = None, **options: Any) -> None:
+        self._client = Client(endpoint, **options)
+
+    @property
+    def endpoint(self) -> str:
+        return self._client.endpoint
+
+    async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
+                    klass: str | None = None, value: float | None = None, stream: str | None = None,
+                    on_late: str | None = None, facts: Mapping[str, float] | None = None,
+                    timeout_ms: float | None = None) -> Answer:
+        """See :meth:`Client.infer`."""
+        pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, facts)
+        answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
+        return answer
+
+    async def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
+        patience_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
+        future = asyncio.wrap_future(pending)
+        try:
+            done, _ = await asyncio.wait({future}, timeout=patience_ms / 1000)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if done:
+            return future.result()
+        future.cancel()
+        raise TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled")
+
+    async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+        """See :meth:`Client.ask`."""
+        info: Dict[str, Any] = await self._wait(self._client._question(kind), timeout_ms, kind)
+        return info
+
+    async def apps(self) -> Dict[str, Any]:
+        """See :meth:`Client.apps`."""
+        return await self.ask("apps")
+
+    async def models(self) -> Dict[str, Any]:
+        """See :meth:`Client.models`."""
+        return await self.ask("models")
+
+    async def stats(self) -> Dict[str, Any]:
+        """See :meth:`Client.stats`."""
+        return await self.ask("stats")
+
+    async def health(self) -> Dict[str, Any]:
+        """See :meth:`Client.health`."""
+        return await self.ask("health")
+
+    async def drain(self) -> Dict[str, Any]:
+        """See :meth:`Client.drain`."""
+        return await self.ask("drain")
+
+    async def close(self) -> None:
+        """See :meth:`Client.close`; does not block the event loop."""
+        await asyncio.get_running_loop().run_in_executor(None, self._client.close)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()

@@ -1,0 +1,165 @@
+"""Where the bus listens: the default path, what makes an endpoint safe to bind, and the keys of TCP.
+
+Looks at files and addresses before a socket is made; binding is ``bus``'s, connecting is ``link``'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import ipaddress
+import itertools
+import os
+import re
+import socket
+import stat
+import tempfile
+from typing import Any, Optional, Tuple
+
+import zmq
+import zmq.auth
+
+from edgeserve.errors import ConfigError
+
+IPC_PATH_BYTES_MAX = 107  # Linux: sun_path has 108 bytes with its final zero
+_Z85_KEY = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z")
+
+
+def default_endpoint() -> str:
+    """The bus of this user: ``ipc://$XDG_RUNTIME_DIR/edgeserve/bus``, or below the directory for temporary files
+    where there is no such variable. Names it only; the server makes the directory."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.path.isdir(runtime):
+        return f"ipc://{runtime}/edgeserve/bus"
+    return f"ipc://{tempfile.gettempdir()}/edgeserve-{_user()}/bus"
+
+
+def _user() -> str:
+    try:
+        return re.sub(r"[^A-Za-z0-9_.-]", "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user without a name
+        return str(os.getuid())
+
+
+def prepare_endpoint(endpoint: str, has_keys: bool) -> None:
+    """Make ready to bind, or raise :class:`ConfigError` with the reason and the mend: the directory of an ``ipc``
+    endpoint exists and is this user's alone, no other server lives there, a dead one's file is gone; ``tcp`` beyond
+    loopback has keys."""
+    transport, address = split_endpoint(endpoint)
+    if transport == "ipc":
+        _prepare_ipc(endpoint, address)
+    elif transport == "tcp" and not has_keys and not _is_loopback(address):
+        raise ConfigError(f"[server] endpoint = {endpoint!r} can be reached from other machines, which needs keys: set "
+                          "[server] curve_secret_key_file, or bind to tcp://127.0.0.1:PORT")
+
+
+def split_endpoint(endpoint: str) -> Tuple[str, str]:
+    """``"ipc:///run/x"`` to ``("ipc", "/run/x")``; :class:`ConfigError` for what the bus does not speak."""
+    transport, mark, address = endpoint.partition("://")
+    if not mark or transport not in ("ipc", "tcp", "inproc") or not address:
+        raise ConfigError(f"endpoint {endpoint!r}: expected ipc://PATH, tcp://ADDRESS:PORT or inproc://NAME")
+    if transport == "ipc":
+        if address.startswith("@"):
+            raise ConfigError(f"endpoint {endpoint!r}: abstract sockets have no permissions; give a path")
+        if len(os.fsencode(address)) > IPC_PATH_BYTES_MAX:
+            raise ConfigError(f"endpoint {endpoint!r}: the path has {len(os.fsencode(address))} bytes, the system "
+                              f"takes {IPC_PATH_BYTES_MAX}; give a shorter one")
+    elif transport == "tcp" and not re.search(r":([0-9]{1,5}|\*)\Z", address):
+        raise ConfigError(f"endpoint {endpoint!r}: expected a port, such as tcp://127.0.0.1:5555 (or :* for any free)")
+    return transport, address
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # "*", an interface or a name: may be reachable from elsewhere
+        return False
+
+
+def _prepare_ipc(endpoint: str, path: str) -> None:
+    directory = os.path.dirname(path) or "."
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        status = os.stat(directory)
+    except OSError as error:
+        raise ConfigError(f"endpoint {endpoint!r}: directory {directory} cannot be made ({error.strerror}); "
+                          "give another path") from None
+    mode = stat.S_IMODE(status.st_mode)
+    own = endpoint == default_endpoint()
+    if status.st_uid != os.getuid() and (own or status.st_uid != 0):
+        raise ConfigError(f"endpoint {endpoint!r}: directory {directory} belongs to user id {status.st_uid}, not to "
+                          f"{os.getuid()}; give another path")
+    if mode & 0o077 if own else mode & 0o022 and not mode & stat.S_ISVTX:
+        raise ConfigError(f"endpoint {endpoint!r}: directory {directory} has mode {mode:04o}, so others could reach or "
+                          f"replace the bus; run: chmod 700 {directory}")
+    _clear_stale(endpoint, path)
+
+
+def _clear_stale(endpoint: str, path: str) -> None:
+    """libzmq would replace a living server's file without a word, so ask it first whether somebody listens."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"endpoint {endpoint!r}: {path} exists and is no socket; remove it or give another path")
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.setblocking(False)
+        code = probe.connect_ex(path)
+    finally:
+        probe.close()
+    if code == errno.ECONNREFUSED:
+        os.unlink(path)
+    elif code != errno.ENOENT:
+        raise ConfigError(f"endpoint {endpoint!r}: another server listens there already; stop it, or give another "
+                          "[server] endpoint")
+
+
+def read_server_keys(path: str) -> Tuple[bytes, bytes]:
+    """Public and secret key of the server from a certificate file (``zmq.auth.create_certificates`` makes one)."""
+    public, secret = _read_certificate(path)
+    if secret is None:
+        raise ConfigError(f"{path}: holds no secret key; give the file that ends in .key_secret")
+    return public, secret
+
+
+def read_public_key(key: str) -> bytes:
+    """A server's public key, given as its 40 characters or as the file that holds it."""
+    if _Z85_KEY.match(key):
+        return key.encode("ascii")
+    return _read_certificate(key)[0]
+
+
+def _read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
+    if not zmq.has("curve"):
+        raise ConfigError("this libzmq was built without CURVE; install pyzmq from its wheel")
+    try:
+        return zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a CURVE certificate ({error}); make one with: python -c "
+                          "'import zmq.auth; zmq.auth.create_certificates(\".\", \"server\")'") from None
+
+
+_monitor_numbers = itertools.count(1)
+_EVENTS = int(zmq.EVENTS)  # plain numbers: the operators of flag enums cost more than the calls they are passed to
+_POLLIN = int(zmq.POLLIN)
+
+
+def readable(zmq_socket: zmq.Socket[Any]) -> bool:
+    """Whether a message waits. Also what re-arms libzmq's edge-triggered file."""
+    return bool(int(zmq_socket.getsockopt(_EVENTS)) & _POLLIN)
+
+
+def watch_socket(zmq_socket: zmq.Socket[Any], context: zmq.Context[Any], events: int) -> zmq.Socket[Any]:
+    """The monitor of a socket: a PAIR socket on which libzmq tells about connections."""
+    address = f"inproc://edgeserve-monitor-{next(_monitor_numbers)}"
+    zmq_socket.monitor(address, events)
+    monitor: zmq.Socket[Any] = context.socket(zmq.PAIR)
+    monitor.linger = 0
+    monitor.setsockopt(zmq.RCVHWM, 0)  # at a bound libzmq's own thread would block; whoever watches drains it often
+    monitor.connect(address)
+    return monitor

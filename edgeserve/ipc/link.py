@@ -1,0 +1,170 @@
+"""The client's side of the bus: one DEALER socket, one connection, and whether the server behind it is alive.
+
+Belongs to one thread and never blocks; a connection that was lost is not mended but replaced by a new link, so that no
+message of the old one can reach a restarted server. It does not know requests, only messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Callable, List, Sequence
+
+import zmq
+
+from edgeserve.errors import RequestError, TooLarge
+from edgeserve.ipc import wire
+from edgeserve.ipc.endpoints import read_public_key, readable, split_endpoint, watch_socket
+from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
+from edgeserve.ipc.wire import Reply
+from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, ms_to_ns
+
+BEAT_NS_MAX = NS_PER_S  # a heartbeat this often while requests are in flight
+BEATS_PER_SILENCE = 4  # or four times within what the server tolerates, if that is more often
+REPLY_BYTES_MAX = 1024**3  # until the server has said its own bound
+RECONNECT_MS = 20  # while the server is still starting
+CLOSE_LINGER_MS = 100  # the goodbye still goes out
+_WATCHED = (zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENT = struct.Struct("=HI")
+
+
+class Link:
+    """One connection. ``lost`` is the reason once it is over; the owner then closes it and tells whoever waits.
+
+    ``connect_ns`` bounds the time until the server's first sign of life, ``silence_ns`` the time without one later.
+    """
+
+    def __init__(self, endpoint: str, context: zmq.Context[Any], clock_ns: Callable[[], int], *, connect_ns: int,
+                 silence_ns: int, server_key: str = "") -> None:
+        self._clock_ns = clock_ns
+        self._endpoint = endpoint
+        self._connect_ns = connect_ns
+        self._silence_ns = silence_ns
+        self.message_bytes_max = REPLY_BYTES_MAX
+        self.lost = ""
+        self._beat_ns = BEAT_NS_MAX
+        self._connected = False
+        self._waiting = False
+        self._heard_ns = self._said_ns = self._since_ns = clock_ns()
+        split_endpoint(endpoint)
+        self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
+        self._monitor = watch_socket(self.socket, context, _WATCHED)
+        try:
+            self._set_up(server_key)
+        except BaseException:
+            self.close()
+            raise
+        self.send((wire.encode_plain("beat"),))
+
+    def _set_up(self, server_key: str) -> None:
+        socket = self.socket
+        socket.linger = 0
+        # The owner bounds its requests in flight; a bound here would block or drop.
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        if server_key:
+            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+            socket.curve_serverkey = read_public_key(server_key)
+        socket.connect(self._endpoint)
+        self.monitor_fileno = int(self._monitor.getsockopt(zmq.FD))
+
+    def filenos(self) -> List[int]:
+        """To wait on. Edge-triggered, as libzmq's are: call :meth:`receive` until it returns nothing, then wait."""
+        return [int(self.socket.getsockopt(zmq.FD)), self.monitor_fileno]
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Queue one message. Buffers that are no ``bytes`` are not copied: they must not change until the reply."""
+        send = self.socket.send
+        last = len(frames) - 1
+        for index, frame in enumerate(frames):
+            send(frame, _MORE if index < last else _NOBLOCK, type(frame) is bytes)
+
+    def check_size(self, frames: Sequence[Any]) -> None:
+        """Raise :class:`TooLarge` for what the server would refuse unread."""
+        total = sum(frame.nbytes if type(frame) is memoryview else len(frame) for frame in frames)
+        if total > self.message_bytes_max:
+            raise TooLarge(f"the request has {total} bytes, the server takes {self.message_bytes_max}; "
+                           "raise [server] message_max")
+
+    def receive(self, count_max: int = 64) -> List[Reply]:
+        """Replies that wait, without heartbeats; sets ``lost`` when the server sent what cannot be understood."""
+        replies: List[Reply] = []
+        socket = self.socket
+        while len(replies) < count_max and readable(socket):
+            frames = self._receive_frames()
+            self._heard_ns = self._clock_ns()
+            self._connected = True
+            try:
+                reply = wire.decode_reply(frames, self.message_bytes_max)
+            except RequestError as error:
+                # Not one request's fault: nothing that follows on this connection can be trusted.
+                self.lost = f"it answered with something that is no reply: {error}"
+                break
+            if reply.kind == "beat":
+                self._learn(reply)
+            else:
+                replies.append(reply)
+        return replies
+
+    def _receive_frames(self) -> List[Any]:
+        frames: List[Any] = []
+        more = True
+        while more:
+            frame = self.socket.recv(_NOBLOCK, False)
+            more = frame.more
+            if len(frames) <= TENSORS_MAX + 1:
+                frames.append(frame.bytes if len(frame) < LARGE_BYTES else frame.buffer)
+        return frames
+
+    def _learn(self, beat: Reply) -> None:
+        bytes_max = beat.info.get("message_bytes_max")
+        silence_ms = beat.info.get("silence_ms")
+        if isinstance(bytes_max, int) and isinstance(silence_ms, (int, float)):
+            self.message_bytes_max = bytes_max
+            self._beat_ns = min(BEAT_NS_MAX, max(NS_PER_MS, ms_to_ns(silence_ms) // BEATS_PER_SILENCE))
+
+    def look_after(self, waiting: bool) -> int:
+        """Send a heartbeat if one is due, note a lost connection; returns when to be called next. ``waiting``: there
+        are requests in flight."""
+        now_ns = self._clock_ns()
+        self._watch()
+        if waiting and not self._waiting:
+            self._since_ns = self._said_ns = now_ns
+        self._waiting = waiting
+        if not waiting or self.lost:
+            return now_ns + BEAT_NS_MAX
+        bound_ns = self._silence_ns if self._connected else self._connect_ns
+        if now_ns - max(self._heard_ns, self._since_ns) > bound_ns:
+            self.lost = (f"it said nothing for {format_duration(bound_ns)}" if self._connected else
+                         f"nobody listens there (waited {format_duration(bound_ns)}); start it with: edgeserve serve")
+        elif now_ns - self._said_ns >= self._beat_ns:
+            self._said_ns = now_ns
+            self.send((wire.encode_plain("beat"),))
+        return now_ns + min(self._beat_ns, bound_ns)
+
+    def _watch(self) -> None:
+        """What libzmq's monitor tells of the connection."""
+        monitor = self._monitor
+        while readable(monitor):
+            kind = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])[0]
+            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._connected = True
+                self._heard_ns = self._clock_ns()
+            elif self._connected:
+                self.lost = "it closed the connection"
+            else:
+                self.lost = ("the handshake failed; a server with CURVE keys needs server_key = its public key, one "
+                             "without needs none")
+
+    def close(self, goodbye: bool = False) -> None:
+        """Give the socket back; with ``goodbye`` the server is told. Idempotent."""
+        if self.socket.closed:
+            return
+        if goodbye and not self.lost:
+            self.send((wire.encode_plain("bye"),))
+        self.socket.disable_monitor()
+        self._monitor.close(0)
+        self.socket.close(CLOSE_LINGER_MS if goodbye else 0)

@@ -1,0 +1,131 @@
+"""Named values to and from frames: arrays as raw buffers with a table, strings inside the header.
+
+The half of the wire format that requests and replies share. Pure functions; the whole message is ``wire``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+
+import numpy as np
+
+from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
+
+TENSORS_MAX = 64
+TEXTS_MAX = 64
+RANK_MAX = 8
+NAME_CHARS_MAX = 128  # app, tensor, text, fact, stream and client names
+LARGE_BYTES = 64 * 1024
+"""From here on a buffer travels without a copy in Python. Below, a copy costs less than the bookkeeping of not
+copying: measured on x86-64, 4 KiB: 3 against 16 us; 64 KiB: 5 against 9; 600 KB: 70 to 600 against 18."""
+
+DTYPES: Dict[str, np.dtype] = {name: np.dtype(name).newbyteorder("<") for name in (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")}
+"""What a tensor may hold, little-endian."""
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_BOOL = DTYPES["bool"]
+
+Buffer = Union[bytes, memoryview]
+
+
+def show(value: Any) -> str:
+    """A value for an error text: short, whatever it is."""
+    if isinstance(value, (dict, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, (str, bytes)) and len(value) > 40:
+        return f"{value[:40]!r}... ({len(value)} long)"
+    return repr(value)
+
+
+
+def encode_values(values: Mapping[str, Any], fields: Dict[str, Any], frames: List[Any], what: str,
+                  lists: bool = True) -> int:
+    """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the frames.
+
+    numpy arrays and scalars and Python numbers travel as tensors (a number as a 0-d one), strings (and lists of
+    strings where ``lists``) as texts. Anything else raises ``TypeError`` naming it.
+    """
+    table: List[Any] = []
+    total = 0
+    for name, value in values.items():
+        if type(value) is str or (lists and type(value) in (list, tuple)):
+            if type(value) is not str and not all(type(item) is str for item in value):
+                raise TypeError(f"{what} {name!r} is a list of something other than strings; make it a numpy array")
+            fields.setdefault("texts", {})[name] = value
+            continue
+        if type(value) is not np.ndarray:
+            value = _as_array(value, name, what)
+        code = _DTYPE_NAMES.get(value.dtype)
+        if code is None:
+            value, code = _as_little(value, name, what)
+        size = value.nbytes
+        total += size
+        table.append((name, code, value.shape))
+        frames.append(value.tobytes() if size < LARGE_BYTES else np.ascontiguousarray(value).data)
+    if table:
+        fields["tensors"] = table
+        if len(table) > TENSORS_MAX:
+            raise ValueError(f"{len(table)} {what} tensors, at most {TENSORS_MAX} travel in one message")
+    return total
+
+
+def _as_array(value: Any, name: str, what: str) -> np.ndarray:
+    if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
+        return np.asarray(value)
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        return np.asarray(value)
+    raise TypeError(f"{what} {name!r} is a {type(value).__name__}; expected a numpy array, a number or a string")
+
+
+def _as_little(value: np.ndarray, name: str, what: str) -> Tuple[np.ndarray, str]:
+    little = value.dtype.newbyteorder("<")
+    code = _DTYPE_NAMES.get(little)
+    if code is None:
+        raise TypeError(f"{what} {name!r} has dtype {value.dtype}; expected one of {', '.join(DTYPES)}")
+    return value.astype(little), code
+
+
+def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int) -> Dict[str, Any]:
+    """Read-only arrays over received buffers, after every entry of the table was checked against its buffer."""
+    if type(table) is not list or len(table) > TENSORS_MAX:
+        raise Malformed(f"tensors = {show(table)}: expected a list of at most {TENSORS_MAX} [name, dtype, shape]")
+    if len(table) != len(buffers):
+        raise Malformed(f"the header announces {len(table)} tensors, but {len(buffers)} frames follow it")
+    tensors: Dict[str, Any] = {}
+    for entry, buffer in zip(table, buffers):
+        if type(entry) is not list or len(entry) != 3:
+            raise Malformed(f"tensors: {show(entry)} is no [name, dtype, shape]")
+        name, code, shape = entry
+        if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX or name in tensors:
+            raise Malformed(f"tensors: {show(name)} is no name, or appears twice")
+        dtype = DTYPES.get(code) if type(code) is str else None
+        if dtype is None:
+            hint = nearest(code[:NAME_CHARS_MAX], DTYPES) if type(code) is str else ""
+            raise BadInput(f"tensor {name!r}: dtype {show(code)} is unknown{hint}")
+        size = _tensor_bytes(name, shape, dtype.itemsize, message_bytes_max)
+        if len(buffer) != size:
+            raise Malformed(f"tensor {name!r}: its frame has {len(buffer)} bytes, dtype {code} and shape {shape} "
+                            f"need {size}")
+        array = tensors[name] = np.ndarray(shape, dtype, buffer if size else None)
+        if not size:
+            array.flags.writeable = False
+        elif dtype is _BOOL and array.view(np.uint8).max() > 1:
+            raise Malformed(f"tensor {name!r}: a bool frame may hold only the bytes 0 and 1")
+    return tensors
+
+
+def _tensor_bytes(name: str, shape: Any, item_bytes: int, message_bytes_max: int) -> int:
+    if type(shape) is not list or len(shape) > RANK_MAX:
+        raise Malformed(f"tensor {name!r}: shape {show(shape)}, expected a list of at most {RANK_MAX} sizes")
+    size = span = item_bytes
+    for extent in shape:
+        if type(extent) is not int or extent < 0:
+            raise Malformed(f"tensor {name!r}: shape {shape} has a size that is no whole number from 0")
+        size *= extent
+        span *= extent or 1  # an empty tensor must not smuggle in extents that numpy cannot represent
+    if span > message_bytes_max:
+        raise TooLarge(f"tensor {name!r}: shape {shape} needs {span} bytes, at most {message_bytes_max} are allowed; "
+                       "raise [server] message_max")
+    return size
+
+

@@ -1,0 +1,379 @@
+"""Frames of the bus, and nothing else: requests and replies to and from lists of buffers.
+
+Pure functions: no socket, no clock, no thread; ``bus`` and ``link`` move what is made here. ``docs/protocol.md``
+describes the same bytes for people who write a client in another language.
+
+A message is a header frame (one version byte, then a msgpack map) and one raw frame per tensor. Nothing is ever
+unpickled. Every count, size, dtype and shape is checked against a bound before anything of that size is allocated,
+and whatever is wrong with a message becomes a typed error that names the key, the value and what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+import msgpack
+
+from edgeserve.errors import (
+    REQUEST_ERRORS,
+    BadInput,
+    DeadlineExpired,
+    Dropped,
+    Failed,
+    Malformed,
+    Rejected,
+    RequestError,
+    TooLarge,
+    WrongVersion,
+    nearest,
+)
+from edgeserve.ipc.tensors import NAME_CHARS_MAX, TEXTS_MAX, Buffer, decode_tensors, encode_values, show
+from edgeserve.units import ms_to_ns
+
+VERSION = 1
+"""First byte of every header. A server answers another version with the error ``wrong_version``."""
+
+HEADER_BYTES_MAX = 1024**2  # a prompt travels in the header: a megabyte is about 250,000 tokens of text
+TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
+FACTS_MAX = 32
+ID_BYTES_MAX = 64
+_LOWEST = -2.0**63
+SLO_MS_MAX = 1e9  # eleven days: a larger number is a mistake of units
+
+_REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
+_REQUEST_MAP_LEN_MAX = 64
+
+KLASSES = ("critical", "normal", "background")
+ON_LATES = ("drop", "answer", "partial")
+CONTROL_KINDS = ("models", "apps", "stats", "health", "drain")
+REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
+
+_VERSION_BYTE = bytes([VERSION])
+
+Key = Union[int, bytes]
+"""A client's own number (or bytes) for a request; unique among its requests in flight."""
+
+
+class Ask:
+    """One request as it came over the bus, checked for form only: whether the app exists and wants these inputs is
+    the runtime's business, and so is the deadline.
+
+    ``inputs`` are read-only views of what was received (or strings). ``slo_ns`` counts from ``sent_ns`` where that is
+    known (same host), else from arrival. ``None`` (``klass``, ``value``, ``on_late``, ``slo_ns``) means: as the app
+    says. ``client`` is the connection, ``name`` what the client calls itself (may be ``""``).
+    """
+
+    __slots__ = ("client", "key", "app", "inputs", "slo_ns", "sent_ns", "klass", "value", "stream", "on_late", "facts",
+                 "name")
+
+    client: bytes
+    key: Key
+    app: str
+    inputs: Dict[str, Any]
+    slo_ns: Optional[int]
+    sent_ns: Optional[int]
+    klass: Optional[str]
+    value: Optional[float]
+    stream: Optional[str]
+    on_late: Optional[str]
+    facts: Optional[Dict[str, float]]
+    name: str
+
+    def __repr__(self) -> str:
+        return "Ask(" + ", ".join(f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.__slots__) + ")"
+
+
+class Reply:
+    """One reply as the client reads it. ``kind`` is ``answer``, ``error``, ``info`` or ``beat``; the fields of the
+    other kinds stay at their defaults."""
+
+    __slots__ = ("kind", "key", "outcome", "reason", "late", "finished_ns", "total_ns", "spent", "outputs", "error",
+                 "info")
+
+    def __init__(self, kind: str, key: Key | None) -> None:
+        self.kind = kind
+        self.key = key
+        self.outcome = ""
+        self.reason = ""
+        self.late = False
+        self.finished_ns = 0
+        self.total_ns = 0
+        self.spent: Sequence[int] = (0, 0, 0, 0)
+        self.outputs: Dict[str, Any] = {}
+        self.error: RequestError | None = None
+        self.info: Dict[str, Any] = {}
+
+
+# --- headers ----------------------------------------------------------------------------------------------------
+
+
+def pack_header(fields: Mapping[str, Any]) -> bytes:
+    """The version byte and the map."""
+    return _VERSION_BYTE + msgpack.packb(fields)
+
+
+def unpack_header(frame: Buffer, array_len_max: int = _REQUEST_ARRAY_LEN_MAX,
+                  map_len_max: int = _REQUEST_MAP_LEN_MAX) -> Dict[str, Any]:
+    """The map of a header frame. Lists and maps that claim to be longer than the bounds are refused unread."""
+    size = len(frame)
+    if size < 2:
+        raise Malformed(f"the header has {size} bytes, expected a version byte and a msgpack map")
+    if frame[0] != VERSION:
+        raise WrongVersion(f"the message speaks protocol version {frame[0]}, this side speaks {VERSION}")
+    if size > HEADER_BYTES_MAX:
+        raise TooLarge(f"the header has {size} bytes, at most {HEADER_BYTES_MAX} are allowed; "
+                       "send long data as tensors")
+    try:
+        fields = msgpack.unpackb(memoryview(frame)[1:], raw=False, strict_map_key=True, max_array_len=array_len_max,
+                                 max_map_len=map_len_max, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        # msgpack reports each kind of damage with another of these; none of them says which bytes.
+        why = str(error) or type(error).__name__
+        raise Malformed(f"the header is not a msgpack map within bounds: {why}") from None
+    if type(fields) is not dict:
+        raise Malformed(f"the header is a {type(fields).__name__}, expected a msgpack map")
+    return fields
+
+
+def take_key(fields: Dict[str, Any]) -> Key:
+    """The request's ``id``, removed from the header's fields."""
+    key = fields.pop("id", None)
+    if type(key) is int and 0 <= key < 2**63:
+        return key
+    if type(key) is bytes and 0 < len(key) <= ID_BYTES_MAX:
+        return key
+    raise Malformed(f"id = {show(key)}: expected a whole number from 0 to 2^63 - 1, or 1 to {ID_BYTES_MAX} bytes")
+
+
+def take_kind(fields: Dict[str, Any], known: Sequence[str] = REQUEST_KINDS) -> str:
+    """The message's ``kind``, removed from the header's fields."""
+    kind = fields.pop("kind", None)
+    if type(kind) is not str:
+        raise Malformed(f"kind = {show(kind)}: expected one of {', '.join(known)}")
+    if kind not in known:
+        raise Malformed(f"kind = {show(kind)} is unknown{nearest(kind[:NAME_CHARS_MAX], known)}")
+    return kind
+
+
+def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
+    """Keys that nobody took are unknown: refuse them with the nearest name."""
+    if fields:
+        key = next(iter(fields))
+        hint = nearest(key[:NAME_CHARS_MAX], known) if type(key) is str else ""
+        raise Malformed(f"{where} has no key {show(key)}{hint}")
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+_INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
+               "facts", "client")
+
+
+def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
+                   options: Mapping[str, Any] | None = None) -> List[Any]:
+    """An inference request as frames: header, then one buffer per tensor. ``options`` are header keys
+    (``slo_ms``, ``class``, ...) that are not ``None``. Raises :class:`BadInput` for a value that cannot travel.
+
+    Buffers from :data:`LARGE_BYTES` on are views of the caller's arrays, not copies.
+    """
+    fields: Dict[str, Any] = {"kind": "infer", "id": key, "app": app}
+    if sent_ns is not None:
+        fields["sent_ns"] = sent_ns
+    if options:
+        fields.update(options)
+    frames: List[Any] = [None]
+    try:
+        encode_values(inputs, fields, frames, "input", lists=False)
+        frames[0] = header = pack_header(fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"the request for app {app!r} cannot be sent: {error}") from None
+    if len(header) > HEADER_BYTES_MAX:
+        raise TooLarge(f"texts and names take {len(header)} bytes, at most {HEADER_BYTES_MAX} fit; "
+                       "send long data as a uint8 tensor")
+    return frames
+
+
+def decode_infer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int) -> Ask:
+    """An inference request from its header's fields (``kind`` and ``id`` taken) and its tensor frames."""
+    ask = Ask()
+    take = fields.pop
+    app = take("app", None)
+    if type(app) is not str or not 0 < len(app) <= NAME_CHARS_MAX:
+        raise Malformed(f"app = {show(app)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
+    ask.app = app
+    table = take("tensors", None)
+    inputs = ask.inputs = decode_tensors(table, buffers, message_bytes_max) if table is not None or buffers else {}
+    texts = take("texts", None)
+    if texts is not None:
+        _take_texts(texts, inputs)
+    sent_ns = ask.sent_ns = take("sent_ns", None)
+    if sent_ns is not None and (type(sent_ns) is not int or not 0 <= sent_ns < 2**63):
+        raise Malformed(f"sent_ns = {show(sent_ns)}: expected nanoseconds of the host's monotonic clock")
+    slo_ms = take("slo_ms", None)
+    ask.slo_ns = None if slo_ms is None else _slo_ns(slo_ms)
+    ask.klass = ask.value = ask.stream = ask.on_late = ask.facts = None
+    ask.name = ""
+    if fields:
+        _take_options(fields, ask)
+    return ask
+
+
+def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
+    """The keys that few requests carry; refuses what is left over."""
+    take = fields.pop
+    ask.klass = _one_of(take("class", None), KLASSES, "class")
+    ask.on_late = _one_of(take("on_late", None), ON_LATES, "on_late")
+    value = take("value", None)
+    ask.value = None if value is None else _number(value, "value", 0.0)
+    stream = ask.stream = take("stream", None)
+    if stream is not None and (type(stream) is not str or not 0 < len(stream) <= NAME_CHARS_MAX):
+        raise Malformed(f"stream = {show(stream)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
+    name = take("client", None)
+    if name is not None and (type(name) is not str or len(name) > NAME_CHARS_MAX):
+        raise Malformed(f"client = {show(name)}: expected a name of at most {NAME_CHARS_MAX} characters")
+    ask.name = name or ""
+    facts = take("facts", None)
+    if facts is not None:
+        if type(facts) is not dict or len(facts) > FACTS_MAX:
+            raise Malformed(f"facts = {show(facts)}: expected a map of at most {FACTS_MAX} names to numbers")
+        ask.facts = {_name(fact, "facts"): _number(number, f"facts.{fact}") for fact, number in facts.items()}
+    refuse_rest(fields, _INFER_KEYS, "an infer header")
+
+
+def _slo_ns(slo_ms: Any) -> int:
+    number = _number(slo_ms, "slo_ms")
+    if number <= 0:
+        raise DeadlineExpired(f"slo_ms = {slo_ms}: the deadline had passed when the request was sent")
+    if number > SLO_MS_MAX:
+        raise Malformed(f"slo_ms = {show(slo_ms)}: expected milliseconds, at most {SLO_MS_MAX:.0f}")
+    return ms_to_ns(number)
+
+
+def _take_texts(texts: Any, inputs: Dict[str, Any]) -> None:
+    if type(texts) is not dict or len(texts) > TEXTS_MAX:
+        raise Malformed(f"texts = {show(texts)}: expected a map of at most {TEXTS_MAX} names to strings")
+    for name, text in texts.items():
+        if _name(name, "texts") in inputs:
+            raise Malformed(f"input {name!r} is both in tensors and in texts, expected it once")
+        if type(text) is not str:
+            raise Malformed(f"texts.{name} = {show(text)}: expected a string")
+        inputs[name] = text
+
+
+def _name(name: Any, where: str) -> str:
+    if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX:
+        raise Malformed(f"{where}: {show(name)} is no name, expected 1 to {NAME_CHARS_MAX} characters")
+    return name
+
+
+def _number(value: Any, where: str, low: float = _LOWEST) -> float:
+    if (type(value) is int and low <= value < 2**63) or (type(value) is float and low <= value < math.inf):
+        return value
+    bound = "" if low == _LOWEST else f" from {low:g}"
+    raise Malformed(f"{where} = {show(value)}: expected a finite number{bound}")
+
+
+def _one_of(value: Any, known: Sequence[str], where: str) -> Optional[str]:
+    if value is None or (type(value) is str and value in known):
+        return value
+    hint = nearest(value[:NAME_CHARS_MAX], known) if type(value) is str else f" (known: {', '.join(known)})"
+    raise Malformed(f"{where} = {show(value)} is unknown{hint}")
+
+
+# --- replies ----------------------------------------------------------------------------------------------------
+
+
+def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, outcome: str = "completed",
+                  reason: str = "", late: bool = False, finished_ns: int = 0, total_ns: int = 0,
+                  spent: Sequence[int] = (0, 0, 0, 0)) -> List[Any]:
+    """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel."""
+    fields: Dict[str, Any] = {"kind": "answer", "id": key, "outcome": outcome, "late": late,
+                              "finished_ns": finished_ns, "total_ns": total_ns, "spent_ns": spent}
+    if reason:
+        fields["reason"] = reason
+    frames: List[Any] = [None]
+    try:
+        total = encode_values(outputs, fields, frames, "output")
+        frames[0] = header = pack_header(fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Failed(f"the answer cannot be sent: {error}") from None
+    if total + len(header) > message_bytes_max:
+        raise Failed(f"the answer takes {total + len(header)} bytes, at most {message_bytes_max} are allowed; "
+                     "raise [server] message_max")
+    return frames
+
+
+def encode_error(key: Key | None, error: RequestError) -> bytes:
+    """An error reply's header frame; it has no other frame."""
+    fields = {"kind": "error", "id": key, "code": error.code, "message": str(error)[:4096]}
+    reason = getattr(error, "reason", "")
+    if reason:
+        fields["reason"] = str(reason)[:1024]
+    return pack_header(fields)
+
+
+def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
+    """The reply to a control question; numpy numbers become plain ones, anything else unknown its ``str``."""
+    fields = {"kind": "info", "id": key, "info": payload}
+    return _VERSION_BYTE + msgpack.packb(fields, default=lambda value: value.item() if hasattr(value, "item")
+                                         else str(value))
+
+
+def encode_plain(kind: str, key: Key | None = None) -> bytes:
+    """A message that is only a header: ``cancel``, ``beat``, ``bye`` and the control questions."""
+    return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
+
+
+_ANSWER_KEYS = ("kind", "id", "outcome", "reason", "late", "finished_ns", "total_ns", "spent_ns", "tensors", "texts")
+
+
+def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
+    """What a client got. Raises :class:`Malformed` (or its kin) when a server sent something that is no reply."""
+    if not frames:
+        raise Malformed("the reply has no frames, expected a header")
+    fields = unpack_header(frames[0], TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
+    kind = take_kind(fields, ("answer", "error", "info", "beat"))
+    raw_key = fields.get("id")
+    reply = Reply(kind, None if raw_key is None else take_key(fields))
+    if kind == "answer":
+        _read_answer(fields, frames[1:], message_bytes_max, reply)
+    elif kind == "error":
+        reply.error = _read_error(fields)
+        reply.reason = getattr(reply.error, "reason", "")
+    else:
+        reply.info = fields if kind == "beat" else fields.get("info", {})
+        if type(reply.info) is not dict:
+            raise Malformed(f"info = {show(reply.info)}: expected a map")
+    return reply
+
+
+def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int, reply: Reply) -> None:
+    take = fields.pop
+    table = take("tensors", None)
+    if table is not None or buffers:
+        reply.outputs = decode_tensors(table, buffers, message_bytes_max)
+    texts = take("texts", None)
+    if texts is not None:
+        if type(texts) is not dict:
+            raise Malformed(f"texts = {show(texts)}: expected a map of names to strings or lists of strings")
+        reply.outputs.update(texts)
+    reply.outcome = take("outcome", "completed")
+    reply.reason = take("reason", "")
+    reply.late = take("late", False)
+    reply.finished_ns = take("finished_ns", 0)
+    reply.total_ns = take("total_ns", 0)
+    spent = reply.spent = take("spent_ns", (0, 0, 0, 0))
+    if type(spent) not in (list, tuple) or len(spent) != 4 or not all(type(part) is int for part in spent):
+        raise Malformed(f"spent_ns = {show(spent)}: expected four whole numbers")
+    fields.pop("id", None)
+    if fields:
+        refuse_rest(fields, _ANSWER_KEYS, "an answer header")
+
+
+def _read_error(fields: Mapping[str, Any]) -> RequestError:
+    kind = REQUEST_ERRORS.get(str(fields.get("code")), RequestError)
+    message = str(fields.get("message", ""))
+    if kind in (Rejected, Dropped):
+        return kind(message, str(fields.get("reason", "")))  # type: ignore[call-arg]
+    return kind(message)
