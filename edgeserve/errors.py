@@ -40,6 +40,12 @@ class EngineError(EdgeServeError):
     code = "engine"
 
 
+class ExampleUnknown(EngineError):
+    """An engine cannot make an input for its model by itself: it is neither warmed up nor profiled without help."""
+
+    code = "example_unknown"
+
+
 # --- what a client can be told -------------------------------------------------------------------------------------
 
 

@@ -83,8 +83,8 @@ class Engine:
         raise NotImplementedError
 
     def example(self) -> Values:
-        """One item that the model accepts, for warm-up and profiling; ``EngineError`` when it cannot be known
-        (say which configuration key gives it)."""
+        """One item that the model accepts, for warm-up and profiling. :class:`~edgeserve.errors.ExampleUnknown` when
+        it cannot be known (its text says which configuration key gives it)."""
         raise NotImplementedError
 
     def run(self, batch: Batch) -> List[Result]:

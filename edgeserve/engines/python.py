@@ -22,7 +22,7 @@ import numpy as np
 from edgeserve.config import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 
 KNOWN_OPTIONS = ("batched", "stateful", "example")
 
@@ -92,8 +92,8 @@ class PythonEngine(Engine):
             return item
         if self._shapes:
             return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
-        raise EngineError(f"model {self._name!r}: an example input is not known; "
-                          f"give [model.{self._name}] options.example = 'module:function' that returns one item")
+        raise ExampleUnknown(f"model {self._name!r}: an example input is not known; "
+                             f"give [model.{self._name}] options.example = 'module:function' that returns one item")
 
     def run(self, batch: Batch) -> List[Result]:
         function = self._function

@@ -14,14 +14,14 @@ from edgeserve.config import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, Footprint
 from edgeserve.engines.warm import REPETITIONS, warm_up
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 from edgeserve.lane import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.offload.pin import pin_thread
 from edgeserve.profiles import Profile
 from edgeserve.sched.actions import START_ANY_TIME_NS
 from edgeserve.sched.setup import copy_lane_name, model_lanes
-from edgeserve.units import format_size
+from edgeserve.units import NS_PER_US, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
 
@@ -56,6 +56,10 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         if cores and not pinned.done:
             log.warning("lane %s is not pinned: %s", lane, pinned.why)
     return prepare
+
+UNKNOWN_NS = 100 * NS_PER_US
+"""What a batch of a host function is assumed to take before it ran, when nothing gives it an input to try. Too short
+rather than too long: the first run corrects it, but what is refused as too slow never runs."""
 
 
 class Starter:
@@ -115,12 +119,16 @@ class Starter:
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
         self._started.footprints[model.name, device] = footprint
         for lane in lanes:
-            times: Dict[int, List[int]] = self._call(
-                lane, model, f"warmed up on lane {lane}", lambda _: warm_up(engine, model.batch, self._clock_ns))
+            try:
+                times: Dict[int, List[int]] = self._call(
+                    lane, model, f"warmed up on lane {lane}", lambda _: warm_up(engine, model.batch, self._clock_ns))
+                how = f"measured {REPETITIONS} runs of each batch size at start; run 'edgeserve profile'"
+            except ExampleUnknown as unknown:
+                times = {size: [UNKNOWN_NS] for size in model.batch}
+                how = f"{format_duration(UNKNOWN_NS)} is assumed until it has run ({unknown})"
             if lane in missing:
                 self._started.measured[model.name, lane] = times
-                log.info("no profile for model %s on lane %s: measured %d runs of each batch size at start; "
-                         "run 'edgeserve profile'", model.name, lane, REPETITIONS)
+                log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
         needed = model.memory_bytes or sum(footprint)
         if budget and needed > budget:
             raise ConfigError(f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "
