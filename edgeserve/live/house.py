@@ -153,5 +153,12 @@ class House:
 
 
 def find_profiles(config: Config) -> List[Profile]:
-    """The profiles below ``[server] profiles``."""
-    return read_profiles(os.path.join(config.directory, config.server.profiles))
+    """The profiles that were measured on this machine, below ``[server] profiles``; the log says where they lie."""
+    directory = os.path.join(config.directory, config.server.profiles)
+    if not os.path.isdir(directory):
+        return []
+    from edgeserve.device.host import device_slug  # looks at the machine, so only when there is something to choose
+    here = os.path.join(directory, device_slug())
+    profiles = read_profiles(here)
+    log.info("%d profiles of this machine in %s", len(profiles), here)
+    return profiles

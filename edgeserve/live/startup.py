@@ -25,6 +25,10 @@ from edgeserve.units import NS_PER_US, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
 
+UNKNOWN_NS = 100 * NS_PER_US
+"""What a batch of a host function is assumed to take before it ran, when nothing gives it an input to try. Too short
+rather than too long: the first run corrects it, but what is refused as too slow never runs."""
+
 
 class StartInterrupted(EngineError):
     """The start was called off before it was ready."""
@@ -56,10 +60,6 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         if cores and not pinned.done:
             log.warning("lane %s is not pinned: %s", lane, pinned.why)
     return prepare
-
-UNKNOWN_NS = 100 * NS_PER_US
-"""What a batch of a host function is assumed to take before it ran, when nothing gives it an input to try. Too short
-rather than too long: the first run corrects it, but what is refused as too slow never runs."""
 
 
 class Starter:

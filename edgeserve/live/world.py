@@ -7,6 +7,7 @@ to the loop's thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import select
 import threading
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 from edgeserve.config import Config
 from edgeserve.engines.base import Batch, Engine, Result
 from edgeserve.engines.warm import warm_up
-from edgeserve.errors import EdgeServeError, EngineError, Rejected
+from edgeserve.errors import EdgeServeError, EngineError, ExampleUnknown, Rejected
 from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.asked import AppRules
 from edgeserve.live.counts import AppCounts, LaneCounts
@@ -316,7 +317,8 @@ class LiveWorld:
 
         def load(_: Any) -> None:
             engine.load()
-            warm_up(engine, sizes, clock_ns, WARM_REPETITIONS)
+            with contextlib.suppress(ExampleUnknown):  # a host function without an example: its first run warms it
+                warm_up(engine, sizes, clock_ns, WARM_REPETITIONS)
         self._give(action, 0, action.start_before_ns, load, None)
 
     def _evict(self, action: EvictModel) -> None:

@@ -1,0 +1,359 @@
+"""The embedded runtime, whole: real lanes, real threads, the real scheduler, host functions as models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import live_functions
+import numpy as np
+import pytest
+
+from edgeserve.config import Config, load_config, parse_config
+from edgeserve.errors import (BadInput, Cancelled, ConfigError, DeadlineExpired, Dropped, EngineError, Failed, Rejected,
+                              UnknownApp)
+from edgeserve.profiles import read_profiles
+from edgeserve.runtime import Runtime
+from edgeserve.sched.setup import build_scheduler
+
+HERE = str(Path(__file__).parent)
+
+X = np.arange(4, dtype=np.float32)
+ZERO = np.zeros(4, np.float32)
+HOLD = np.array([1, 0, 0, 0], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _gates() -> Iterator[None]:
+    live_functions.close_gate()
+    yield
+    live_functions.gate.set()
+
+
+def function(name: str, example: str = "example", **more: Any) -> Dict[str, Any]:
+    options = {"example": f"live_functions:{example}", **more.pop("options", {})}
+    return {"engine": "python", "function": f"live_functions:{name}", "options": options, **more}
+
+
+def config_of(models: Dict[str, Any], apps: Dict[str, Any] | None = None, **sections: Any) -> Config:
+    apps = apps or {name: {"model": name, "slo": "20s"} for name in models}
+    return parse_config({"model": models, "app": apps, **sections}, directory=HERE)
+
+
+def wait_until(question: Any, seconds: float = 10.0) -> None:
+    due = time.monotonic() + seconds
+    while not question():
+        assert time.monotonic() < due, "it did not happen in time"
+        time.sleep(0.005)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_infer_gives_arrays_in_and_out_without_a_copy() -> None:
+    with Runtime(config_of({"echo": function("echo")})) as runtime:
+        answer = runtime.infer("echo", {"x": X})
+        assert answer["x"] is X
+        assert (answer.outcome, answer.late, answer.reason) == ("completed", False, "")
+        assert set(answer.spent_ms) == {"queue", "load", "batch", "execute"}
+        assert 0 < sum(answer.spent_ms.values()) <= answer.total_ms
+        runtime.check()
+
+
+def test_many_threads_submit_at_once_and_each_gets_its_own_answer() -> None:
+    with Runtime(config_of({"double": function("double", batch=[1, 2, 4, 8])})) as runtime:
+        wrong = []
+
+        def ask(first: int) -> None:
+            futures = [(k, runtime.submit("double", {"x": X + k})) for k in range(first, first + 100)]
+            wrong.extend(k for k, future in futures if not np.array_equal(future.result(20)["y"], 2 * (X + k)))
+
+        threads = [threading.Thread(target=ask, args=(1000 * index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert wrong == []
+        stats = runtime.stats()
+        assert stats["apps"]["double"]["outcomes"]["completed"] == 400
+        assert stats["open"] == 0 and stats["lanes"]["cpu0"]["jobs"] == 400
+        assert stats["apps"]["double"]["latency_ms"]["p99"] > 0
+        runtime.check()
+
+
+def test_a_pipeline_fans_out_over_lanes_and_gathers_in_order() -> None:
+    config = config_of(
+        {"cut": function("cut", lanes=["host"]), "times": function("times", "example_piece", batch=[1, 2, 4]),
+         "join": function("join", "example_join", lanes=["host"])},
+        {"pieces": {"slo": "20s", "node": [
+            {"name": "cut", "fan_out": True}, {"name": "times"},
+            {"name": "join", "gather": True, "inputs": {"values": "times.value", "indexes": "cut.index"}}]}},
+        lane={"host": {}, "cpu0": {}})
+    with Runtime(config) as runtime:
+        answer = runtime.infer("pieces", {"x": X})
+        assert (answer["sum"], answer["order"]) == (60.0, [0, 1, 2, 3])
+        assert runtime.infer("pieces", {"x": X[:0]})["order"] == []
+
+
+def test_streams_keep_their_state_apart_and_in_order() -> None:
+    models = {"sum": function("sum_up", options={"stateful": True})}
+    apps = {"sum": {"model": "sum", "slo": "20s", "stream": "in_order"}}
+    with Runtime(config_of(models, apps)) as runtime:
+        ones = [runtime.submit("sum", {"x": np.full(4, 1, np.float32)}, stream="a") for _ in range(5)]
+        tens = [runtime.submit("sum", {"x": np.full(4, 10, np.float32)}, stream="b") for _ in range(5)]
+        assert [float(future.result(10)["total"]) for future in ones] == [1, 2, 3, 4, 5]
+        assert [float(future.result(10)["total"]) for future in tens] == [10, 20, 30, 40, 50]
+        assert runtime.stats()["streams_with_state"] == 2
+
+
+def test_late_answers_come_when_they_are_wanted() -> None:
+    with Runtime(config_of({"held": function("held")})) as runtime:
+        future = runtime.submit("held", {"x": HOLD}, slo_ms=1, on_late="answer")
+        assert live_functions.entered.wait(10)
+        time.sleep(0.002)
+        live_functions.gate.set()
+        answer = future.result(10)
+        assert answer.late and answer["x"] is HOLD
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_right_is_refused_at_once_with_a_typed_error() -> None:
+    inputs = {"x": {"dtype": "float32", "shape": [4]}, "n": {"dtype": "int64", "shape": [-1, 2], "optional": True}}
+    config = config_of({"echo": function("echo")}, {"echo": {"model": "echo", "inputs": inputs}})
+    with Runtime(config) as runtime:
+        for app, given, kind, says in [
+            ("eco", {"x": X}, UnknownApp, "did you mean 'echo'"),
+            ("echo", {}, BadInput, "'x' is missing"),
+            ("echo", {"x": X, "y": X}, BadInput, "no input 'y'"),
+            ("echo", {"x": X.astype(np.float64)}, BadInput, "is float64 [4], expected a numpy array float32 [4]"),
+            ("echo", {"x": X[:3]}, BadInput, "is float32 [3]"),
+            ("echo", {"x": [1, 2, 3, 4]}, BadInput, "is list"),
+            ("echo", {"x": X, "n": np.zeros((5, 3), np.int64)}, BadInput, "int64 [any, 2]"),
+            ("echo", X, BadInput, "expected a dict"),
+        ]:
+            with pytest.raises(kind) as caught:
+                runtime.submit(app, given)  # type: ignore[arg-type]
+            assert says in str(caught.value)
+        assert runtime.infer("echo", {"x": X, "n": np.zeros((5, 2), np.int64)}, slo_ms=10_000)["x"] is X
+        for terms, kind2 in [({"klass": "urgent"}, BadInput), ({"on_late": "maybe"}, BadInput), ({"value": -1}, BadInput),
+                             ({"stream": "s"}, BadInput), ({"facts": {"n": "many"}}, BadInput),
+                             ({"slo_ms": float("nan")}, BadInput), ({"slo_ms": 0}, DeadlineExpired)]:
+            with pytest.raises(kind2):
+                runtime.submit("echo", {"x": X}, **terms)
+
+
+def test_beyond_pending_max_requests_are_rejected_with_the_bound() -> None:
+    with Runtime(config_of({"held": function("held")}, server={"pending_max": 2})) as runtime:
+        futures = [runtime.submit("held", {"x": HOLD}) for _ in range(2)]
+        with pytest.raises(Rejected, match="pending_max") as caught:
+            runtime.infer("held", {"x": ZERO})
+        assert caught.value.reason == "server_full"
+        live_functions.gate.set()
+        assert [future.result(10)["x"] is HOLD for future in futures] == [True, True]
+        assert runtime.infer("held", {"x": ZERO})["x"] is ZERO
+
+
+def test_a_request_that_waits_past_its_deadline_is_dropped_with_its_reason() -> None:
+    with Runtime(config_of({"held": function("held")}, policy={"fifo": {}})) as runtime:
+        first = runtime.submit("held", {"x": HOLD})
+        assert live_functions.entered.wait(10)
+        with pytest.raises((Dropped, Rejected)) as caught:
+            runtime.infer("held", {"x": ZERO}, slo_ms=30)
+        assert caught.value.reason
+        live_functions.gate.set()
+        assert first.result(10)["x"] is HOLD
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_takes_a_queued_request_away_and_it_never_runs() -> None:
+    with Runtime(config_of({"held": function("held"), "double": function("double")})) as runtime:
+        running = runtime.submit("held", {"x": HOLD})
+        assert live_functions.entered.wait(10)
+        queued = runtime.submit("double", {"x": X})
+        wait_until(lambda: runtime.stats()["apps"]["double"]["accepted"] == 1)
+        assert queued.cancel() and queued.cancelled()
+        wait_until(lambda: runtime.stats()["apps"]["double"]["outcomes"]["cancelled"] == 1)
+        live_functions.gate.set()
+        assert running.result(10)["x"] is HOLD
+        assert runtime.stats()["lanes"]["cpu0"]["jobs"] == 1
+
+
+def test_infer_gives_up_after_timeout_ms() -> None:
+    with Runtime(config_of({"held": function("held")})) as runtime:
+        with pytest.raises(Cancelled, match="timeout_ms = 30"):
+            runtime.infer("held", {"x": HOLD}, timeout_ms=30)
+        live_functions.gate.set()
+        wait_until(lambda: runtime.stats()["apps"]["held"]["outcomes"]["cancelled"] == 1)
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_raises_fails_only_its_batch() -> None:
+    with Runtime(config_of({"double": function("double")})) as runtime:
+        bad = runtime.submit("double", {"x": -1 - X})
+        good = [runtime.submit("double", {"x": X + k}) for k in range(5)]
+        with pytest.raises(Failed, match="negative input"):
+            bad.result(10)
+        assert [float(future.result(10)["y"][0]) for future in good] == [0, 2, 4, 6, 8]
+        assert runtime.stats()["lanes"]["cpu0"]["failed"] == 1
+
+
+def test_a_result_of_the_wrong_count_is_the_engines_failure() -> None:
+    models = {"few": function("too_few", batch=[1, 2], options={"batched": True})}
+    with Runtime(config_of(models)) as runtime:
+        with pytest.raises(Failed, match="for a batch of 1"):
+            runtime.infer("few", {"x": HOLD})
+
+
+def test_a_lane_that_hangs_is_reported_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of({"held": function("held", lanes=["slow"]), "double": function("double", lanes=["cpu0"])},
+                       lane={"slow": {"hang": "100ms"}, "cpu0": {}})
+    runtime = Runtime(config).start()
+    stuck = runtime.submit("held", {"x": HOLD})
+    with pytest.raises(Failed, match="slow"):
+        stuck.result(10)
+    assert runtime.infer("double", {"x": X})["y"][1] == 2
+    assert runtime.stats()["lanes"]["slow"]["state"] == "hangs"
+    runtime.stop()
+    assert any("slow" in record.message and "abandoned" in record.message for record in caplog.records)
+    live_functions.gate.set()
+
+
+def test_a_lane_comes_back_when_its_work_returns_after_all() -> None:
+    config = config_of({"held": function("held")}, lane={"cpu0": {"hang": "100ms"}})
+    with Runtime(config) as runtime:
+        stuck = runtime.submit("held", {"x": HOLD})
+        with pytest.raises(Failed):
+            stuck.result(10)
+        live_functions.gate.set()
+        wait_until(lambda: runtime.stats()["lanes"]["cpu0"]["state"] == "up")
+        assert runtime.infer("held", {"x": ZERO})["x"] is ZERO
+        runtime.check()
+
+
+def test_system_exit_in_an_engine_takes_its_lane_down_and_nothing_else() -> None:
+    config = config_of({"leave": function("leave", lanes=["a"]), "double": function("double", lanes=["b"])},
+                       lane={"a": {}, "b": {}})
+    with Runtime(config) as runtime:
+        with pytest.raises(Failed, match="SystemExit"):
+            runtime.infer("leave", {"x": HOLD})
+        wait_until(lambda: runtime.stats()["lanes"]["a"]["state"] == "down")
+        with pytest.raises((Rejected, Dropped, Failed)):
+            runtime.infer("leave", {"x": ZERO}, slo_ms=200)
+        assert runtime.infer("double", {"x": X})["y"][1] == 2
+
+
+def test_a_fault_in_the_loop_ends_every_request_and_is_raised_at_stop() -> None:
+    runtime = Runtime(config_of({"held": function("held")})).start()
+    waiting = runtime.submit("held", {"x": HOLD})
+    assert live_functions.entered.wait(10)
+    assert runtime._house is not None
+
+    def broken(now_ns: int, events: Any = ()) -> Any:
+        raise AssertionError("a planted bug")
+
+    runtime._house.scheduler.step = broken  # type: ignore[method-assign]
+    other = runtime.submit("held", {"x": ZERO})
+    live_functions.gate.set()
+    for future in (waiting, other):
+        with pytest.raises(Failed, match="planted bug"):
+            future.result(10)
+    with pytest.raises(Failed, match="planted bug"):
+        runtime.submit("held", {"x": ZERO}).result(10)
+    with pytest.raises(AssertionError, match="planted bug"):
+        runtime.stop()
+
+
+# --- starting and stopping --------------------------------------------------------------------------------------------
+
+
+def test_stop_lets_accepted_requests_end_and_accepts_no_others() -> None:
+    runtime = Runtime(config_of({"held": function("held")})).start()
+    futures = [runtime.submit("held", {"x": HOLD}), runtime.submit("held", {"x": ZERO})]
+    assert live_functions.entered.wait(10)
+    runtime.ask_to_stop()
+    with pytest.raises(Rejected) as caught:
+        runtime.infer("held", {"x": ZERO})
+    assert caught.value.reason == "draining"
+    live_functions.gate.set()
+    assert [len(future.result(10)["x"]) for future in futures] == [4, 4]
+    runtime.stop()
+    with pytest.raises(Rejected) as caught:
+        runtime.submit("held", {"x": ZERO}).result(10)
+    assert caught.value.reason == "stopped"
+    assert runtime.stats()["open"] == 0
+
+
+def test_stop_without_drain_cancels_what_has_not_ended() -> None:
+    runtime = Runtime(config_of({"held": function("held")})).start()
+    running = runtime.submit("held", {"x": HOLD})
+    queued = runtime.submit("held", {"x": ZERO})
+    assert live_functions.entered.wait(10)
+    runtime.ask_to_stop(drain=False)
+    for future in (running, queued):
+        with pytest.raises(Cancelled, match="shutting down"):
+            future.result(10)
+    live_functions.gate.set()
+    runtime.stop()
+
+
+def test_an_engine_that_cannot_load_is_said_at_start_and_no_thread_stays() -> None:
+    before = threading.active_count()
+    with pytest.raises(EngineError, match="no function 'nothing'"):
+        Runtime(config_of({"echo": {"engine": "python", "function": "live_functions:nothing"}})).start()
+    wait_until(lambda: threading.active_count() == before)
+    with pytest.raises(ConfigError, match=r"inputs.x = 'request.y'"):
+        Runtime(config_of({"echo": function("echo")},
+                          {"a": {"node": [{"name": "echo", "inputs": {"x": "request.y"}}], "inputs": {"x": {}}}}))
+
+
+def test_models_beyond_the_budget_are_loaded_on_demand_and_others_make_room() -> None:
+    models = {name: function("echo", memory="10MiB") for name in ("one", "two", "three")}
+    with Runtime(config_of(models, device={"cpu": {"memory": "20MiB"}})) as runtime:
+        assert runtime.stats()["devices"]["cpu"]["models"] == ["one", "two"]
+        assert runtime.infer("three", {"x": X})["x"] is X
+        resident = runtime.stats()["devices"]["cpu"]["models"]
+        assert "three" in resident and len(resident) == 2
+        for name in models:
+            assert runtime.infer(name, {"x": X})["x"] is X
+        assert runtime.stats()["lanes"]["copy:cpu"]["works"] >= 2
+        runtime.check()
+
+
+def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
+    from edgeserve import trace
+    path = tmp_path / "run.jsonl"
+    config = config_of({"double": function("double", batch=[1, 2, 4])}, server={"record": str(path)})
+    with Runtime(config) as runtime:
+        for future in [runtime.submit("double", {"x": X}) for _ in range(50)]:
+            future.result(10)
+    recording = trace.read_recording(str(path))
+    kinds = {type(event).__name__ for step in recording.steps for event in step.events}
+    assert {"RequestArrived", "WorkFinished", "DrainRequested"} <= kinds
+    fresh = build_scheduler(config, read_profiles("nowhere"), **trace.build_inputs(recording.start))
+    assert trace.replay(fresh, recording.steps) is None
+
+
+def test_an_idle_runtime_costs_nothing_and_opens_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "edge.toml").write_text('[model.echo]\nengine = "python"\nfunction = "live_functions:echo"\n'
+                                        'options = { example = "live_functions:example" }\n[app.echo]\nmodel = "echo"\n')
+    (tmp_path / "live_functions.py").write_text(Path(HERE, "live_functions.py").read_text())
+    assert load_config(str(tmp_path / "edge.toml")).apps
+    code = ("import sys, time, numpy as np, edgeserve\n"
+            "with edgeserve.Runtime.from_config(sys.argv[1]) as runtime:\n"
+            "    runtime.infer('echo', {'x': np.ones(4)})\n"
+            "    began = time.process_time(); time.sleep(1.0)\n"
+            "    print(time.process_time() - began, 'zmq' in sys.modules, 'onnxruntime' in sys.modules)\n")
+    said = subprocess.run([sys.executable, "-c", code, str(tmp_path / "edge.toml")], capture_output=True, text=True,
+                          timeout=60, check=True).stdout.split()
+    assert float(said[0]) < 0.01, "idle CPU must stay under 1 % of a core"
+    assert said[1:] == ["False", "False"]
