@@ -105,7 +105,8 @@ def _lane_checks(name: str, lane: str, profile: Profile, circumstances: Dict[str
 def print_checks(checks: Sequence[Check], quick: bool) -> None:
     """The table of checks, one a row."""
     width = max((len(check.name) for check in checks), default=4)
-    print(f"\n{'check':{width}}  {'value':>22}  {'must be':>8}  result" + ("   (quick: wider tolerance)" if quick else ""))
+    tolerance = "   (quick: wider tolerance)" if quick else ""
+    print(f"\n{'check':{width}}  {'value':>22}  {'must be':>8}  result{tolerance}")
     for check in checks:
         print(f"{check.name:{width}}  {check.value:>22}  {check.must:>8}  {'holds' if check.holds else 'falls short'}")
 

@@ -20,12 +20,12 @@ import socket
 import subprocess
 import sys
 import threading
-from multiprocessing.connection import Connection
 from typing import Any, List, Tuple
 
 from edgeserve.config import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
 from edgeserve.errors import EdgeServeError, EngineError
+from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
 from edgeserve.units import NS_PER_S, format_duration
 
@@ -136,6 +136,9 @@ class ProcessEngine(Engine):
             raise EngineError(f"model {self._name!r}: {verb}() did not answer within "
                               f"{format_duration(self._timeout_ns)} and its process was killed; the next call starts "
                               f"it again. The bound is [model.{self._name}] options.process_timeout") from None
+        except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
+            raise EngineError(f"model {self._name!r}: its items cannot be sent to its process ({error}); "
+                              "let them be arrays, numbers, strings and containers of them") from error
         if not fine:
             if verb == "load":
                 self._forget()
@@ -165,7 +168,7 @@ class _Child:
         finally:
             theirs.close()
             os.close(lifeline_read)
-        self._connection = Connection(ours.detach())
+        self._channel = Channel(ours)
         self._ended = threading.Lock()
         self._status: int | None = None
 
@@ -174,10 +177,12 @@ class _Child:
         return self._process.pid
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
-        self._connection.send((verb, argument))
-        if not self._connection.poll(timeout_s):
-            raise _TookTooLong
-        answer: Tuple[bool, Any] = self._connection.recv()
+        """Whether it went well, and the answer or what went wrong."""
+        try:
+            self._channel.send((verb, argument), timeout_s)
+            answer: Tuple[bool, Any] = self._channel.receive(timeout_s)
+        except socket.timeout:  # an OSError too, but the child is alive
+            raise _TookTooLong from None
         return answer
 
     def kill(self) -> None:
@@ -198,9 +203,9 @@ class _Child:
             return self._status
 
     def close(self) -> None:
-        """End the child and close the connection; nobody may be asking."""
+        """End the child and close the channel; nobody may be asking."""
         self.end()
-        self._connection.close()
+        self._channel.close()
 
 
 def _said(status: int | None, error: BaseException) -> str:
@@ -217,7 +222,7 @@ def _said(status: int | None, error: BaseException) -> str:
 # --- the child's side -------------------------------------------------------------------------------------------------
 
 
-def _serve(connection: Connection, lifeline: int) -> None:
+def _serve(channel: Channel, lifeline: int) -> None:
     """Answer questions until the parent is gone."""
     _end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to end
@@ -226,7 +231,7 @@ def _serve(connection: Connection, lifeline: int) -> None:
     answer: Tuple[bool, Any]
     while True:
         try:
-            verb, argument = connection.recv()
+            verb, argument = channel.receive()
         except (EOFError, OSError):
             return
         try:
@@ -243,11 +248,11 @@ def _serve(connection: Connection, lifeline: int) -> None:
         except Exception as error:  # noqa: BLE001 the process's boundary: all becomes a typed error on the other side
             answer = (False, f"model {name!r} raised {type(error).__name__}: {error}")
         try:
-            connection.send(answer)
+            channel.send(answer)
         except (EOFError, OSError):
             return
         except Exception as error:  # noqa: BLE001 pickle raises many kinds: what was returned cannot travel
-            connection.send((False, f"model {name!r}: what it returned cannot be sent between processes ({error}); "
+            channel.send((False, f"model {name!r}: what it returned cannot be sent between processes ({error}); "
                                     "return arrays, numbers, strings and containers of them"))
 
 
@@ -260,7 +265,7 @@ def _made(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
 def _end_with(lifeline: int) -> None:
     """Let the system end this process as soon as the parent closes its end of ``lifeline`` or dies, even while a
     function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
-    such signal, the end of the connection is noticed when the running call returns."""
+    such signal, the end of the channel is noticed when the running call returns."""
     import fcntl
     if hasattr(fcntl, "F_SETOWN") and hasattr(os, "O_ASYNC"):
         signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -269,4 +274,4 @@ def _end_with(lifeline: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    _serve(Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2]))

@@ -12,6 +12,7 @@ import pytest
 from edgeserve.config import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.engines.files import resolve_path
 from edgeserve.testing.engine_conformance import EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -122,6 +123,35 @@ class TestOnnxState(VectorModel):
     def make(self, directory: str) -> Engine:
         return self.built(directory, engine="onnx", file=onnx_models.recurrent(directory), state={"state": "stateN"},
                           options={"state_axis": 1, "constants": {"rate": 16000}})
+
+
+VOICE = "cache:silero-vad-6.2.3/silero_vad.onnx"
+
+
+@pytest.mark.skipif(not os.path.isfile(resolve_path(VOICE, ".")),
+                    reason="silero-vad is not in the asset cache; python -m edgeserve.tools.assets "
+                           "examples/reader/assets.toml fetches it")
+class TestOnnxVoiceDetector(EngineConformance):
+    """A real recurrent model: silero-vad, a constant sample rate, a state whose batch axis is 1."""
+
+    name = "voice"
+    sizes = (1, 2, 4, 8)
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        model = ModelConfig(name=self.name, engine="onnx", file=VOICE, batch=self.sizes, state={"state": "stateN"},
+                            options={"constants": {"sr": 16000}, "state_axis": 1},
+                            shapes={"input": (576,), "state": (2, 128)})
+        return make_engine(model, LaneInfo(), directory)
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"input": (random.random(576) - 0.5).astype(np.float32)} for _ in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        sound = self.items(1)[0]["input"]
+        return {"wrong name": {"sound": sound}, "wrong dtype": {"input": (sound * 32767).astype(np.int16)},
+                "wrong rank": {"input": sound[None]}, "its own rate": {"input": sound, "sr": np.int64(8000)}}
 
 
 class PythonModel(VectorModel):

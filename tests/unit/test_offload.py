@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.offload import pin
+from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import allowed_cores, pin_thread
 
 FUNCTIONS = """
@@ -96,6 +98,35 @@ def test_errors_keep_the_process(engine):
     with pytest.raises(EngineError, match="model 'm': what it returned cannot be sent between processes"):
         run(engine, "unsendable")
     assert run(engine)["pid"] == child
+    with pytest.raises(EngineError, match="model 'm': its items cannot be sent to its process"):
+        run(engine, lambda: 1)
+    assert run(engine)["pid"] == child
+
+
+@pytest.mark.parametrize("array", [np.arange(12.0).reshape(3, 4), np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+                                   np.arange(12)[::3], np.zeros((0, 3)), np.array(5), np.array(["a", None], object)])
+def test_arrays_of_any_layout_survive_the_channel(array):
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    ours.send({"array": array, "again": [array, "text"]})
+    got = theirs.receive(5)
+    for other in (got["array"], got["again"][0]):
+        np.testing.assert_array_equal(other, array)
+        assert other.dtype == array.dtype
+        assert other.flags.writeable
+    ours.close()
+    with pytest.raises(EOFError, match="closed"):
+        theirs.receive(5)
+    theirs.close()
+
+
+def test_a_silent_other_end_is_a_timeout():
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    with pytest.raises(socket.timeout):
+        ours.receive(0.01)
+    with pytest.raises(socket.timeout):
+        ours.send(np.zeros(10**7), 0.01)  # more than the buffers hold, and nobody reads
+    ours.close()
+    theirs.close()
 
 
 def test_unload_ends_a_running_call(engine):
