@@ -6,6 +6,7 @@ A module of this table has ``make(model, lane, directory) -> Engine``. :func:`re
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import replace
 from typing import Callable, Dict, Tuple
 
@@ -30,6 +31,10 @@ process of its own."""
 
 PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
 """Options that say where an engine runs; every kind has them, none sees them."""
+
+# ONNX Runtime's official builds send usage events to their maker unless this is set before they are imported, which
+# only happens after this package. A robot's runtime does not phone home; whoever wants that sets 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _EXTRAS = {"onnxruntime": "onnx"}
 
