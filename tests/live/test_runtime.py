@@ -7,15 +7,24 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List, Tuple
 
 import live_functions
 import numpy as np
 import pytest
 
 from edgeserve.config import Config, load_config, parse_config
-from edgeserve.errors import (BadInput, Cancelled, ConfigError, DeadlineExpired, Dropped, EngineError, Failed, Rejected,
-                              UnknownApp)
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    ConfigError,
+    DeadlineExpired,
+    Dropped,
+    EngineError,
+    Failed,
+    Rejected,
+    UnknownApp,
+)
 from edgeserve.profiles import read_profiles
 from edgeserve.runtime import Runtime
 from edgeserve.sched.setup import build_scheduler
@@ -66,7 +75,7 @@ def test_infer_gives_arrays_in_and_out_without_a_copy() -> None:
 
 def test_many_threads_submit_at_once_and_each_gets_its_own_answer() -> None:
     with Runtime(config_of({"double": function("double", batch=[1, 2, 4, 8])})) as runtime:
-        wrong = []
+        wrong: List[int] = []
 
         def ask(first: int) -> None:
             futures = [(k, runtime.submit("double", {"x": X + k})) for k in range(first, first + 100)]
@@ -141,10 +150,12 @@ def test_what_cannot_be_right_is_refused_at_once_with_a_typed_error() -> None:
                 runtime.submit(app, given)  # type: ignore[arg-type]
             assert says in str(caught.value)
         assert runtime.infer("echo", {"x": X, "n": np.zeros((5, 2), np.int64)}, slo_ms=10_000)["x"] is X
-        for terms, kind2 in [({"klass": "urgent"}, BadInput), ({"on_late": "maybe"}, BadInput), ({"value": -1}, BadInput),
-                             ({"stream": "s"}, BadInput), ({"facts": {"n": "many"}}, BadInput),
-                             ({"slo_ms": float("nan")}, BadInput), ({"slo_ms": 0}, DeadlineExpired)]:
-            with pytest.raises(kind2):
+        refused: List[Tuple[Dict[str, Any], Any]] = [
+            ({"klass": "urgent"}, BadInput), ({"on_late": "maybe"}, BadInput), ({"value": -1}, BadInput),
+            ({"stream": "s"}, BadInput), ({"facts": {"n": "many"}}, BadInput), ({"slo_ms": float("nan")}, BadInput),
+            ({"slo_ms": 0}, DeadlineExpired)]
+        for terms, error in refused:
+            with pytest.raises(error):
                 runtime.submit("echo", {"x": X}, **terms)
 
 
@@ -345,7 +356,8 @@ def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
 
 def test_an_idle_runtime_costs_nothing_and_opens_no_socket(tmp_path: Path) -> None:
     (tmp_path / "edge.toml").write_text('[model.echo]\nengine = "python"\nfunction = "live_functions:echo"\n'
-                                        'options = { example = "live_functions:example" }\n[app.echo]\nmodel = "echo"\n')
+                                        'options = { example = "live_functions:example" }\n'
+                                        '[app.echo]\nmodel = "echo"\n')
     (tmp_path / "live_functions.py").write_text(Path(HERE, "live_functions.py").read_text())
     assert load_config(str(tmp_path / "edge.toml")).apps
     code = ("import sys, time, numpy as np, edgeserve\n"

@@ -1,0 +1,234 @@
+"""The server behind its bus: the same runtime, asked by clients; signals; clients that vanish."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import live_functions
+import numpy as np
+import pytest
+import zmq
+
+from edgeserve.client import Client
+from edgeserve.config import parse_config
+from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, UnknownApp
+from edgeserve.ipc import wire
+from edgeserve.runtime import Runtime
+
+HERE = Path(__file__).parent
+
+ZERO = np.zeros(4, np.float32)
+HOLD = np.array([1, 0, 0, 0], np.float32)
+
+SLOW = """
+import time
+import numpy as np
+
+def example():
+    return {"x": np.zeros(1)}
+
+def nap(item):
+    time.sleep(float(item["x"][0]))
+    return {"x": item["x"]}
+"""
+
+EDGE = """
+[server]
+endpoint = "ipc://{folder}/bus/socket"
+drain = "20s"
+[model.nap]
+engine = "python"
+function = "slow:nap"
+options = {{ example = "slow:example" }}
+[app.nap]
+model = "nap"
+slo = "100s"
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a socket's may have 107 characters."""
+    path = Path(tempfile.mkdtemp(prefix="es"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[Runtime]:
+    """A server in this process, whose lanes the test can hold."""
+    live_functions.close_gate()
+    options = {"example": "live_functions:example"}
+    models = {name: {"engine": "python", "function": f"live_functions:{name}", "options": options}
+              for name in ("held", "double")}
+    apps = {name: {"model": name, "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}} for name in models}
+    config = parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps},
+                          directory=str(HERE))
+    with Runtime(config, serve=True) as runtime:
+        yield runtime
+        live_functions.gate.set()
+    assert not (folder / "bus" / "socket").exists()
+
+
+def wait_until(question: Any, seconds: float = 10.0) -> None:
+    due = time.monotonic() + seconds
+    while not question():
+        assert time.monotonic() < due, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def outcomes(runtime: Runtime, app: str) -> Dict[str, int]:
+    table: Dict[str, int] = runtime.stats()["apps"][app]["outcomes"]
+    return table
+
+
+# --- asked over the bus -----------------------------------------------------------------------------------------------
+
+
+def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
+    with Client(served.endpoints[0]) as bus:
+        answer = bus.infer("double", {"x": ZERO + 3}, slo_ms=5000)
+        assert answer["y"].tolist() == [6, 6, 6, 6]
+        assert (answer.outcome, answer.late) == ("completed", False)
+        assert 0 < sum(answer.spent_ms.values()) <= answer.total_ms
+        for app, x, error, says in [("dubble", ZERO, UnknownApp, "did you mean 'double'"),
+                                    ("double", ZERO[:2], BadInput, "is float32 [2]"),
+                                    ("double", ZERO - 1, Failed, "negative input")]:
+            with pytest.raises(error) as caught:
+                bus.infer(app, {"x": x})
+            assert says in str(caught.value)
+        with pytest.raises(DeadlineExpired):
+            bus.infer("double", {"x": ZERO}, slo_ms=1e-6)
+        assert bus.infer("double", {"x": ZERO})["y"].tolist() == [0, 0, 0, 0]
+
+
+def test_questions_about_the_server(served: Runtime) -> None:
+    with Client(served.endpoints[0]) as bus:
+        bus.infer("double", {"x": ZERO})
+        assert bus.apps()["double"]["inputs"]["x"] == {"dtype": "float32", "shape": [4], "optional": False}
+        assert bus.models()["held"]["resident"] == ["cpu"]
+        assert bus.stats()["apps"]["double"]["outcomes"]["completed"] == 1
+        health = bus.health()
+        assert health["ready"] and health["pid"] == os.getpid() and health["lanes"]["cpu0"] == "up"
+
+
+def test_a_cancelled_request_is_answered_so_and_never_runs(served: Runtime) -> None:
+    with Client(served.endpoints[0]) as bus:
+        running = bus.submit("held", {"x": HOLD})
+        assert live_functions.entered.wait(10)
+        queued = bus.submit("double", {"x": ZERO})
+        wait_until(lambda: served.stats()["apps"]["double"]["accepted"] == 1)
+        queued.cancel()
+        wait_until(lambda: outcomes(served, "double")["cancelled"] == 1)
+        live_functions.gate.set()
+        assert running.result(10)["x"].tolist() == HOLD.tolist()
+        assert served.stats()["lanes"]["cpu0"]["jobs"] == 1
+
+
+def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -> None:
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(served.endpoints[0])
+    socket.send_multipart(wire.encode_request(1, "held", {"x": HOLD}))
+    assert live_functions.entered.wait(10)
+    for key in range(2, 6):
+        socket.send_multipart(wire.encode_request(key, "double", {"x": ZERO}))
+    wait_until(lambda: served.stats()["apps"]["double"]["accepted"] == 4)
+    with Client(served.endpoints[0]) as other:
+        waits = other.submit("double", {"x": ZERO})
+        wait_until(lambda: served.stats()["apps"]["double"]["accepted"] == 5)
+        socket.close()
+        context.term()
+        wait_until(lambda: outcomes(served, "double")["cancelled"] == 4)
+        assert outcomes(served, "held")["cancelled"] == 1
+        live_functions.gate.set()
+        assert waits.result(10)["y"].tolist() == ZERO.tolist()  # nobody else's work is touched
+        assert served.stats()["lanes"]["cpu0"]["jobs"] == 2
+    served.check()
+
+
+def test_in_process_and_bus_requests_share_one_scheduler(served: Runtime) -> None:
+    with Client(served.endpoints[0]) as bus:
+        futures: List[Any] = [bus.submit("double", {"x": ZERO + k}) for k in range(10)]
+        futures += [served.submit("double", {"x": ZERO + k}) for k in range(10)]
+        assert [future.result(10)["y"][0] for future in futures] == [2 * k for k in range(10)] * 2
+    assert outcomes(served, "double")["completed"] == 20
+
+
+def test_drain_over_the_bus_ends_what_was_accepted_and_then_the_server(folder: Path) -> None:
+    with serving(folder) as server, Client(server.endpoint) as bus:
+        future = bus.submit("nap", {"x": np.array([0.3])})
+        wait_until(lambda: bus.stats()["apps"]["nap"]["accepted"] == 1)
+        assert bus.drain()["draining"]
+        with pytest.raises(Rejected):
+            bus.infer("nap", {"x": np.zeros(1)})
+        assert future.result(10)["x"][0] == 0.3
+        assert server.process.wait(10) == 0
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+class Serving:
+    """``edgeserve serve`` as a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "slow.py").write_text(SLOW)
+        (folder / "edge.toml").write_text(EDGE.format(folder=folder))
+        self.endpoint = f"ipc://{folder}/bus/socket"
+        self.socket = folder / "bus" / "socket"
+        self.log: List[str] = []
+        self.process = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", str(folder / "edge.toml")],
+                                        stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Serving:
+        assert self.process.stderr is not None
+        while not self.log or "ready on" not in self.log[-1]:
+            line = self.process.stderr.readline()
+            assert line, "".join(self.log)
+            self.log.append(line)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def serving(folder: Path) -> Serving:
+    return Serving(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_leaves_nothing_behind(folder: Path, number: int) -> None:
+    with serving(folder) as server, Client(server.endpoint) as bus:
+        assert (server.socket.parent.stat().st_mode & 0o777) == 0o700
+        futures = [bus.submit("nap", {"x": np.array([0.2])}) for _ in range(2)]
+        wait_until(lambda: bus.stats()["apps"]["nap"]["accepted"] == 2)
+        server.process.send_signal(number)
+        assert [future.result(10)["x"][0] for future in futures] == [0.2, 0.2]
+        assert server.process.wait(10) == 0
+    assert not server.socket.exists()
+
+
+def test_a_second_signal_stops_at_once(folder: Path) -> None:
+    with serving(folder) as server, Client(server.endpoint) as bus:
+        future = bus.submit("nap", {"x": np.array([60.0])})
+        wait_until(lambda: bus.stats()["lanes"]["cpu0"]["in_flight"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not bus.health()["ready"])
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(Cancelled, match="shutting down"):
+            future.result(10)
+        assert server.process.wait(10) == 0
+    assert not server.socket.exists()
