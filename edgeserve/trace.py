@@ -7,7 +7,7 @@ action by action; the first difference is reported with both sides.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, IO, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.actions import ACTION_KINDS, Action, Spent
@@ -32,15 +32,15 @@ class Step(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where a replay first decided otherwise. ``index`` counts steps from 0; a missing action is ``None``."""
+    """Where a replay first decided otherwise. ``step_index`` counts steps from 0; a missing action is ``None``."""
 
-    index: int
+    step_index: int
     now_ns: int
     recorded: Optional[Action]
     replayed: Optional[Action]
 
     def __str__(self) -> str:
-        return (f"step {self.index} at {self.now_ns} ns differs:\n  recorded: {self.recorded}\n"
+        return (f"step {self.step_index} at {self.now_ns} ns differs:\n  recorded: {self.recorded}\n"
                 f"  replayed: {self.replayed}")
 
 
@@ -50,7 +50,8 @@ class Recorder:
 
     def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
         self._file: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 closed by close()
-        self._file.write(dumps({"format": FORMAT, **(start or {})}) + "\n")
+        # Unsorted: the order of lanes and models in a configuration is part of it.
+        self._file.write(json.dumps({"format": FORMAT, **(start or {})}, separators=(",", ":")) + "\n")
 
     def record(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Append one step. Buffered by the file: a crash loses the last few."""
@@ -71,10 +72,10 @@ class Recording(NamedTuple):
 def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Mapping[str, Sequence[str]],
              measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None) -> Dict[str, Any]:
     """The first line's table of a recording, from what was given to ``build_scheduler``."""
-    return {"footprints": [[*key, *value] for key, value in sorted(footprints.items())],
-            "resident": {name: list(models) for name, models in sorted(resident.items())},
-            "measured": [[*key, {str(size): list(times) for size, times in sorted(value.items())}]
-                         for key, value in sorted((measured or {}).items())]}
+    return {"footprints": [[*key, *value] for key, value in footprints.items()],
+            "resident": {name: list(models) for name, models in resident.items()},
+            "measured": [[*key, {str(size): list(times) for size, times in value.items()}]
+                         for key, value in (measured or {}).items()]}
 
 
 def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
@@ -131,11 +132,12 @@ def compare(index: int, step: Step, actions: Sequence[Action]) -> Optional[Diffe
 
 def step_line(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> str:
     """One step as its line of the recording, the same bytes on every Python."""
-    return dumps({"now": now_ns, "events": [_table(item) for item in events], "actions": [_table(item) for item in actions]})
+    return dumps({"now": now_ns, "events": [_table(item) for item in events],
+                  "actions": [_table(item) for item in actions]})
 
 
 def dumps(table: Any) -> str:
-    """JSON with sorted keys and no spaces."""
+    """JSON with sorted keys and no spaces: the same bytes whatever order the fields have."""
     return json.dumps(table, sort_keys=True, separators=(",", ":"))
 
 

@@ -85,7 +85,7 @@ class Books:
         if isinstance(action, FinishRequest):
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
-            self._rule((action.job is None) == bool(action.app), now_ns, f"{action} names both a job and a stream, or none")
+            self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
         else:
             self._rule(action.work_id not in self._work_ids, now_ns, f"work id {action.work_id} was used twice")
             self._rule(action.lane in self._device_of, now_ns, f"{action} names no lane of the configuration")
@@ -160,7 +160,7 @@ class Books:
     # --- the rules ------------------------------------------------------------------------------------------------
 
     def _order_batch(self, now_ns: int, action: RunBatch) -> None:
-        self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{action} holds {len(action.jobs)} jobs in size {action.size}")
+        self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{len(action.jobs)} jobs do not fit {action}")
         self._rule(len(set(action.jobs)) == len(action.jobs), now_ns, f"{action} holds a job twice")
         if not self._ahead.get(action.lane):
             self._rule(self._on_lane[action.lane] == 1, now_ns, f"lane {action.lane} was given a second work: {action}")
@@ -168,7 +168,8 @@ class Books:
             return
         for job in action.jobs:
             entry = self._entries.get(job.request_id)
-            self._rule(entry is not None and entry.finished is None, now_ns, f"{job} runs, but its request has ended or is unknown")
+            self._rule(entry is not None and entry.finished is None, now_ns,
+                       f"{job} runs, but its request has ended or is unknown")
             assert entry is not None
             other = self._works.get(self._jobs_out.get(job, -1))
             self._rule(other is None or self._will_be_refused(now_ns, other), now_ns,
@@ -177,7 +178,9 @@ class Books:
             graph = self._apps[entry.request.app]
             self._rule(graph.models.get(job.node) == action.model, now_ns, f"{job} is no node of model {action.model}")
             if graph.linked:
-                self._rule(graph.may_run(entry.done, job.node, job.part), now_ns, f"{job} runs before its predecessors")
+                settles = entry.request.on_late == "partial"
+                self._rule(graph.may_run(entry.done, job.node, job.part, settles), now_ns,
+                           f"{job} runs before its predecessors")
             if entry.request.stream is not None and not entry.started:
                 self._in_order(now_ns, entry)
             entry.started = True
@@ -227,7 +230,7 @@ class Books:
         self._resident[device].add(action.model)
         budget = self._budgets[device]
         used = sum(sum(self._footprints.get((model, device), (0, 0))) for model in self._resident[device])
-        self._rule(not budget or used <= budget, now_ns, f"{action}: models of {used} bytes exceed the {budget} of {device}")
+        self._rule(not budget or used <= budget, now_ns, f"{action}: {used} bytes exceed the {budget} of {device}")
 
     def _evict(self, now_ns: int, action: EvictModel, device: str) -> None:
         busy = [work for work in self._works.values() if isinstance(work, RunBatch) and work.model == action.model
@@ -255,12 +258,15 @@ class _Graph:
         for node in app.nodes:
             self._scope(node)
 
-    def may_run(self, done: Mapping[Tuple[str, Part], JobResult], name: str, part: Part) -> bool:
-        """Whether everything that this job waits for has happened."""
+    def may_run(self, done: Mapping[Tuple[str, Part], JobResult], name: str, part: Part, settles: bool) -> bool:
+        """Whether everything that this job waits for has happened; one part of it is enough where it ``settles`` for
+        what there is."""
         node = self.nodes[name]
         if len(part) != len(self._scope(node)):
             return False
         tokens = self._tokens(done, node, part)
+        if settles and DONE in tokens:
+            return True
         if node.join == "all":
             return PENDING not in tokens and FAILED not in tokens and (not tokens or DONE in tokens)
         if node.gather and not tokens:

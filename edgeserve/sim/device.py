@@ -44,7 +44,8 @@ class TrueTimes:
         for name, model in config.models.items():
             truth = truths.get(name, _NO_TRUTH)
             profile = profiled.get(name)
-            timings = {lane: item.timings for lane, item in profile.lanes.items()} if profile and not truth.times else {}
+            measured = profile.lanes if profile is not None and not truth.times else {}
+            timings = {lane: item.timings for lane, item in measured.items()}
             times = dict(truth.times or model.expected)
             if not times and not timings and not truth.per_unit_ns and not truth.fixed_ns:
                 raise ConfigError(f"model {name!r} has no time to simulate: give [truth.{name}] times = {{1 = '5ms'}}, "

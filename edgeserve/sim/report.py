@@ -15,6 +15,9 @@ from edgeserve.sched.actions import Outcome
 from edgeserve.sim.world import Ended, SimWorld
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
+ROWS_MAX = 20
+"""Apps in a text table: of more, the worst are shown (the JSON has all)."""
+
 
 @dataclass
 class AppReport:
@@ -67,13 +70,13 @@ class Report:
 def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> Report:
     """The report over the runs of several seeds of one scenario."""
     ended: Dict[str, List[Ended]] = {name: [] for name in worlds[0].config.apps}
-    busy: Counter = Counter()
+    busy: Dict[str, float] = {}
     for world in worlds:
         for item in world.ended:
             if item.request.arrival_ns >= warmup_ns:
                 ended[item.request.app].append(item)
         for name, lane in world.lanes.items():
-            busy[name] += lane.busy_ns / max(1, world.now_ns)
+            busy[name] = busy.get(name, 0.0) + lane.busy_ns / max(1, world.now_ns)
     lanes = {name: round(share / len(worlds), 4) for name, share in sorted(busy.items())
              if share or not name.startswith("copy:")}
     everything = [item for items in ended.values() for item in items]
@@ -124,11 +127,13 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
     from rich.table import Table  # the one optional look: nothing else in the simulator needs it
     for title, report in reports.items():
         table = Table(title=f"{title} ({report.seeds} seeds x {report.counted_s:g} s)", title_justify="left")
-        for name in ("app", "offered", "in time", "late", "value", "p50 ms", "p90 ms", "p99 ms", "ended otherwise"):
-            table.add_column(name, justify="left" if name in ("app", "ended otherwise") else "right")
-        rows = dict(report.apps)
-        if len(rows) > 1:
-            rows["(all)"] = report.total
+        for name in ("app", "offered", "in time", "late", "value", "p50 ms", "p90 ms", "p99 ms"):
+            table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
+        table.add_column("ended otherwise", overflow="fold")
+        worst = sorted(report.apps, key=lambda name: (report.apps[name].finish_rate, name))[:ROWS_MAX]
+        rows = {name: app for name, app in report.apps.items() if name in worst}
+        if len(report.apps) > 1:
+            rows[f"(all {len(report.apps)})"] = report.total
         for name, app in rows.items():
             others = ", ".join(f"{reason} {count}" for reason, count in list(app.ended.items())[:4])
             table.add_row(name, str(app.offered), f"{app.finish_rate:.1%}", str(app.late), f"{app.value_share:.3f}",

@@ -38,7 +38,7 @@ def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = Fa
     profiled = {profile.model: profile for profile in profiles}
     footprints: Dict[Tuple[str, str], Tuple[int, int]] = {}
     resident: Dict[str, List[str]] = {name: [] for name in config.devices}
-    used = {name: 0 for name in config.devices}
+    used = dict.fromkeys(config.devices, 0)
     for model in sorted(config.models.values(), key=lambda item: not item.pinned):
         profile = profiled.get(model.name)
         measured = (profile.weights_bytes, profile.work_bytes) if profile is not None else (0, 0)

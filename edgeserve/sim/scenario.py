@@ -15,6 +15,7 @@ from edgeserve.config import (
     ON_LATE_NAMES,
     Config,
     _anything,
+    _boolean,
     _duration,
     _durations_by_size,
     _integer,
@@ -91,7 +92,7 @@ class RunConfig:
     step_cost_ns: int = _key(_duration, 20_000, key="step_cost")  # charged per step: 20 us, one wake-up of the loop
     event_cost_ns: int = _key(_duration, 15_000, key="event_cost")  # charged per event: half of a 30 us cycle
     noise: float = _key(_number(0.0, 0.25), 0.0)  # relative sd of every duration, where [truth.*] says nothing
-    cold: bool = _key(_one_of(True, False), False)  # True: nothing is resident at the start
+    cold: bool = _key(_boolean, False)  # True: nothing is resident at the start
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class Scenario:
     truths: Dict[str, TruthConfig] = field(default_factory=dict)
     faults: FaultsConfig = FaultsConfig()
     directory: str = "."
+    edge: Mapping[str, Any] = field(default_factory=dict)  # the sections that ``config`` was made of, for recordings
 
 
 def load_scenario(path: str) -> Scenario:
@@ -209,18 +211,18 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
               for name, value in _tables(table, "truth").items()}
     scenario = Scenario(config, read_table(RunConfig, table.get("run", {}), "[run]"),
                         tuple(replace(item, **_app_defaults(item, config)) for item in workloads), truths,
-                        read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory)
+                        read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory, edge)
     _check(scenario)
     return scenario
 
 
 def with_policy(scenario: Scenario, kind: str) -> Scenario:
-    """The same scenario with every app under one policy of ``kind`` (options of an equally named one are kept)."""
-    from edgeserve.config import PolicyConfig
+    """The same scenario with every app under one policy of ``kind`` (options of the first such policy are kept)."""
     given = [item for item in scenario.config.policies.values() if item.kind == kind]
-    policy = given[0] if given else PolicyConfig(name=kind, kind=kind)
-    apps = {name: replace(app, policy=policy.name) for name, app in scenario.config.apps.items()}
-    return replace(scenario, config=replace(scenario.config, policies={policy.name: policy}, apps=apps))
+    name, options = (given[0].name, given[0].options) if given else (kind, {})
+    edge = dict(scenario.edge, policy={name: {"kind": kind, **options}},
+                app={app: dict(table, policy=name) for app, table in scenario.edge["app"].items()})
+    return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)
 
 
 def _read(path: str) -> Dict[str, Any]:

@@ -88,7 +88,7 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
     _budget(draw, table)
     badness = draw.choice((0.0, 0.0, 0.3, 1.0, 1.0, 3.0))
     table["faults"] = _faults(draw, badness)
-    table["run"] = {"duration": f"{draw.randrange(300, 1200)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
+    table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
                     "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
     _workloads(draw, table)
     return parse_scenario(table, source=f"(drawn by seed {seed})"), draw.random() < 0.4
@@ -143,6 +143,8 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
                            "class": draw.choice(("critical", "normal", "normal", "background")),
                            "on_late": draw.choice(("drop", "drop", "drop", "answer", "partial")),
                            "value": draw.choice((1.0, 1.0, 0.5, 4.0))}
+    if "idle" in table["policy"] and app["on_late"] == "answer":
+        app["on_late"] = "drop"  # what is answered however late cannot end under a policy that never moves
     if draw.random() < 0.2:
         app["pending_max"] = draw.randrange(2, 30)
     shape(draw, table, app)
@@ -247,9 +249,10 @@ def _workloads(draw: random.Random, table: Dict[str, Any]) -> None:
     for index, (name, app) in enumerate(table["app"].items()):
         alone_us = sum(_first_us(table, node) for node in app.get("node", [app]))
         rate = min(1500.0, max(5.0, round(load * 1e6 / alone_us / len(table["app"]), 1)))
-        workload: Dict[str, Any] = {"app": name, "kind": draw.choice(("poisson", "gamma", "onoff", "periodic", "closed")),
-                                    "rate": rate, "window": "100ms", "on": "50ms", "off": "50ms",
-                                    "clients": draw.randrange(1, 20), "think": f"{draw.choice((0, 5))}ms"}
+        kind = draw.choice(("poisson", "gamma", "onoff", "periodic", "closed"))
+        workload: Dict[str, Any] = {"app": name, "kind": kind, "rate": rate, "window": "100ms", "on": "50ms",
+                                    "off": "50ms", "clients": draw.randrange(1, 20),
+                                    "think": f"{draw.choice((0, 5))}ms"}
         if app.get("stream"):
             workload["streams"] = draw.choice((1, 5))
         if draw.random() < 0.2:

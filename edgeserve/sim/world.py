@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config import Config
 from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
@@ -71,6 +71,7 @@ class _Lane:
         self.hang_ns = hang_ns
         self.inbox: Deque[Any] = deque()
         self.running: Any = None
+        self.finish_ns = 0
         self.epoch = 0  # works started before the lane died end unheard
         self.up = True
         self.speed = 1.0
@@ -257,7 +258,8 @@ class SimWorld:
             lane.inbox.popleft()
             if self.now_ns > getattr(action, "start_before_ns", self.now_ns):
                 self._refuse(action, "the start window has passed")
-            elif not isinstance(action, EvictModel) and self._trouble is not None and self._trouble.refuses(self.now_ns):
+            elif self._trouble is not None and not isinstance(action, EvictModel) \
+                    and self._trouble.refuses(self.now_ns):
                 self._refuse(action, "the lane would not")
             else:
                 self._start(lane, action)
@@ -367,7 +369,7 @@ class SimWorld:
             self._burst(round(happening.amount))
 
     def _die(self, lane: _Lane, amount: float) -> None:
-        """The lane forgets its inbox and what it was running. Now and then answers come all the same, after the news."""
+        """The lane forgets its inbox and what it was running. At times answers come all the same, after the news."""
         if not lane.up:
             return
         lane.up = False
@@ -381,7 +383,8 @@ class SimWorld:
         for action in lost:
             self.books.answered(self.now_ns, action, failed=True)
             if amount < 0.5:
-                self._at(self.now_ns + round(amount * 1e6), self._emit, WorkRefused(action.work_id, "the lane was lost"))
+                answer = WorkRefused(action.work_id, "the lane was lost")
+                self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
 
     def _burst(self, count: int) -> None:
         assert self._trouble is not None

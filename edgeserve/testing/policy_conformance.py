@@ -1,0 +1,252 @@
+"""What every policy is held to: subclass :class:`PolicyConformance`, name the kind, and pytest runs the rest.
+
+    class TestEdf(PolicyConformance):
+        kind = "edf"
+
+Besides, three policies that keep the scheduler honest: :class:`Idle` never moves, :class:`Random` makes any legal move,
+:class:`Rude` tries illegal ones and asserts that each raises.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import pytest
+
+from edgeserve.config import parse_config
+from edgeserve.errors import ConfigError, PolicyError
+from edgeserve.sched.actions import Action, FinishRequest, Outcome, RunBatch
+from edgeserve.sched.apps import App
+from edgeserve.sched.board import Board
+from edgeserve.sched.events import Event, JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.sched.lanes import Lane, Work
+from edgeserve.sched.lifecycle import Job, RequestRecord
+from edgeserve.sched.parts import bid_for
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.scheduler import Scheduler
+from edgeserve.sched.setup import build_scheduler
+from edgeserve.sim.soak import draw_scenario, soak
+from edgeserve.units import NS_PER_MS
+
+
+class Plain(Policy):
+    """Keeps its ready jobs in order of their ids; the base of the three below."""
+
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+        super().__init__(name, apps, options)
+        self.jobs: Dict[int, Job] = {}
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        self.jobs[job.seq] = job
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        del self.jobs[job.seq]
+
+    def on_started(self, work: Work, board: Board) -> None:
+        for job in work.jobs:
+            del self.jobs[job.seq]
+
+    def queued(self) -> List[Job]:
+        return list(self.jobs.values())
+
+    def runnable(self, lane: Lane, board: Board) -> List[Job]:
+        """The jobs that could run on a lane now, oldest first."""
+        return [job for _, job in sorted(self.jobs.items())
+                if job.node.model in lane.models and board.is_resident(job.node.model, lane)
+                and (not job.lane or job.lane == lane.name)]
+
+
+class Idle(Plain):
+    """Never moves. Every request must still end, by its deadline."""
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        return None
+
+
+class Random(Plain):
+    """Any legal move, drawn: refuses, drops, settles, batches of any size and membership, idles now and then."""
+
+    defaults = {"seed": 1}
+
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+        super().__init__(name, apps, options)
+        self._draw = random.Random(f"{self.options['seed']}/random policy")
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        if self._draw.random() < 0.02:
+            return "no mood"
+        names = [node.name for node in request.app.entries]
+        if len(names) > 1 and self._draw.random() < 0.3:
+            board.choose(request, [node.name for node in request.app.nodes])
+        return None
+
+    def plan(self, board: Board) -> None:
+        jobs = self.queued()
+        if jobs and self._draw.random() < 0.02:
+            board.drop(self._draw.choice(jobs).request, "no mood")
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        jobs = self.runnable(lane, board)
+        # A bid changes nothing, so this draw depends on what it is asked, not on how often.
+        draw = random.Random(f"{board.now_ns}/{lane.name}/{len(jobs)}")
+        if not jobs or draw.random() < 0.05:
+            return None
+        model = draw.choice(jobs).node.model
+        same = [job for job in jobs if job.node.model == model]
+        latency = board.latency(model, lane.name)
+        size = draw.choice(latency.sizes)
+        chosen = draw.sample(same, draw.randrange(1, min(size, len(same)) + 1))
+        return bid_for(chosen, size, latency.estimate_ns(size), board)
+
+    def look_again_ns(self, board: Board) -> int | None:
+        return board.now_ns + NS_PER_MS if self.jobs else None
+
+
+class Rude(Plain):
+    """Tries an illegal move at every turn and asserts that it raises; runs one job at a time besides."""
+
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+        super().__init__(name, apps, options)
+        self.refused = 0
+        self._ended: RequestRecord | None = None
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        self._expect(board.choose, request, ["no such node"])
+        self._expect(board.choose, request, [])
+        return None
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        super().on_gone(job, board)
+        self._ended = job.request
+
+    def plan(self, board: Board) -> None:
+        if self._ended is not None and self._ended.ended:
+            self._expect(board.drop, self._ended, "again")
+            self._expect(board.settle, self._ended)
+        for job in self.queued()[:1]:
+            self._expect(board.choose, job.request, [job.node.name])
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        jobs = self.runnable(lane, board)[:1]
+        if not jobs:
+            return None
+        latency = board.latency(jobs[0].node.model, lane.name)
+        return bid_for(jobs, latency.sizes[0], latency.estimate_ns(latency.sizes[0]), board)
+
+    def _expect(self, move: Any, *arguments: Any) -> None:
+        try:
+            move(*arguments)
+        except PolicyError:
+            self.refused += 1
+        else:
+            raise AssertionError(f"{move.__name__}{arguments} is illegal and did not raise")
+
+
+HONEST: Mapping[str, type] = {"idle": Idle, "random": Random, "rude": Rude}
+
+
+class PolicyConformance:
+    """The shared tests. ``kind`` names the policy in ``POLICIES``; ``options`` are those of ``[policy.*]``.
+
+    ``work_conserving``: an idle lane starts a lone request in the step in which it arrives. Override what a policy
+    means to do otherwise, and say why.
+    """
+
+    kind = ""
+    options: Mapping[str, Any] = {}
+    work_conserving = True
+    soak_seeds: Tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+
+    def make(self, **changes: Any) -> Scheduler:
+        """A scheduler with one app of one model of batch sizes 1, 2, 4 (2, 3, 5 ms) under this policy."""
+        app = {"model": "m", "slo": "50ms", **changes}
+        expected = {"1": "2ms", "2": "3ms", "4": "5ms"}
+        return build_scheduler(parse_config({
+            "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4], "expected": expected}},
+            "policy": {"p": {"kind": self.kind, **self.options}}, "app": {"a": app}}))
+
+    def test_an_unknown_option_is_refused_by_name(self) -> None:
+        with pytest.raises(ConfigError, match="no option 'no_such_option'"):
+            POLICIES[self.kind]("p", (), {**self.options, "no_such_option": 1})
+
+    def test_a_lone_request_runs_at_once_and_completes(self) -> None:
+        if not self.work_conserving:
+            pytest.skip("this policy may let an idle lane wait")
+        scheduler = self.make()
+        actions = scheduler.step(0, [RequestArrived(Request(1, "a", 0, 50 * NS_PER_MS))])
+        assert [type(action) for action in actions] == [RunBatch]
+        answers = answer(scheduler, actions[0], 0, 2 * NS_PER_MS)
+        assert [(item.request_id, item.outcome) for item in answers] == [(1, Outcome.COMPLETED)]
+
+    def test_requests_without_hope_are_not_left_waiting(self) -> None:
+        scheduler = self.make()
+        scheduler.step(0, [RequestArrived(Request(index, "a", 0, 50 * NS_PER_MS)) for index in range(100)])
+        now_ns, wakes = 0, 0
+        while scheduler.open_count and wakes < 1000:
+            wake_ns = scheduler.wake_at()
+            if wake_ns is None or wake_ns > 50 * NS_PER_MS:
+                break
+            assert wake_ns > now_ns
+            now_ns, wakes = wake_ns, wakes + 1
+            scheduler.step(now_ns)
+            scheduler.check()
+        waiting = [job for policy in scheduler.policies for job in policy.queued()]
+        assert waiting == []
+
+    def test_asking_for_a_bid_changes_nothing(self) -> None:
+        scheduler = self.make()
+        twice = [_asked_twice(policy) for policy in scheduler.policies]
+        now_ns, out = 0, []  # type: ignore[var-annotated]
+        for index in range(200):
+            events: List[Event] = [RequestArrived(Request(index, "a", now_ns, now_ns + 50 * NS_PER_MS))]
+            while out and out[0][0] <= now_ns:
+                done_ns, work = out.pop(0)
+                events.append(finished(work, done_ns - NS_PER_MS, done_ns))
+            out += [(now_ns + 3 * NS_PER_MS, action) for action in scheduler.step(now_ns, events)
+                    if isinstance(action, RunBatch)]
+            scheduler.check()
+            now_ns += NS_PER_MS
+        assert sum(item[0] for item in twice) > 10
+
+    def test_rules_hold_in_drawn_trouble(self) -> None:
+        for seed in self.soak_seeds:
+            soak(seed, policies=(self.kind,))
+
+    def test_equal_runs_decide_equally(self) -> None:
+        seed = self.soak_seeds[0]
+        assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))
+
+    def test_nothing_is_queued_after_draining(self) -> None:
+        from edgeserve.sim.run import simulate
+        scenario, _ = draw_scenario(self.soak_seeds[-1], (self.kind,))
+        run = simulate(scenario, self.soak_seeds[-1], drain=True, settle=True)
+        assert [job for policy in run.scheduler.policies for job in policy.queued()] == []
+
+
+def finished(work: RunBatch, started_ns: int, finished_ns: int) -> WorkFinished:
+    """A lane's answer: every job of the batch is done."""
+    return WorkFinished(work.work_id, started_ns, finished_ns, tuple(JobResult(job) for job in work.jobs))
+
+
+def answer(scheduler: Scheduler, work: Action, started_ns: int, finished_ns: int) -> List[FinishRequest]:
+    """Tell the scheduler that a batch is done; the outcomes that follow."""
+    assert isinstance(work, RunBatch)
+    actions = scheduler.step(finished_ns, [finished(work, started_ns, finished_ns)])
+    return [action for action in actions if isinstance(action, FinishRequest)]
+
+
+def _asked_twice(policy: Policy) -> List[int]:
+    """Let every question for a bid be asked twice, and compare the answers. Returns a counter of bids."""
+    inner, count = policy.bid, [0]
+
+    def bid(lane: Lane, board: Board) -> Bid | None:
+        first, second = inner(lane, board), inner(lane, board)
+        assert repr(first) == repr(second)
+        assert first is None or second is None or list(first.jobs) == list(second.jobs)
+        count[0] += first is not None
+        return first
+
+    policy.bid = bid  # type: ignore[method-assign]
+    return count

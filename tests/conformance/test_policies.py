@@ -1,0 +1,131 @@
+"""Every policy against the shared conformance suite, and the three that keep the scheduler honest."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.config import parse_config
+from edgeserve.errors import PolicyError
+from edgeserve.sched.actions import FinishRequest, Outcome, RunBatch
+from edgeserve.sched.events import Request, RequestArrived
+from edgeserve.sched.parts import bid_for
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy import Bid
+from edgeserve.sched.setup import build_scheduler
+from edgeserve.sim.soak import soak
+from edgeserve.testing.policy_conformance import HONEST, PolicyConformance, Rude
+
+MS = 10**6
+
+
+class TestFifo(PolicyConformance):
+    kind = "fifo"
+
+
+class TestEdf(PolicyConformance):
+    kind = "edf"
+
+
+class TestClockwork(PolicyConformance):
+    kind = "clockwork"
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    for kind, policy in HONEST.items():
+        monkeypatch.setitem(POLICIES, kind, policy)
+
+
+@pytest.mark.parametrize("kind", sorted(HONEST))
+def test_the_scheduler_stays_honest_whatever_a_policy_does(kind):
+    for seed in range(100, 115):
+        soak(seed, policies=(kind,))
+
+
+def test_honest_and_dishonest_policies_side_by_side():
+    for seed in range(200, 215):
+        soak(seed, policies=("random", "edf", "clockwork", "idle", "rude"))
+
+
+def make(kind):
+    return build_scheduler(parse_config({
+        "device": {"d": {"memory": "150MB"}}, "lane": {"l": {"device": "d"}},
+        "model": {name: {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "2ms", "4": "3ms"},
+                         "memory": "100MB"} for name in ("m", "other")},
+        "policy": {kind: {"kind": kind}, "fifo": {}},
+        "app": {"a": {"model": "m", "policy": kind, "slo": "50ms"},
+                "b": {"model": "m", "policy": "fifo", "slo": "50ms"},
+                "c": {"model": "other", "policy": kind}}}), resident={"d": ["m"]})
+
+
+def arrival(request_id, app="a"):
+    return RequestArrived(Request(request_id, app, 0, 50 * MS))
+
+
+def test_idle_lets_every_request_expire_at_its_deadline():
+    scheduler = make("idle")
+    scheduler.step(0, [arrival(1), arrival(2)])
+    assert scheduler.wake_at() == 50 * MS
+    ends = scheduler.step(50 * MS)
+    assert [(item.request_id, item.outcome, item.reason) for item in ends] == [
+        (1, Outcome.DROPPED, "expired"), (2, Outcome.DROPPED, "expired")]
+    assert scheduler.wake_at() is None
+
+
+def test_rude_was_refused_every_time():
+    scheduler = make("rude")
+    scheduler.step(0, [arrival(index) for index in range(1, 6)])
+    scheduler.step(51 * MS)
+    scheduler.step(52 * MS)
+    rude = next(policy for policy in scheduler.policies if isinstance(policy, Rude))
+    assert rude.refused >= 10
+
+
+BAD_BIDS = {
+    "no job": lambda jobs, theirs, absent: Bid("m", [], 1, 2 * MS, None, 2 * MS),
+    "a size that was never profiled": lambda jobs, theirs, absent: bid_parts(jobs[:1], 3),
+    "more jobs than its size": lambda jobs, theirs, absent: bid_parts(jobs[:2], 1),
+    "a job twice": lambda jobs, theirs, absent: bid_parts([jobs[0], jobs[0]], 4),
+    "another policy's job": lambda jobs, theirs, absent: bid_parts([jobs[0], theirs[0]], 4),
+    "a model that is not resident": lambda jobs, theirs, absent: bid_parts(absent, 1),
+    "a job of another model": lambda jobs, theirs, absent: bid_parts([jobs[0], absent[0]], 4),
+    "a job whose request it drops": lambda jobs, theirs, absent: bid_parts(jobs[:1], 1, [(jobs[0].request, "why")]),
+}
+
+
+def bid_parts(jobs, size, drops=()):
+    bid = bid_for(jobs, size, 2 * MS, _NoBoard(), drops=drops)
+    return bid
+
+
+class _NoBoard:
+    """The jobs above stand at last nodes, so nothing is asked of the board."""
+
+
+@pytest.mark.parametrize("name", sorted(BAD_BIDS))
+def test_an_illegal_bid_raises_and_changes_nothing(name):
+    scheduler = make("rude")
+    busy = scheduler.step(0, [arrival(1)])
+    assert isinstance(busy[0], RunBatch)
+    scheduler.step(1, [arrival(2), arrival(3), arrival(4, "b"), arrival(5, "c")])
+    rude = next(policy for policy in scheduler.policies if isinstance(policy, Rude))
+    fifo = next(policy for policy in scheduler.policies if policy.name == "fifo")
+    jobs = [job for job in rude.queued() if job.node.model == "m"]
+    absent = [job for job in rude.queued() if job.node.model == "other"]
+    bad = BAD_BIDS[name](jobs, fifo.queued(), absent)
+    lane = scheduler.board.lanes[0]
+    bad.policy = rude
+    before = [scheduler.story(index) for index in range(1, 6)]
+    with pytest.raises(PolicyError, match="may not run"):
+        scheduler._launch(lane, bad, lane.available_ns(1))
+    scheduler.check()
+    assert [scheduler.story(index) for index in range(1, 6)] == before
+    ends = scheduler.step(60 * MS)
+    assert {item.request_id for item in ends if isinstance(item, FinishRequest)} == {2, 3, 4, 5}
+
+
+def test_time_must_not_go_backwards():
+    scheduler = make("idle")
+    scheduler.step(10)
+    with pytest.raises(PolicyError, match="time must not go backwards"):
+        scheduler.step(9)

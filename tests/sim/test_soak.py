@@ -1,0 +1,39 @@
+"""A hundred soak runs: drawn apps, policies, load and trouble, held to the scheduler's and the world's books."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from edgeserve.sim.soak import SoakResult, draw_scenario, missing_marks, soak
+
+DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
+CHUNK = 20
+_results: list[SoakResult] = []
+
+
+@pytest.mark.parametrize("start", range(0, 100, CHUNK))
+def test_every_rule_holds(start):
+    for seed in range(start, start + CHUNK):
+        print(f"seed {seed} (again: python scripts/soak.py --seed {seed})")
+        _results.append(soak(seed))
+
+
+def test_everything_that_can_occur_did_occur():
+    if len(_results) < 100:
+        pytest.skip("needs the hundred runs of test_every_rule_holds in the same session")
+    assert missing_marks(_results) == []
+
+
+def test_a_seed_draws_the_same_scenario_again():
+    assert draw_scenario(5) == draw_scenario(5)
+    assert draw_scenario(5) != draw_scenario(6)
+
+
+def test_decisions_are_the_same_on_every_python():
+    # Written once (scripts/update_golden.py), compared by every interpreter that runs the tests.
+    with open(DIGESTS, encoding="utf-8") as file:
+        digests = json.load(file)
+    assert {seed: soak(int(seed)).digest for seed in digests} == digests

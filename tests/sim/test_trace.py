@@ -1,0 +1,120 @@
+"""Recordings round-trip exactly, replays compare every action, timelines hold what a viewer needs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edgeserve.sched.actions import DropState, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
+from edgeserve.sched.events import (
+    DeviceChanged,
+    DrainRequested,
+    JobId,
+    JobResult,
+    LaneChanged,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    WorkFinished,
+    WorkRefused,
+)
+from edgeserve.timeline import timeline_of
+from edgeserve.trace import (
+    Recorder,
+    Step,
+    TraceError,
+    build_inputs,
+    read_recording,
+    replay,
+    start_of,
+    step_line,
+)
+
+JOB = JobId(7, "read", (2, 0))
+MS = 10**6
+EVENTS = (
+    RequestArrived(Request(7, "a", 1, 2, "me", "critical", 0.1, "cam", "answer", {"length": 37.5})),
+    RequestCancelled(9, "gone"),
+    WorkFinished(3, 5, 6, (JobResult(JOB, "done", 4, "left", {"x": 0.1}, "", 12),)),
+    WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7), DrainRequested())
+ACTIONS = (
+    RunBatch(3, "l", "m", (JOB, JobId(8, "read", ())), 4, 0, 2**62, 17, 2, True), LoadModel(4, "copy:d", "m", 5, 6),
+    EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"),
+    FinishRequest(7, "completed", "", Spent(1, 2, 3, 4)))
+
+
+def test_every_event_and_action_survives_a_recording(tmp_path):
+    path = str(tmp_path / "r.jsonl")
+    start = start_of({("m", "d"): (1, 2)}, {"d": ["m"]}, {("m", "l"): {1: [5, 6]}})
+    recorder = Recorder(path, start)
+    recorder.record(11, EVENTS, ACTIONS)
+    recorder.record(12, (), ())
+    recorder.close()
+    recording = read_recording(path)
+    assert recording.steps == [Step(11, EVENTS, ACTIONS), Step(12, (), ())]
+    assert build_inputs(recording.start) == {"footprints": {("m", "d"): (1, 2)}, "resident": {"d": ["m"]},
+                                             "measured": {("m", "l"): {1: [5, 6]}}}
+
+
+def test_a_configuration_keeps_its_order(tmp_path):
+    path = str(tmp_path / "r.jsonl")
+    Recorder(path, {"config": {"lane": {"z": {}, "a": {}}}}).close()
+    assert list(read_recording(path).start["config"]["lane"]) == ["z", "a"]
+
+
+def test_lines_are_the_same_bytes_whatever_the_order_of_facts():
+    lines = [step_line(0, (RequestArrived(Request(1, "a", 0, 1, facts=facts)),), ())
+             for facts in ({"x": 1, "y": 2}, {"y": 2, "x": 1})]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("", "is empty; a recording starts with"), ('{"format": 99}\n', "format 99, expected 1"),
+    ('{"format":1}\nnot json\n', "r.jsonl:2: is no step"),
+    ('{"format":1}\n{"now":1,"events":[{"kind":"Nonsense"}],"actions":[]}\n', "r.jsonl:2: is no step")])
+def test_what_is_no_recording_is_named(tmp_path, text, reason):
+    path = tmp_path / "r.jsonl"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=reason):
+        read_recording(str(path))
+
+
+class Says:
+    """A scheduler that answers from a list."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def step(self, now_ns, events=()):
+        return self.answers.pop(0)
+
+
+def test_a_replay_names_the_first_difference():
+    steps = [Step(1, (), ()), Step(2, (), ACTIONS[:2])]
+    assert replay(Says([], list(ACTIONS[:2])), steps) is None
+    difference = replay(Says([], [ACTIONS[0], ACTIONS[2]]), steps)
+    assert (difference.step_index, difference.recorded, difference.replayed) == (1, ACTIONS[1], ACTIONS[2])
+    assert replay(Says([], [ACTIONS[0]]), steps).replayed is None
+    assert replay(Says([ACTIONS[3]], []), steps).recorded is None
+    assert "step 1 at 2 ns differs" in str(difference)
+
+
+def test_a_timeline_holds_batches_ends_and_reasons(tmp_path):
+    run = RunBatch(1, "gpu0", "m", (JobId(1, "m", ()),), 1, 0, 2**62, 4 * MS)
+    steps = [
+        Step(0, (RequestArrived(Request(1, "a", 0, 3 * MS)), RequestArrived(Request(2, "a", 0, 3 * MS))), (run,)),
+        Step(3 * MS, (), (FinishRequest(2, "dropped", "expired"),)),
+        Step(5 * MS, (WorkFinished(1, 0, 5 * MS, (JobResult(JobId(1, "m", ())),)),), (FinishRequest(1, "completed"),)),
+        Step(6 * MS, (LaneChanged("gpu0", False, 1.0, "lost"),), ())]
+    path = str(tmp_path / "t.json")
+    timeline_of(steps).write(path)
+    with open(path, encoding="utf-8") as file:
+        entries = json.load(file)["traceEvents"]
+    batch = next(entry for entry in entries if entry["ph"] == "X")
+    assert (batch["name"], batch["ts"], batch["dur"]) == ("m x1", 0, 5000)
+    names = [entry["name"] for entry in entries if entry["ph"] == "i"]
+    assert names == ["dropped: expired", "late by 2ms", "down lost"]
+    tracks = {entry["args"]["name"] for entry in entries if entry["ph"] == "M"}
+    assert tracks == {"lanes", "gpu0", "app a"}
+    assert {entry["ph"] for entry in entries if entry.get("cat") == "a"} == {"b", "e"}
