@@ -203,8 +203,8 @@ class Scheduler:
             for model in lane.models:
                 self.latency[model, lane.name].set_speed(event.speed)
         if lane.up and not event.up:
-            for work in lane.clear():
-                self._lose(work, running=work.starts_ns <= self.now_ns,
+            for index, work in enumerate(lane.clear()):
+                self._lose(work, running=index == 0,
                            reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}")
         lane.up = event.up
         for policy in self.policies:
