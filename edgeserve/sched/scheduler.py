@@ -91,12 +91,12 @@ class Scheduler:
         self.now_ns = board.now_ns = life.now_ns = now_ns
         actions = life.actions = []
         handlers = self._handlers
-        for event in events:
-            handlers[type(event)](event)
-        if now_ns >= self._forget_at_ns:
+        if now_ns >= self._forget_at_ns:  # before the events: an arrival is judged by what is still known
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in self.latency.values():
                 latency.forget(now_ns)
+        for event in events:
+            handlers[type(event)](event)
         life.run_timers()
         self._look_for_hangs()
         for policy in self.policies:
