@@ -284,15 +284,15 @@ class Scheduler:
                     break
                 at_ns = lane.available_ns(now)
                 bid = bids[0] if len(bids) == 1 else arbiter.choose(bids, at_ns)
-                if arbiter.is_background(bid) and not self._background_may_run(bid):
+                if arbiter.is_background(bid) and not self._background_may_run(bid, lane):
                     break
                 self._launch(lane, bid, at_ns)
 
-    def _background_may_run(self, bid: Bid) -> bool:
+    def _background_may_run(self, bid: Bid, lane: Lane) -> bool:
         """Whether background work would be over before the next critical request could need the lane."""
-        for last_ns, slack_ns in self.life.critical.values():
+        for app, (last_ns, slack_ns) in self.life.critical.items():
             until_ns = last_ns + CRITICAL_MEMORY_NS
-            if until_ns > self.now_ns and bid.expected_ns > slack_ns:
+            if until_ns > self.now_ns and bid.expected_ns > slack_ns and _uses(self.apps[app], lane):
                 if self._background_at_ns is None or until_ns < self._background_at_ns:
                     self._background_at_ns = until_ns
                 return False
@@ -369,4 +369,8 @@ class Scheduler:
 
 
 def _may_use(policy: Policy, lane: Lane) -> bool:
-    return any(node.model in lane.models for app in policy.apps for node in app.nodes)
+    return any(_uses(app, lane) for app in policy.apps)
+
+
+def _uses(app: App, lane: Lane) -> bool:
+    return any(node.model in lane.models for node in app.nodes)
