@@ -1,0 +1,33 @@
+"""Golden traces: one behaviour each, named after it. Replay feeds the stored events and compares every action.
+
+After a change that is meant: ``python scripts/update_golden.py``, and read the diff.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import pytest
+
+from edgeserve.config import parse_config
+from edgeserve.sched.setup import build_scheduler
+from edgeserve.trace import build_inputs, read_recording, replay
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATHS = sorted(glob.glob(os.path.join(HERE, "*.jsonl")))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: os.path.basename(path)[:-6])
+def test_decides_as_recorded(path):
+    recording = read_recording(path)
+    assert recording.start["behaviour"]
+    assert any(step.actions for step in recording.steps)
+    scheduler = build_scheduler(parse_config(recording.start["config"]), (), **build_inputs(recording.start))
+    difference = replay(scheduler, recording.steps)
+    assert difference is None, f"{recording.start['behaviour']}\n{difference}"
+    scheduler.check()
+
+
+def test_there_are_golden_traces():
+    assert len(PATHS) >= 10
