@@ -54,7 +54,7 @@ class Channel:
         self._socket.close()
 
     def _exactly(self, length: int) -> memoryview:
-        block = memoryview(np.empty(length, np.uint8))  # unlike a bytearray it is not filled with zeros first
+        block = np.empty(length, np.uint8).data  # unlike a bytearray it is not filled with zeros first
         filled = 0
         while filled < length:
             read = self._socket.recv_into(block[filled:])

@@ -142,7 +142,7 @@ class ProcessEngine(Engine):
         if not fine:
             if verb == "load":
                 self._forget()
-            raise EngineError(value)
+            raise value
         return value
 
 
@@ -177,7 +177,7 @@ class _Child:
         return self._process.pid
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
-        """Whether it went well, and the answer or what went wrong."""
+        """Whether it went well, and the answer or the :class:`EngineError`."""
         try:
             self._channel.send((verb, argument), timeout_s)
             answer: Tuple[bool, Any] = self._channel.receive(timeout_s)
@@ -240,20 +240,20 @@ def _serve(channel: Channel, lifeline: int) -> None:
                 engine = _made(*argument)
                 answer = (True, engine.load())
             elif engine is None:
-                answer = (False, f"model {name!r} was asked to {verb} before it was loaded")
+                answer = (False, EngineError(f"model {name!r} was asked to {verb} before it was loaded"))
             else:
                 answer = (True, engine.example() if verb == "example" else engine.run(argument))
         except EdgeServeError as error:
-            answer = (False, str(error))
+            answer = (False, error if isinstance(error, EngineError) else EngineError(str(error)))
         except Exception as error:  # noqa: BLE001 the process's boundary: all becomes a typed error on the other side
-            answer = (False, f"model {name!r} raised {type(error).__name__}: {error}")
+            answer = (False, EngineError(f"model {name!r} raised {type(error).__name__}: {error}"))
         try:
             channel.send(answer)
         except (EOFError, OSError):
             return
         except Exception as error:  # noqa: BLE001 pickle raises many kinds: what was returned cannot travel
-            channel.send((False, f"model {name!r}: what it returned cannot be sent between processes ({error}); "
-                                    "return arrays, numbers, strings and containers of them"))
+            channel.send((False, EngineError(f"model {name!r}: what it returned cannot be sent between processes "
+                                             f"({error}); return arrays, numbers, strings and containers of them")))
 
 
 def _made(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:

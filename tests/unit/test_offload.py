@@ -17,7 +17,7 @@ import pytest
 from edgeserve.config import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 from edgeserve.offload import pin
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import allowed_cores, pin_thread
@@ -89,6 +89,11 @@ def test_a_function_that_does_not_answer_is_killed(engine):
         run(engine, "hold")
     assert not psutil.pid_exists(child)
     run(engine)
+
+
+def test_an_unknown_example_stays_that_kind_of_error(engine):
+    with pytest.raises(ExampleUnknown, match=r"give \[model.m\] options.example"):
+        engine.example()
 
 
 def test_errors_keep_the_process(engine):
