@@ -94,13 +94,13 @@ class Life:
         if facts.deadline_ns <= now and facts.on_late != "answer":
             self._reject(request, EXPIRED)
             return
+        displaced = None
         if admission.pending >= app.pending_max:
             displaced = admission.to_displace(facts.client)
             if displaced is None:
                 clients = len(admission.clients)
                 self._reject(request, OVER_SHARE if clients > 1 and admission.use(facts.client) > 0 else QUEUE_FULL)
                 return
-            self.end(displaced, "drop", OVER_SHARE)
         policy = self.policy_of[facts.app]
         self._in_request = request
         refused = policy.on_request(request, self.board)
@@ -108,6 +108,8 @@ class Life:
         if refused is not None:
             self._reject(request, refused)
             return
+        if displaced is not None and not displaced.ended:
+            self.end(displaced, "drop", OVER_SHARE)
         self._accept(request, admission)
 
     def _accept(self, request: RequestRecord, admission: Admission) -> None:
