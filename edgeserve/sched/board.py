@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Sequence, Tuple
 from edgeserve.sched.apps import App, Node
 from edgeserve.sched.lanes import Lane
 from edgeserve.sched.latency import ModelLatency
-from edgeserve.sched.lifecycle import RequestRecord
+from edgeserve.sched.lifecycle import Job, RequestRecord
 from edgeserve.sched.residency import LOADING, RESIDENT, Device
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Board:
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up. Its ready jobs leave (``on_gone`` is called for each), running ones are ignored."""
         self._scheduler.life.end(request, "drop", reason)
+
+    def give_up(self, job: Job, reason: str) -> None:
+        """A ready job cannot be in time: a request with ``on_late = "partial"`` goes on without it where it can, any
+        other is dropped."""
+        self._scheduler.life.give_up(job, reason)
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
         """During ``on_request``: run only these of the first nodes and of a fork's branches; the rest are skipped."""

@@ -20,6 +20,9 @@ from edgeserve.units import NS_PER_MS
 WINDOW_LEN = 10
 """Durations per batch size that the estimate looks back on (Clockwork, section 3: the last 10)."""
 
+LIKELY = QUANTILES.index(0.8)
+"""The stored quantile that stands for :meth:`ModelLatency.likely_ns` before the first measurement."""
+
 WINDOW_AGE_NS = 10_000 * NS_PER_MS
 """A duration older than this no longer counts, so that a batch size whose estimate became too pessimistic is tried
 again (Clockwork's pitfall: what is never run is never re-measured)."""
@@ -113,13 +116,15 @@ class ModelLatency:
     """One model on one lane: how long a batch of each size takes now.
 
     Integers only, so that decisions are the same on every Python. ``sizes`` are the batch sizes that were profiled;
-    a batch of n jobs runs as the smallest size that holds it. ``alone_ns`` is the careful estimate of the smallest.
+    a batch of n jobs runs as the smallest size that holds it. ``alone_ns`` is the careful estimate of the smallest,
+    ``alone_likely_ns`` the likely one.
     :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change it. Durations are kept at
     speed 1 and scaled on the way out, rounded up.
     """
 
-    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_typical", "_speed",
-                 "_oldest_ns", "age_ns", "_size_for", "alone_ns")
+    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_likely", "_typical",
+                 "_speed",
+                 "_oldest_ns", "age_ns", "_size_for", "alone_ns", "alone_likely_ns")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
                  age_ns: int = WINDOW_AGE_NS) -> None:
@@ -137,6 +142,7 @@ class ModelLatency:
         self._windows: Dict[int, Deque[Tuple[int, int]]] = {size: deque(maxlen=WINDOW_LEN) for size in self.sizes}
         self._speed = 1.0
         self._estimates: Dict[int, int] = {}
+        self._likely: Dict[int, int] = {}
         self._typical: Dict[int, int] = {}
         self._oldest_ns = 2**62
         self._size_for = [next(size for size in self.sizes if size >= count) for count in range(1, self.size_max + 1)]
@@ -150,6 +156,11 @@ class ModelLatency:
     def estimate_ns(self, size: int) -> int:
         """The careful estimate for planning: the maximum of the window, else the profile's 99th percentile."""
         return self._estimates[size]
+
+    def likely_ns(self, size: int) -> int:
+        """What three of four batches stay below: for decisions that one slow batch in ten must not sway. The careful
+        estimate would refuse everything for as long as a single outlier above the deadline stays in the window."""
+        return self._likely[size]
 
     def typical_ns(self, size: int) -> int:
         """The middle of the window, else the profile's median: what the work is worth, not what it may take."""
@@ -198,14 +209,17 @@ class ModelLatency:
         window = self._windows[size]
         if window:
             durations = sorted([duration for _, duration in window])
-            careful, typical = durations[-1], durations[len(durations) // 2]
+            careful, likely, typical = durations[-1], durations[3 * len(durations) // 4], durations[len(durations) // 2]
         else:
-            careful, typical = self._seeds[size].p99_ns, self._seeds[size].median_ns
+            seed = self._seeds[size]
+            careful, typical = seed.p99_ns, seed.median_ns
+            likely = seed.quantiles_ns[LIKELY] if seed.quantiles_ns else seed.median_ns
         if self._speed != 1.0:
-            careful, typical = math.ceil(careful / self._speed), math.ceil(typical / self._speed)
+            careful, likely, typical = [math.ceil(time_ns / self._speed) for time_ns in (careful, likely, typical)]
         self._estimates[size] = careful
+        self._likely[size] = likely
         if size == self.sizes[0]:
-            self.alone_ns = careful
+            self.alone_ns, self.alone_likely_ns = careful, likely
         self._typical[size] = typical
 
 

@@ -155,7 +155,23 @@ class Life:
         """Fire the request's joins that have something."""
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
-        self._proceed(request, progress.settle(request), request.spent)
+        places = progress.settle(request)
+        self._shed_useless(request)
+        self._proceed(request, places, request.spent)
+
+    def give_up(self, job: Job, reason: str) -> None:
+        """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
+        for it, any other is dropped."""
+        request = job.request
+        if request.on_late == PARTIAL and progress.feeds_joins(job):
+            del request.jobs[job.seq]
+            self._take_out(job)
+            request.note(self.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
+            places = progress.skip(request, job)
+            if places or request.jobs or request.done_exits:
+                self._proceed(request, places, request.spent)
+                return
+        self.end(request, "drop", reason)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 

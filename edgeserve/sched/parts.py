@@ -83,28 +83,29 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
 
 
-def earliest_end_ns(model: str, board: Board) -> int | None:
+def earliest_end_ns(model: str, board: Board, careful: bool = False) -> int | None:
     """When a job of this model alone would end at the earliest, given what is on the lanes now, or None when no lane
-    is up. A model that is not resident has to be loaded first."""
+    is up. A model that is not resident has to be loaded first. By the likely time, or by the careful one."""
     best: int | None = None
     now_ns = board.now_ns
     for lane in board.lanes_of(model):
         if not lane.up or lane.hung:
             continue
         starts_ns = max(lane.available_ns(now_ns), board.resident_at_ns(model, lane))
-        ends_ns = starts_ns + board.latency(model, lane.name).alone_ns
+        latency = board.latency(model, lane.name)
+        ends_ns = starts_ns + (latency.alone_ns if careful else latency.alone_likely_ns)
         if best is None or ends_ns < best:
             best = ends_ns
     return best
 
 
-def refusal(request: RequestRecord, board: Board) -> str | None:
+def refusal(request: RequestRecord, board: Board, careful: bool = False) -> str | None:
     """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
     enough for the rest. Requests that are answered late anyway are never refused for their deadline."""
     if request.on_late == "answer":
         return None
     for node in request.app.entries:
-        ends_ns = earliest_end_ns(node.model, board)
+        ends_ns = earliest_end_ns(node.model, board, careful)
         if ends_ns is None:
             return "no_lane"
         if ends_ns + board.rest_ns(request.app, node) > request.deadline_ns:

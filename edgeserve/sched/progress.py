@@ -77,10 +77,14 @@ def is_useless(request: RequestRecord, job: Job) -> bool:
     return True
 
 
+def feeds_joins(job: Job) -> bool:
+    """Whether nothing but joins waits for this job, so that they could go on with what the others bring."""
+    return bool(job.node.succs) and all(len(succ.preds) > 1 or succ.gather for succ in job.node.succs)
+
+
 def can_do_without(job: Job) -> bool:
     """Whether every successor is a join that may fire with fewer predecessors, so that a failure here is no end."""
-    return bool(job.node.succs) and all(succ.join != "all" and (len(succ.preds) > 1 or succ.gather)
-                                        for succ in job.node.succs)
+    return feeds_joins(job) and all(succ.join != "all" for succ in job.node.succs)
 
 
 def _routes(node: Node) -> Tuple[str, ...]:

@@ -41,7 +41,7 @@ class Clockwork(Policy):
         self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        return refusal(request, board)
+        return refusal(request, board, careful=True)
 
     def on_ready(self, job: Job, board: Board) -> None:
         queue = self._queues.get(job.node.model)
@@ -68,12 +68,12 @@ class Clockwork(Policy):
             queue = self._queues.get(model)
             if queue is None:
                 continue
-            ends_ns = earliest_end_ns(model, board)
+            ends_ns = earliest_end_ns(model, board, careful=True)
             while ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
                 job = queue.rows[0][2]
                 if not droppable(job):
                     break
-                board.drop(job.request, CANNOT_MAKE_DEADLINE)
+                board.give_up(job, CANNOT_MAKE_DEADLINE)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         """The first eligible strategy of the walk.

@@ -89,7 +89,7 @@ class Edf(Policy):
                 while ends_ns is not None and rows and rows[0][0] < ends_ns:
                     job = rows[0][2]
                     if droppable(job):
-                        board.drop(job.request, CANNOT_MAKE_DEADLINE)
+                        board.give_up(job, CANNOT_MAKE_DEADLINE)
                     else:
                         _postpone(queue, job, ends_ns)
 
@@ -123,7 +123,7 @@ class Edf(Policy):
         for size in latency.sizes:
             if size > self._batch_max and size != latency.sizes[0]:
                 break
-            took_ns = latency.estimate_ns(size)
+            took_ns = latency.likely_ns(size)
             ends_ns = starts_ns + took_ns
             in_time = sum([len(queue.rows) - queue.position(ends_ns) for queue in filled])
             if in_time == 0:
@@ -136,7 +136,7 @@ class Edf(Policy):
                 break  # a larger size would only hold padding
         if best is None:
             return None
-        ends_ns = starts_ns + latency.estimate_ns(best_size)
+        ends_ns = starts_ns + latency.likely_ns(best_size)
         jobs: List[Job] = []
         for queue in filled:
             if len(jobs) < best_size:
@@ -144,13 +144,13 @@ class Edf(Policy):
         if not jobs:
             return None
         size = latency.size_for(len(jobs))
-        return bid_for(jobs, size, latency.estimate_ns(size), board)
+        return bid_for(jobs, size, latency.likely_ns(size), board)
 
 
 def _critical_lost(critical: List[JobQueue], size: int, ends_ns: int, latency: ModelLatency) -> int:
     """Critical jobs that a batch of ``size`` ending at ``ends_ns`` costs: those that are due before it ends, and those
     that find no place in it and could not be in time after it either."""
-    after_ns = ends_ns + latency.estimate_ns(latency.sizes[0])
+    after_ns = ends_ns + latency.likely_ns(latency.sizes[0])
     too_late = sum([queue.position(ends_ns) for queue in critical])
     due_next = sum([queue.position(after_ns) for queue in critical]) - too_late
     return too_late + max(0, due_next - size)
