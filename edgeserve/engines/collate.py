@@ -35,6 +35,8 @@ def fit(slot: Slot, value: Any) -> np.ndarray:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
     done; every other difference is an :class:`EngineError`: a silent cast hides a missing normalisation."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.dtype == slot.dtype and array.shape == slot.dims:
+        return array  # the common case: every axis is fixed
     if array.dtype != slot.dtype:
         array = _widened(slot, array)
     if array.ndim != len(slot.dims):
@@ -87,11 +89,14 @@ def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int) -> 
     batch: np.ndarray
     if all(array.shape == shape for array in arrays):
         batch = np.empty((size, *shape), dtype=slot.dtype)
+        for row, array in enumerate(arrays):
+            batch[row] = array
     else:
         batch = np.full((size, *shape), slot.pad or 0, dtype=slot.dtype)
-    for row, array in enumerate(arrays):
-        batch[(row, *(slice(0, length) for length in array.shape))] = array
-    batch[len(arrays):] = "" if batch.dtype.kind == "O" else 0
+        for row, array in enumerate(arrays):
+            batch[(row, *(slice(0, length) for length in array.shape))] = array
+    if len(arrays) < size:
+        batch[len(arrays):] = "" if batch.dtype.kind == "O" else 0
     return batch
 
 

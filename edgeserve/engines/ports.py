@@ -128,9 +128,11 @@ class Ports:
                 raise EngineError(f"{self._where}: output {name!r} has shape {list(np.shape(array))} for a batch of "
                                   f"{count} items; expected its axis {axis} to be the batch. "
                                   "Export the model so, or use batch = [1] with a batch axis of 1")
+        kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
         for index in range(count):
-            outputs = {name: self._cropped(name, array[index], index, shapes)
-                       for name, array in by_name.items() if name not in state_outputs}
+            outputs = {name: array[index] for name, array in kept}
+            for name in self._crops:
+                outputs[name] = self._cropped(name, outputs[name], index, shapes)
             if not self._states:
                 results.append(Result(outputs))
                 continue
@@ -194,7 +196,7 @@ class Ports:
         return packed
 
     def _cropped(self, name: str, array: np.ndarray, index: int, shapes: Shapes) -> np.ndarray:
-        for cut in self._crops.get(name, ()):
+        for cut in self._crops[name]:
             own, common = shapes[cut.like]
             if cut.axis >= array.ndim or cut.of >= len(common):
                 raise EngineError(f"{self._where}: options.crop_outputs.{name} names axis {cut.axis} of an output "
@@ -263,7 +265,8 @@ class Ports:
         return shape
 
     def _read_crops(self, table: Dict[str, Any]) -> Dict[str, List[Crop]]:
-        self._known("options.crop_outputs", table, self._outputs, "output")
+        plain = [name for name in self._outputs if name not in self._states.values()]
+        self._known("options.crop_outputs", table, plain, "output (states aside)")
         crops: Dict[str, List[Crop]] = {}
         for name, rows in table.items():
             for row in rows if isinstance(rows, list) else [rows]:
