@@ -1,0 +1,89 @@
+"""A server that is only the bus: app ``echo`` returns its inputs, app ``sleep`` never answers by itself.
+
+Stands in for the runtime in the tests of the bus and its clients; ``news`` is what the bus reported, for assertions.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import Any, List
+
+from edgeserve.errors import Cancelled, UnknownApp
+from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
+
+
+class BusServer:
+    def __init__(self, endpoint: str, **options: Any) -> None:
+        bounds = dict(message_bytes_max=8 * 1024**2, clients_max=64, client_silence_ns=10**10)
+        self.bounds = dict(bounds, **options)
+        self.wanted = endpoint
+        self.endpoint = ""
+        self.news: List[Any] = []
+        self.stopping = False
+        self._ready = threading.Event()
+        self._error: Any = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> BusServer:
+        self.thread.start()
+        assert self._ready.wait(10)
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+    def seen(self, kind: type, timeout_s: float = 5.0) -> Any:
+        """The first news of a kind, waiting for it."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            for news in list(self.news):
+                if type(news) is kind:
+                    return news
+            time.sleep(0.005)
+        raise AssertionError(f"no {kind.__name__} within {timeout_s} s; seen: {self.news}")
+
+    def _run(self) -> None:
+        try:
+            bus = Bus([self.wanted], clock_ns=time.monotonic_ns, **self.bounds)
+        except Exception as error:  # handed to the test that waits for the start
+            self._error = error
+            self._ready.set()
+            return
+        self.endpoint = bus.endpoints[0]
+        self._ready.set()
+        try:
+            while not self.stopping:
+                for news in bus.receive():
+                    self.news.append(news)
+                    self._handle(bus, news)
+                due_ns = bus.next_due_ns()
+                assert due_ns is not None
+                if not bus.has_more():
+                    wait_s = max(0.0, min(0.05, (due_ns - time.monotonic_ns()) / 1e9))
+                    select.select([bus.fileno()], [], [], wait_s)
+        finally:
+            bus.close()
+
+    def _handle(self, bus: Bus, news: Any) -> None:
+        if type(news) is Ask:
+            if news.app == "echo":
+                bus.answer(news.client, news.key, news.inputs, total_ns=1000, spent=(1, 2, 3, 4))
+            elif news.app == "odd":
+                bus.answer(news.client, news.key, {"y": object()})
+            elif news.app != "sleep":
+                bus.error(news.client, news.key, UnknownApp(f"no app {news.app!r}"))
+        elif type(news) is Cancel:
+            bus.error(news.client, news.key, Cancelled("cancelled by its client"))
+        elif type(news) is Control:
+            bus.control_reply(news.client, news.key, {"kind": news.kind, "ready": True})
+        else:
+            assert type(news) is ClientGone
