@@ -1,0 +1,659 @@
+"""The scheduler as a whole: every event, every outcome, and what follows from each. Lanes do what the test says."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, Driver, ended, ids, like, ran
+
+from edgeserve.errors import PolicyError
+from edgeserve.sched.actions import DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
+from edgeserve.sched.events import JobId, JobResult, WorkFinished, WorkRefused
+from edgeserve.sched.residency import LOAD_RETRY_NS
+from edgeserve.sched.scheduler import CRITICAL_MEMORY_NS
+
+ONE = {"m": {1: 10, 4: 20}}
+PIPE = [{"name": "a"}, {"name": "b"}]
+PIPE_MODELS = {"a": {1: 10}, "b": {1: 20}}
+FAN = [{"name": "cut", "fan_out": True}, {"name": "read"}, {"name": "join", "gather": True}]
+FAN_MODELS = {"cut": {1: 10}, "read": {1: 10}, "join": {1: 10}}
+TWO_LANES = {"l0": {}, "l1": {}}
+
+
+def one(**keys):
+    """One model (10 ms alone, 20 ms for four), one app, one lane."""
+    app = {"model": "m", **keys.pop("app", {})}
+    return Driver(ONE, {"a": app}, **keys)
+
+
+# --- the way of a request ----------------------------------------------------------------------------------------------
+
+
+def test_a_request_runs_and_is_completed_with_where_its_time_went():
+    world = one()
+    assert world.arrive("a", at=5) == [like(RunBatch, lane="cpu0", model="m", jobs=(JobId(1, "m", ()),), size=1,
+                                            expected_ns=10 * MS, steps_max=None, probe=False)]
+    assert world.finish(at=17, took=11) == [FinishRequest(1, Outcome.COMPLETED, "", Spent(0, 0, 1 * MS, 11 * MS))]
+    world.over()
+    assert world.wake_ms is None
+
+
+def test_an_idle_lane_starts_at_once_and_a_busy_one_when_it_is_free():
+    world = one()
+    world.arrive("a")
+    assert world.arrive("a", at=4) == []
+    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 2)]
+    assert world.finish(at=20) == [FinishRequest(2, "completed", "", Spent(queue_ns=6 * MS, execute_ns=10 * MS))]
+
+
+def test_a_burst_is_planned_once_as_one_batch():
+    world = one()
+    assert world.arrive("a", count=4) == [ran("m", 1, 2, 3, 4, size=4, expected_ns=20 * MS)]
+    assert world.finish(at=20) == [ended(number, "completed") for number in (1, 2, 3, 4)]
+
+
+def test_late_is_no_outcome_of_its_own():
+    world = one()
+    world.arrive("a", slo=15)
+    assert world.finish(at=50) == [ended(1, "completed")]
+
+
+def test_the_parts_of_a_batch_end_each_in_its_own_way():
+    world = one()
+    world.arrive("a", count=3)
+    event = world.finished(at=20, each={1: {"status": "failed", "reason": "bad crop"}, 2: {"status": "unfinished"}})
+    assert world.step(event) == [ended(1, "completed"), ended(2, "failed", "bad crop"), ran("m", 3)]
+
+
+def test_a_request_that_is_expired_at_arrival_is_rejected():
+    world = one()
+    assert world.arrive("a", slo=0) == [ended(1, "rejected", "expired")]
+    assert world.arrive("a", slo=0, on_late="answer") == [ran("m", 2)]
+
+
+def test_no_lane_can_make_it_so_it_is_refused_at_arrival():
+    world = one()
+    assert world.arrive("a", slo=9) == [ended(1, "rejected", "cannot_make_deadline")]
+    assert world.arrive("a", slo=10) == [ran("m", 2)]
+    assert "rejected: cannot_make_deadline" in world.scheduler.story(1)[-1]
+
+
+def test_stories_are_kept_for_a_while_after_the_end():
+    world = one()
+    world.arrive("a")
+    world.finish(at=10)
+    assert [line.strip() for line in world.scheduler.story(1)] == [
+        "request 1 of app a: completed, class normal, deadline 100ms after arrival",
+        "+0ns: arrived", "+0ns: launched m  in work 1 on cpu0 with 0 others", "+10ms: completed"]
+    assert world.scheduler.story(99) == []
+
+
+# --- deadlines ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_past_its_deadline_is_dropped_by_the_timer():
+    world = one(policy="fifo")
+    world.arrive("a", slo=200)
+    world.arrive("a", at=5, slo=30)
+    assert world.wake_ms == 35
+    assert world.step(at=35) == [ended(2, "dropped", "expired")]
+    assert world.finish(at=40) == [ended(1, "completed")]
+
+
+def test_what_runs_past_its_deadline_is_answered_late():
+    world = one(policy="fifo")
+    world.arrive("a", slo=20)
+    assert world.sleep(60) == []
+    assert world.finish(at=60) == [ended(1, "completed")]
+
+
+@pytest.mark.parametrize("ending", ["refuse", "unfinished", "next node"])
+def test_what_comes_back_from_a_lane_after_its_deadline_ends_there(ending):
+    world = Driver(PIPE_MODELS, {"a": PIPE if ending == "next node" else "a"}, policy="fifo")
+    world.arrive("a", slo=40)
+    world.sleep(60)
+    if ending == "refuse":
+        assert world.refuse(at=60) == [ended(1, "dropped", "expired")]
+    else:
+        assert world.finish(at=60, status="done" if ending == "next node" else ending) == [
+            ended(1, "dropped", "expired")]
+    world.over()
+
+
+def test_a_request_that_is_answered_late_waits_as_long_as_it_takes():
+    world = one(app={"on_late": "answer"}, policy="fifo")
+    world.arrive("a", slo=30)
+    world.arrive("a", slo=30)
+    assert world.sleep(500) == []
+    assert world.finish(at=500) == [ended(1, "completed"), ran("m", 2)] or world.outcome(2) == "completed"
+
+
+def test_partial_settles_for_what_there_is_when_the_rest_would_be_late():
+    world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "slo": "60ms"}}, policy="fifo")
+    world.arrive("a")
+    world.finish(at=10, parts=3)
+    world.finish(at=20)
+    assert world.wake_ms == 50  # the join takes 10 ms
+    assert world.step(at=50) == []
+    assert world.finish(at=52) == [ran("join", 1)]  # the third part is not worth running any more
+    assert world.finish(at=60) == [ended(1, "completed")]
+
+
+def test_partial_is_not_dropped_by_edf_for_a_part_that_would_be_late():
+    world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "slo": "60ms"}})
+    world.arrive("a")
+    world.finish(at=10, parts=3)
+    world.finish(at=25)
+    assert world.finish(at=45) == [ran("join", 1)]  # two parts are there, the third could not end by 50
+    assert world.finish(at=55) == [ended(1, "completed")]
+
+
+# --- cancellation ------------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_what_waits_ends_it_and_frees_its_place():
+    world = one()
+    world.arrive("a", count=5)
+    assert world.cancel(5) == [ended(5, "cancelled", "cancelled by its client")]
+    assert world.finish(at=20) == [ended(number, "completed") for number in (1, 2, 3, 4)]
+    world.over()
+
+
+def test_cancelling_what_runs_answers_at_once_and_ignores_the_result():
+    world = one()
+    world.arrive("a")
+    assert world.cancel(1, at=3) == [ended(1, "cancelled")]
+    assert world.scheduler.busy
+    assert world.arrive("a", at=4) == []  # the lane is still at it
+    assert world.finish("cpu0", at=10) == [ran("m", 2)]
+
+
+def test_cancelling_takes_every_part_and_descendant():
+    world = Driver(FAN_MODELS, {"a": FAN}, lane=TWO_LANES)
+    world.arrive("a")
+    world.finish("l0", at=10, parts=3)
+    assert world.cancel(1, at=11) == [ended(1, "cancelled")]
+    assert world.finish("l0", at=20) == []
+    assert world.finish("l1", at=20) == []
+    world.over()
+
+
+@pytest.mark.parametrize("request_id", [1, 99])
+def test_cancelling_what_has_ended_or_never_was_does_nothing(request_id):
+    world = one()
+    world.arrive("a")
+    world.finish(at=10)
+    assert world.cancel(request_id) == []
+
+
+# --- refused, failed and unfinished work -------------------------------------------------------------------------------
+
+
+def test_refused_work_is_ready_again():
+    world = one()
+    world.arrive("a", count=4)
+    assert world.refuse(at=3) == [ran("m", 1, 2, 3, 4)]
+    assert "refused work 1" in "".join(world.scheduler.story(1))
+    world.finish(at=30)
+    world.over()
+
+
+def test_a_failed_batch_fails_its_requests_only_and_teaches_nothing():
+    world = one()
+    world.arrive("a", count=5)
+    failed = world.finish(at=90, status="failed", reason="the engine raised")
+    assert failed[:4] == [ended(number, "failed", "the engine raised") for number in (1, 2, 3, 4)]
+    assert world.arrive("a", at=91, slo=30) != [ended(6, "rejected")]
+    assert world.scheduler.latency["m", "cpu0"].estimate_ns(4) == 20 * MS
+
+
+def test_a_result_that_cannot_be_used_fails_the_request():
+    world = Driver(FAN_MODELS, {"a": FAN})
+    world.arrive("a")
+    assert world.finish(at=10, parts=257) == [
+        ended(1, "failed", "node 'cut' made 257 parts, more than its parts_max = 256")]
+
+
+def test_unfinished_jobs_stay_on_the_lane_that_holds_their_state():
+    world = Driver(ONE, {"a": {"model": "m", "slo": "1s"}}, policy="fifo", lane=TWO_LANES)
+    world.arrive("a")
+    world.arrive("a")
+    assert world.of(RunBatch) == [ran("m", 2, lane="l1")]
+    world.lane("l0", speed=1.0)
+    world.finish("l1", at=10)
+    assert world.finish("l0", at=12, status="unfinished") == [ran("m", 1, lane="l0")]
+    world.arrive("a", at=13)  # takes l1
+    world.arrive("a", at=13)  # waits
+    world.finish("l0", at=20, status="unfinished")
+    assert world.actions == [like(RunBatch, lane="l0")]
+    assert 1 in ids(world.actions[0].jobs)
+    world.finish("l0", at=30)
+    assert world.outcome(1) == "completed"
+
+
+def test_an_unfinished_job_waits_for_its_own_lane_even_when_another_is_idle():
+    world = Driver(ONE, {"a": {"model": "m", "slo": "1s"}, "b": {"model": "m", "slo": "5s"}}, policy="fifo",
+                   lane=TWO_LANES)
+    world.arrive("a", count=4)
+    world.finish("l0", at=20, status="unfinished")
+    world.lane("l0", up=False, at=21)
+    assert world.actions[0] == ended(1, "failed", "lane l0 went down: pulled out")
+
+
+def test_time_is_counted_over_every_step_of_an_unfinished_job():
+    world = one()
+    world.arrive("a")
+    world.finish(at=10, status="unfinished")
+    assert world.finish(at=25, took=12) == [FinishRequest(1, "completed", "", Spent(0, 0, 3 * MS, 22 * MS))]
+
+
+@pytest.mark.parametrize(("results", "words"), [
+    ((), "has 1 jobs but 0 results"), ((JobResult(JobId(7, "m", ())),), "where JobId.request_id=1")])
+def test_answers_that_do_not_fit_the_work_are_bugs(results, words):
+    world = one()
+    world.arrive("a")
+    with pytest.raises(PolicyError, match=words):
+        world.scheduler.step(10 * MS, [WorkFinished(1, 0, 10 * MS, results)])
+
+
+def test_an_answer_for_an_unknown_work_a_second_arrival_and_time_going_back_are_bugs():
+    world = one()
+    world.arrive("a", at=5)
+    with pytest.raises(PolicyError, match="work 9 was answered but is on no lane"):
+        world.scheduler.step(5 * MS, [WorkRefused(9, "?")])
+    world._last_id = 0
+    with pytest.raises(PolicyError, match="request id 1 arrived twice"):
+        world.arrive("a")
+    with pytest.raises(PolicyError, match="time must not go backwards"):
+        world.step(at=4)
+
+
+# --- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_counts_the_time_along_its_chain():
+    world = Driver(PIPE_MODELS, {"a": PIPE})
+    world.arrive("a")
+    assert world.finish(at=10) == [ran("b", 1)]
+    assert world.finish(at=35) == [FinishRequest(1, "completed", "", Spent(execute_ns=35 * MS))]
+
+
+def test_a_pipeline_is_refused_when_its_rest_does_not_fit():
+    world = Driver(PIPE_MODELS, {"a": PIPE})
+    assert world.arrive("a", slo=29) == [ended(1, "rejected", "cannot_make_deadline")]
+    assert world.arrive("a", slo=30) == [ran("a", 2)]
+
+
+def test_parts_run_on_several_lanes_and_meet_again():
+    world = Driver(FAN_MODELS, {"a": FAN}, lane=TWO_LANES)
+    world.arrive("a")
+    assert world.finish("l0", at=10, parts=2) == [
+        like(RunBatch, lane="l0", jobs=(JobId(1, "read", (0,)),)),
+        like(RunBatch, lane="l1", jobs=(JobId(1, "read", (1,)),))]
+    assert world.finish("l1", at=20) == []
+    assert world.finish("l0", at=22) == [like(RunBatch, jobs=(JobId(1, "join", ()),))]
+    assert world.finish("l0", at=32) == [ended(1, "completed")]
+
+
+def test_a_failed_part_fails_the_request_and_its_sibling_becomes_an_orphan():
+    world = Driver(FAN_MODELS, {"a": FAN}, lane=TWO_LANES)
+    world.arrive("a")
+    world.finish("l0", at=10, parts=3)
+    assert world.finish("l0", at=20, status="failed", reason="no") == [ended(1, "failed", "no")]
+    assert world.finish("l1", at=20) == []
+    world.over()
+
+
+def test_a_vote_does_without_a_failed_part_and_the_part_that_is_not_needed_is_not_run():
+    nodes = [{"name": "cut", "fan_out": True}, {"name": "read"}, {"name": "join", "gather": True, "join": 1}]
+    world = Driver(FAN_MODELS, {"a": nodes})
+    world.arrive("a")
+    world.finish(at=10, parts=3)
+    assert world.finish(at=20, status="failed") == [like(RunBatch, model="read")]
+    assert world.finish(at=30) == [ran("join", 1)]
+    assert world.finish(at=40) == [ended(1, "completed")]
+    world.over()
+
+
+# --- lanes -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_that_goes_down_fails_what_runs_and_gives_its_inbox_back():
+    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="fifo", lane={"l0": {"ahead": "50ms"}})
+    assert world.arrive("a", count=3) == [ran("m", 1), ran("m", 2), ran("m", 3)]
+    assert world.lane("l0", up=False, at=5) == [ended(1, "failed", "lane l0 went down: pulled out")]
+    assert world.lane("l0", at=9) == [ran("m", 2), ran("m", 3)]
+    world.finish("l0", at=19)
+    world.finish("l0", at=29)
+    world.over()
+
+
+def test_only_the_head_of_a_lane_was_running_however_late_it_is():
+    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="fifo", lane={"l0": {"ahead": "50ms"}})
+    world.arrive("a", count=2)
+    assert world.lane("l0", up=False, at=15) == [ended(1, "failed")]  # 10 ms were expected, the second still waited
+    early = Driver({"m": {1: 10}}, {"a": "m"}, policy="fifo", lane={"l0": {"ahead": "50ms"}})
+    early.arrive("a", count=2)
+    early.finish("l0", at=3)
+    assert early.lane("l0", up=False, at=4) == [ended(2, "failed")]  # it was expected at 10, but runs since 3
+
+
+def test_answers_for_works_of_a_lane_that_went_down_are_ignored():
+    world = one()
+    world.arrive("a")
+    event = world.finished(at=5)
+    world.lane("cpu0", up=False, at=5)
+    assert world.step(event, at=6) == []
+    world.over()
+
+
+def test_without_a_lane_nothing_is_accepted_and_what_waits_expires():
+    world = one()
+    world.arrive("a", count=5)
+    world.lane("cpu0", up=False, at=1)
+    assert [world.outcome(number) for number in range(1, 6)] == ["failed"] * 4 + [""]
+    assert world.arrive("a") == [ended(6, "rejected", "no_lane")]
+    assert world.sleep(200) == [ended(5, "dropped", "expired")]
+
+
+def test_a_slower_lane_takes_longer_and_refuses_what_no_longer_fits():
+    world = one()
+    world.lane("cpu0", speed=0.5)
+    assert world.arrive("a", slo=19) == [ended(1, "rejected", "cannot_make_deadline")]
+    assert world.arrive("a", slo=20) == [ran("m", 2, expected_ns=20 * MS)]
+    world.lane("cpu0", speed=1.0, at=1)
+    world.finish(at=20)
+    assert world.scheduler.latency["m", "cpu0"].estimate_ns(1) == 20 * MS
+
+
+def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
+                   lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}})
+    world.arrive("a", count=3)
+    assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
+    world.finish("l1", at=20)
+    assert world.wake_ms == 110
+    assert world.step(at=110) == [ended(1, "failed"), ran("m", 2, lane="l1")]
+    assert "hangs: work 1 (m) did not return within [lane.l0] hang" in world.reason(1)
+    assert world.arrive("a", at=111) == []
+    assert world.finish("l1", at=120) == [ended(2, "completed"), ran("m", 4, lane="l1")]
+
+
+def test_a_hung_lane_that_answers_is_trusted_again():
+    world = one(lane={"cpu0": {"hang": "100ms"}}, app={"slo": "5s"})
+    world.arrive("a")
+    world.step(at=110)
+    world.arrive("a", at=120, on_late="answer")
+    assert world.outcome(2) == ""
+    assert world.scheduler.busy
+    assert world.finish("cpu0", at=130) == [ran("m", 2)]
+    world.finish("cpu0", at=140)
+    world.over()
+
+
+def test_a_window_never_outlives_the_bound_of_its_lane():
+    world = one(lane={"cpu0": {"hang": "100ms"}})
+    assert world.arrive("a", at=3)[0].start_before_ns == 103 * MS
+
+
+def test_a_lane_that_plans_ahead_is_given_the_next_work_early():
+    world = one(lane={"cpu0": {"ahead": "5ms"}})
+    world.arrive("a")
+    assert world.arrive("a", at=2) == []
+    assert world.wake_ms == 5
+    assert world.step(at=5) == [ran("m", 2)]
+    assert world.finish("cpu0", at=10) == [ended(1, "completed")]
+    assert world.finish("cpu0", at=20) == [FinishRequest(2, "completed", "", Spent(3 * MS, 0, 0, 15 * MS))]
+
+
+# --- admission and draining --------------------------------------------------------------------------------------------
+
+
+def test_a_full_app_refuses_and_says_whether_the_client_is_over_its_share():
+    world = one(app={"pending_max": 4})
+    world.arrive("a", count=4, client="x")
+    assert world.arrive("a", client="x") == [ended(5, "rejected", "queue_full")]
+    assert world.arrive("a", client="y") == [ended(6, "rejected", "queue_full")]  # all of them run
+
+
+def test_a_client_below_its_share_displaces_the_newest_of_the_greediest():
+    world = one(app={"pending_max": 6, "slo": "5s"})
+    world.arrive("a", count=6, client="x")
+    assert world.arrive("a", client="y") == [ended(6, "dropped", "over_share")]
+    assert world.arrive("a", client="x") == [ended(8, "rejected", "over_share")]
+
+
+def test_nobody_is_displaced_for_a_request_that_is_refused_all_the_same():
+    world = one(app={"pending_max": 6})
+    world.arrive("a", count=6, client="x")
+    assert world.arrive("a", client="y", slo=5) == [ended(7, "rejected", "cannot_make_deadline")]
+
+
+def test_draining_refuses_what_comes_and_finishes_what_was_accepted():
+    world = one()
+    world.arrive("a")
+    world.drain()
+    assert world.arrive("a") == [ended(2, "rejected", "draining")]
+    assert world.finish(at=10) == [ended(1, "completed")]
+    world.over()
+
+
+# --- streams -----------------------------------------------------------------------------------------------------------
+
+
+def stream(kind="in_order", models=ONE, **keys):
+    return Driver(models, {"a": {"model": "m", "stream": kind, **keys}})
+
+
+def test_requests_of_one_stream_run_one_after_the_other_in_order():
+    world = stream()
+    assert world.arrive("a", count=3, stream="s") == [ran("m", 1)]
+    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 2)]
+    assert world.finish(at=20) == [ended(2, "completed"), ran("m", 3)]
+    world.finish(at=30)
+    world.over()
+
+
+def test_different_streams_share_a_batch_and_without_a_stream_nobody_waits():
+    world = stream()
+    first, second, third = world.request("a", stream="x"), world.request("a", stream="y"), world.request("a")
+    from edgeserve.sched.events import RequestArrived
+    assert world.step(*[RequestArrived(item) for item in (first, second, third)]) == [ran("m", 1, 2, 3)]
+
+
+def test_newest_wins_supersedes_what_has_not_begun():
+    world = stream("newest_wins")
+    world.arrive("a", stream="s")
+    world.arrive("a", at=1, stream="s")
+    assert world.arrive("a", at=2, stream="s") == [ended(2, "dropped", "superseded")]
+    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 3)]
+    world.finish(at=20)
+    world.over()
+
+
+def test_newest_wins_in_one_burst_runs_only_the_newest():
+    world = stream("newest_wins")
+    assert world.arrive("a", count=3, stream="s") == [
+        ended(1, "dropped", "superseded"), ended(2, "dropped", "superseded"), ran("m", 3)]
+
+
+def test_a_cancelled_request_holds_its_stream_until_its_lane_is_back():
+    world = stream()
+    world.arrive("a", count=2, stream="s")
+    assert world.cancel(1) == [ended(1, "cancelled")]
+    assert world.finish("cpu0", at=10) == [ran("m", 2)]
+
+
+def test_what_waits_in_a_stream_can_be_cancelled_and_expires():
+    world = stream()
+    world.arrive("a", count=2, stream="s")
+    world.arrive("a", stream="s", slo=50)
+    assert world.cancel(2, at=1) == [ended(2, "cancelled")]
+    assert world.sleep(60) == [ended(3, "dropped", "expired")]
+    world.finish(at=70)
+    world.over()
+
+
+def test_the_state_of_a_silent_stream_is_dropped_after_its_time():
+    world = stream(state_ttl="1s")
+    world.arrive("a", stream="s")
+    world.finish(at=10, state_bytes=500)
+    assert world.scheduler.devices["cpu"].state_bytes == 500
+    assert world.wake_ms == 1010
+    assert world.step(at=1010) == [DropState(app="a", stream="s")]
+    assert world.scheduler.devices["cpu"].state_bytes == 0
+    assert world.wake_ms is None
+
+
+def test_an_app_remembers_a_bounded_number_of_streams():
+    world = stream(streams_max=2)
+    for number, name in enumerate("xyz"):
+        world.arrive("a", at=number * 10, stream=name)
+        if name != "z":
+            world.finish(at=number * 10 + 9, state_bytes=10)
+    assert world.actions == [DropState(app="a", stream="x"), ran("m", 3)]
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+MODELS = {name: {1: 10, "memory": "60MB", "load": "5ms"} for name in ("m", "n", "o")}
+APPS = {"am": "m", "an": "n", "ao": "o"}
+
+
+def small(resident=("m",), budget="100MB", models=MODELS, policy="edf"):
+    """Three models of 60 MB, one of which fits."""
+    return Driver(models, APPS, policy, {"cpu": resident}, device={"cpu": {"memory": budget}})
+
+
+def test_a_model_is_loaded_in_the_place_of_an_idle_one_and_then_runs():
+    world = small()
+    assert world.arrive("an") == [like(EvictModel, model="m", lane="copy:cpu"), like(LoadModel, model="n")]
+    assert world.finish("copy:cpu", at=1) == []
+    assert world.finish("copy:cpu", at=7) == [ran("n", 1)]
+    assert world.finish("cpu0", at=17) == [FinishRequest(1, "completed", "", Spent(load_ns=7 * MS, execute_ns=10 * MS))]
+
+
+def test_what_works_is_never_evicted():
+    world = small()
+    world.arrive("am")
+    assert world.arrive("an", at=1) == []
+    assert world.finish("cpu0", at=10) == [ended(1, "completed"), like(EvictModel, model="m"),
+                                           like(LoadModel, model="n")]
+
+
+def test_a_model_that_was_loaded_serves_before_it_goes_again():
+    world = small()
+    world.arrive("an")
+    world.finish("copy:cpu", at=1)
+    world.arrive("ao", at=2, count=3)  # wanted more, but n was loaded for somebody
+    assert world.finish("copy:cpu", at=6) == [ran("n", 1)]
+    assert world.finish("cpu0", at=16)[1:] == [like(EvictModel, model="n"), like(LoadModel, model="o")]
+
+
+def test_a_request_is_refused_when_its_model_cannot_be_loaded_in_time():
+    world = small()
+    assert world.arrive("an", slo=14) == [ended(1, "rejected", "cannot_make_deadline")]
+    assert world.arrive("an", slo=15) != []
+
+
+def test_a_load_that_keeps_failing_fails_those_who_wait():
+    world = small(resident=())
+    world.arrive("an", slo=5000)
+    pause = LOAD_RETRY_NS / MS
+    assert world.finish("copy:cpu", at=5, failed="out of memory") == []
+    assert world.wake_ms == 5 + pause
+    assert world.sleep(5 + pause) == [like(LoadModel, model="n")]
+    world.finish("copy:cpu", failed="out of memory")
+    world.sleep(5 + 2 * pause)
+    assert world.finish("copy:cpu", failed="out of memory") == [
+        ended(1, "failed", "model 'n' could not be loaded: out of memory")]
+    world.over()
+
+
+def test_a_refused_load_is_tried_again():
+    world = small(resident=())
+    world.arrive("an", slo=5000)
+    world.refuse("copy:cpu", at=1)
+    assert world.sleep(1 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
+
+
+def test_loads_are_kept_outstanding_for_a_few_milliseconds_only():
+    world = small(resident=(), budget="1GB")
+    world.arrive("am")
+    assert world.arrive("an") == [like(LoadModel, model="n")]  # the first ends within 5 ms
+    assert world.arrive("ao") == []
+    assert world.wake_ms == 5
+    assert world.step(at=5) == [like(LoadModel, model="o")]
+
+
+def test_under_pressure_an_idle_model_is_given_up():
+    world = small(resident=("m", "n"), budget="160MB")
+    assert world.device("cpu", free=20_000_000) == []
+    assert world.device("cpu", free=9_000_000) == [like(EvictModel, model="m")]
+
+
+def test_a_cancelled_request_wants_no_model_any_more():
+    world = small()
+    world.arrive("am")
+    world.arrive("an", at=1)
+    world.cancel(2, at=2)
+    assert world.finish("cpu0", at=10) == [ended(1, "completed")]
+
+
+def test_a_copy_lane_that_goes_down_gives_its_memory_back_and_loads_again():
+    world = small(resident=())
+    world.arrive("an", slo=5000)
+    world.lane("copy:cpu", up=False, at=2)
+    assert world.scheduler.devices["cpu"].used_bytes == 0
+    assert world.lane("copy:cpu", at=3) == []
+    assert world.sleep(2 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
+
+
+# --- classes -----------------------------------------------------------------------------------------------------------
+
+
+def test_background_work_runs_only_when_nobody_else_wants_the_lane():
+    apps = {"a": "m", "bg": {"model": "n", "class": "background", "slo": "5s"}}
+    world = Driver({"m": {1: 10}, "n": {1: 10}}, apps)
+    world.arrive("bg", count=2)
+    world.arrive("a")
+    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 3)]
+    assert world.finish(at=20) == [ended(3, "completed"), ran("n", 2)]
+
+
+def critical(background_ms=30, **keys):
+    apps = {"c": {"model": "m", "class": "critical", "slo": "30ms"},
+            "bg": {"model": "n", "class": "background", "slo": "5s"}}
+    return Driver({"m": {1: 10, **keys.pop("m", {})}, "n": {1: background_ms, **keys.pop("n", {})}}, apps, **keys)
+
+
+def test_background_work_that_would_block_the_next_critical_request_yields_for_a_while():
+    world = critical()
+    world.arrive("c", at=0)
+    world.arrive("bg", at=1)
+    assert world.finish(at=10) == [ended(1, "completed")]
+    assert world.wake_ms == CRITICAL_MEMORY_NS / MS
+    assert world.sleep(1000) == [ran("n", 2)]
+
+
+def test_background_work_that_is_over_soon_enough_need_not_yield():
+    world = critical(background_ms=20)
+    world.arrive("c", at=0)
+    world.arrive("bg", at=1)
+    assert world.finish(at=10) == [ended(1, "completed"), ran("n", 2)]
+
+
+def test_background_work_does_not_yield_on_a_lane_that_no_critical_app_uses():
+    world = critical(lane={"gpu0": {}, "cpu0": {}}, m={"lanes": ["gpu0"]}, n={"lanes": ["cpu0"]})
+    world.arrive("c", at=0)
+    assert world.arrive("bg", at=1) == [ran("n", 2, lane="cpu0")]
+
+
+# --- what is learnt ----------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_that_became_too_pessimistic_is_forgotten_although_nothing_runs():
+    world = one()
+    world.arrive("a")
+    world.finish(at=90)  # nine times the profile: for a while nothing with a tighter deadline is accepted
+    assert world.arrive("a", at=200, slo=50) == [ended(2, "rejected", "cannot_make_deadline")]
+    assert world.arrive("a", at=20_000, slo=50) == [ran("m", 3)]
