@@ -262,7 +262,9 @@ class Life:
         request.note(self.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if progress.can_do_without(job):
             request.failure = reason
-            self._proceed(request, progress.skip(request, job), job.spent)
+            places = progress.skip(request, job)
+            if not self._expire_on_return(request):
+                self._proceed(request, places, job.spent)
         else:
             self.end(request, "fail", reason)
 
