@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Sequence, Union
 
 from edgeserve.config import parse_config
-from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, RunBatch
+from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
 from edgeserve.sched.apps import App
 from edgeserve.sched.events import (
     DeviceChanged,
@@ -25,7 +25,6 @@ from edgeserve.sched.events import (
     WorkRefused,
 )
 from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.scheduler import Scheduler
 from edgeserve.sched.setup import build_scheduler
 
 MS = 1_000_000
@@ -96,12 +95,12 @@ def table(models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any], **se
 class Driver:
     """The real scheduler in a world where nothing happens by itself."""
 
-    def __init__(self, models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any], policy: str = "edf",
-                 resident: Mapping[str, Sequence[str]] | None = None, scheduler: Scheduler | None = None,
-                 **sections: Any) -> None:
-        sections.setdefault("policy", {policy: {}})
+    def __init__(self, models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any],
+                 policy: Union[str, Mapping[str, Any]] = "edf",
+                 resident: Mapping[str, Sequence[str]] | None = None, **sections: Any) -> None:
+        sections["policy"] = {policy: {}} if isinstance(policy, str) else policy
         self.config = parse_config(table(models, apps, **sections))
-        self.scheduler = scheduler or build_scheduler(self.config, resident=resident)
+        self.scheduler = build_scheduler(self.config, resident=resident)
         self.now_ms: float = 0
         self.on_lane: Dict[int, Work] = {}  # works that wait for their answer
         self.given_ms: Dict[int, float] = {}
@@ -244,7 +243,6 @@ def job(seq: int, app: App, *, node: str = "", deadline: float = 100, arrival: f
                                     **fields), app)
     request.worth_ns = round(worth * MS)
     place = app.by_name[node] if node else app.nodes[0]
-    from edgeserve.sched.actions import Spent
     return Job(seq, request, place, tuple(part), round(arrival * MS), Spent())
 
 

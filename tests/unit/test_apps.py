@@ -86,7 +86,8 @@ def test_a_gather_may_join_more_parts_than_it_has_predecessors():
 
 
 def test_an_app_takes_its_settings_over():
-    config = parse_config(table({"m": {1: 1}}, {"a": {"model": "m", "value": 3, "weights": {"x": 2}, "on_late": "answer"}}))
+    keys = {"model": "m", "value": 3, "weights": {"x": 2}, "on_late": "answer"}
+    config = parse_config(table({"m": {1: 1}}, {"a": keys}))
     app = App(config.apps["a"], "edf")
     assert (app.value, app.weights, app.on_late, app.policy, app.slo_ns) == (3.0, {"x": 2.0}, "answer", "edf", 10**8)
     assert app.nodes[0].model == "m"

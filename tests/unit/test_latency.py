@@ -78,7 +78,7 @@ def test_a_distribution_needs_as_many_shares_as_times():
         Distribution([], [])
 
 
-# --- what a batch takes ------------------------------------------------------------------------------------------------
+# --- what a batch takes -----------------------------------------------------------------------------------------------
 
 
 def latency(sizes=(1, 4), age_ns=WINDOW_AGE_NS):
@@ -99,6 +99,17 @@ def test_the_estimate_is_the_maximum_of_the_last_ten_and_the_typical_their_middl
         assert known.estimate_ns(1) == (500 if index < 10 else 99)
     assert known.typical_ns(1) == 95
     assert known.estimate_ns(4) == 330  # another size learns nothing from it
+
+
+def test_the_likely_time_is_what_three_of_four_batches_stay_below():
+    known = latency()
+    assert (known.likely_ns(1), known.alone_likely_ns, known.alone_ns) == (100, 100, 120)
+    for index, duration in enumerate([10, 20, 30, 40, 50, 60, 70, 80]):
+        known.observe(index, 1, duration)
+    assert (known.likely_ns(1), known.alone_likely_ns, known.alone_ns) == (70, 70, 80)
+    known.set_speed(0.5)
+    assert (known.likely_ns(1), known.alone_likely_ns, known.alone_ns) == (140, 140, 160)
+    assert ModelLatency("m", "gpu0", {1: timing_of(list(range(0, 101)))}, (1,)).likely_ns(1) in range(75, 81)
 
 
 def test_a_batch_runs_as_the_smallest_size_that_holds_it():

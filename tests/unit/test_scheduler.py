@@ -25,7 +25,7 @@ def one(**keys):
     return Driver(ONE, {"a": app}, **keys)
 
 
-# --- the way of a request ----------------------------------------------------------------------------------------------
+# --- the way of a request ---------------------------------------------------------------------------------------------
 
 
 def test_a_request_runs_and_is_completed_with_where_its_time_went():
@@ -87,7 +87,7 @@ def test_stories_are_kept_for_a_while_after_the_end():
     assert world.scheduler.story(99) == []
 
 
-# --- deadlines ---------------------------------------------------------------------------------------------------------
+# --- deadlines --------------------------------------------------------------------------------------------------------
 
 
 def test_what_waits_past_its_deadline_is_dropped_by_the_timer():
@@ -147,7 +147,7 @@ def test_partial_is_not_dropped_by_edf_for_a_part_that_would_be_late():
     assert world.finish(at=55) == [ended(1, "completed")]
 
 
-# --- cancellation ------------------------------------------------------------------------------------------------------
+# --- cancellation -----------------------------------------------------------------------------------------------------
 
 
 def test_cancelling_what_waits_ends_it_and_frees_its_place():
@@ -185,7 +185,7 @@ def test_cancelling_what_has_ended_or_never_was_does_nothing(request_id):
     assert world.cancel(request_id) == []
 
 
-# --- refused, failed and unfinished work -------------------------------------------------------------------------------
+# --- refused, failed and unfinished work ------------------------------------------------------------------------------
 
 
 def test_refused_work_is_ready_again():
@@ -267,7 +267,7 @@ def test_an_answer_for_an_unknown_work_a_second_arrival_and_time_going_back_are_
         world.step(at=4)
 
 
-# --- graphs ------------------------------------------------------------------------------------------------------------
+# --- graphs -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_pipeline_counts_the_time_along_its_chain():
@@ -314,7 +314,7 @@ def test_a_vote_does_without_a_failed_part_and_the_part_that_is_not_needed_is_no
     world.over()
 
 
-# --- lanes -------------------------------------------------------------------------------------------------------------
+# --- lanes ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_lane_that_goes_down_fails_what_runs_and_gives_its_inbox_back():
@@ -405,7 +405,7 @@ def test_a_lane_that_plans_ahead_is_given_the_next_work_early():
     assert world.finish("cpu0", at=20) == [FinishRequest(2, "completed", "", Spent(3 * MS, 0, 0, 15 * MS))]
 
 
-# --- admission and draining --------------------------------------------------------------------------------------------
+# --- admission and draining -------------------------------------------------------------------------------------------
 
 
 def test_a_full_app_refuses_and_says_whether_the_client_is_over_its_share():
@@ -437,7 +437,7 @@ def test_draining_refuses_what_comes_and_finishes_what_was_accepted():
     world.over()
 
 
-# --- streams -----------------------------------------------------------------------------------------------------------
+# --- streams ----------------------------------------------------------------------------------------------------------
 
 
 def stream(kind="in_order", models=ONE, **keys):
@@ -513,7 +513,7 @@ def test_an_app_remembers_a_bounded_number_of_streams():
     assert world.actions == [DropState(app="a", stream="x"), ran("m", 3)]
 
 
-# --- memory ------------------------------------------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 MODELS = {name: {1: 10, "memory": "60MB", "load": "5ms"} for name in ("m", "n", "o")}
 APPS = {"am": "m", "an": "n", "ao": "o"}
@@ -608,7 +608,7 @@ def test_a_copy_lane_that_goes_down_gives_its_memory_back_and_loads_again():
     assert world.sleep(2 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
 
 
-# --- classes -----------------------------------------------------------------------------------------------------------
+# --- classes ----------------------------------------------------------------------------------------------------------
 
 
 def test_background_work_runs_only_when_nobody_else_wants_the_lane():
@@ -648,7 +648,7 @@ def test_background_work_does_not_yield_on_a_lane_that_no_critical_app_uses():
     assert world.arrive("bg", at=1) == [ran("n", 2, lane="cpu0")]
 
 
-# --- what is learnt ----------------------------------------------------------------------------------------------------
+# --- what is learnt ---------------------------------------------------------------------------------------------------
 
 
 def test_an_estimate_that_became_too_pessimistic_is_forgotten_although_nothing_runs():

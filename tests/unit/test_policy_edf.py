@@ -1,0 +1,161 @@
+"""edf: earliest deadline first with the batch that saves most; critical first; what cannot make it is given up."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hand_world import MS, Driver, ended, ids, like, ran
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeserve.errors import ConfigError
+from edgeserve.sched.actions import RunBatch
+from edgeserve.sched.events import RequestArrived
+
+GAIN = {1: 10, 2: 12, 4: 16}  # larger batches save more per lane time
+
+
+def edf(times=GAIN, apps=None, **options):
+    sections = options.pop("sections", {})
+    return Driver({"m": times}, apps or {"a": "m"}, policy={"edf": options}, **sections)
+
+
+def burst(world, *deadlines, **fields):
+    """Requests with these deadlines (ms from now) arrive in one step."""
+    return world.step(*[RequestArrived(world.request("a", slo, **fields)) for slo in deadlines])
+
+
+def test_the_earliest_deadline_goes_first():
+    world = edf({1: 10})
+    burst(world, 90, 50, 70, 60)
+    assert ids(world.of(RunBatch)[0].jobs) == [2]
+    assert world.finish(at=10)[1:] == [ran("m", 4)]
+    assert world.finish(at=20)[1:] == [ran("m", 3)]
+
+
+def test_an_idle_lane_never_waits_for_a_fuller_batch():
+    assert edf().arrive("a") == [ran("m", 1, size=1)]
+
+
+def test_a_tight_head_does_not_shrink_the_batch():
+    # Cut to what the first can bear, the batch would be 1 in 10 ms; four that are in time in 16 ms save more.
+    world = edf()
+    assert burst(world, 11, 40, 40, 40, 40) == [ran("m", 2, 3, 4, 5, size=4)]
+    assert world.step(at=2) == [ended(1, "dropped", "cannot_make_deadline")]
+
+
+def test_a_larger_batch_that_saves_no_more_is_not_taken():
+    assert burst(edf({1: 10, 4: 40}), 100, 100, 100, 100) == [ran("m", 1)]
+
+
+def test_a_batch_runs_in_the_smallest_size_that_holds_it():
+    assert burst(edf(), 90, 90, 90) == [ran("m", 1, 2, 3, size=4, expected_ns=16 * MS)]
+    assert burst(edf(batch_max=2), 90, 90, 90) == [ran("m", 1, 2, size=2)]
+
+
+def test_the_smallest_size_is_used_even_when_the_option_is_below_it():
+    world = Driver({"m": {2: 10}}, {"a": "m"}, policy={"edf": {"batch_max": 1}})
+    assert world.arrive("a") == [ran("m", 1, size=2)]
+
+
+def test_what_can_no_longer_be_in_time_is_dropped_at_once():
+    world = edf({1: 10})
+    burst(world, 90, 25)
+    assert ids(world.of(RunBatch)[0].jobs) == [2]
+    world.arrive("a", at=1, slo=20)  # 10 ms after the lane is free would be enough
+    assert world.step(at=1) == []
+    world.lane("cpu0", speed=0.5, at=2)
+    assert world.actions == [ended(3, "dropped", "cannot_make_deadline")]
+
+
+def test_admission_can_be_left_to_the_drop():
+    world = edf({1: 10}, admit=False)
+    assert world.arrive("a", slo=5) == [ended(1, "dropped", "cannot_make_deadline")]
+
+
+def test_critical_jobs_enter_the_batch_first():
+    world = edf()
+    normal, critical = world.request("a", 50), world.request("a", 90, klass="critical")
+    others = [world.request("a", 50) for _ in range(4)]
+    assert world.step(*[RequestArrived(item) for item in (normal, critical, *others)]) == [ran("m", 2, 1, 3, 4)]
+
+
+def test_the_size_that_loses_fewer_critical_jobs_is_preferred():
+    # Four in 16 ms save more, but would come too late for the critical one.
+    world = edf()
+    critical = world.request("a", 11, klass="critical")
+    normals = [world.request("a", 60) for _ in range(5)]
+    assert world.step(*[RequestArrived(item) for item in (critical, *normals)]) == [ran("m", 1)]
+
+
+def test_critical_jobs_that_would_be_too_late_for_the_batch_after_are_not_left_out():
+    # Two critical ones, both due before a second batch could end: size 2 takes both.
+    world = edf({1: 10, 2: 19})
+    assert burst(world, 19, 19, klass="critical") == [ran("m", 1, 2)]
+    relaxed = edf({1: 10, 2: 21})
+    assert burst(relaxed, 19, 21, klass="critical") == [ran("m", 1)]  # size 2 would lose the first, size 1 the second
+
+
+def test_late_answers_are_worth_something_again_after_another_slo():
+    world = edf({1: 10})
+    world.arrive("a")
+    late = world.request("a", 20, on_late="answer")
+    world.step(RequestArrived(late), at=1)
+    world.arrive("a", at=2, slo=60)
+    assert world.sleep(35) == []
+    # At 40 the late one counts as due at 61, behind the other, which is due at 62: both are in time, it goes first.
+    assert world.finish(at=40, took=10) == [ended(1, "completed"), ran("m", 2)]
+    assert world.finish(at=50) == [ended(2, "completed"), ran("m", 3)]
+
+
+def test_begun_iterative_jobs_go_before_fresh_ones_of_their_class():
+    world = edf({1: 10})
+    world.arrive("a", slo=90, facts={"steps": 2})
+    world.arrive("a", at=1, slo=60)
+    assert world.finish(at=10, status="unfinished") == [ran("m", 1)]
+    assert world.finish(at=20) == [ended(1, "completed"), ran("m", 2)]
+
+
+def test_an_iterative_job_whose_remaining_steps_do_not_fit_is_given_up():
+    world = edf({1: 10})
+    world.arrive("a", slo=50, facts={"steps": 4})
+    assert world.finish(at=20, took=10, status="unfinished") == [ran("m", 1)]  # three more steps end at 50
+    assert world.finish(at=31, took=10, status="unfinished") == [ended(1, "dropped", "cannot_make_deadline")]
+
+
+def test_models_share_a_lane_by_the_rule_of_the_auction():
+    world = Driver({"m": {1: 10}, "n": {1: 10}}, {"a": "m", "b": "n"})
+    world.arrive("a")
+    first, second = world.request("a", 90), world.request("b", 21)
+    assert world.step(*[RequestArrived(item) for item in (first, second)], at=1) == []
+    assert world.finish(at=10)[1:] == [ran("n", 3)]  # m can wait, n cannot
+
+
+def test_options_are_checked():
+    with pytest.raises(ConfigError, match=r"\[policy.edf\] has no option 'bacth_max'; did you mean 'batch_max'"):
+        edf(bacth_max=3)
+    with pytest.raises(ConfigError, match=r"\[policy.edf\] batch_max = True: expected int, such as 0"):
+        edf(batch_max=True)
+    with pytest.raises(ConfigError, match=r"\[policy.edf\] admit = 1: expected bool"):
+        edf(admit=1)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.integers(10, 40), min_size=1, max_size=6),
+       st.sampled_from([GAIN, {1: 10, 2: 15, 4: 30}, {1: 10, 2: 20, 4: 25}, {1: 10, 4: 12}]))
+def test_the_batch_is_one_that_saves_most_per_lane_time(deadlines, times):
+    world = edf(times)
+    burst(world, *deadlines)
+    batch = world.of(RunBatch)[0]
+    chosen = sorted(deadlines[number - 1] for number in ids(batch.jobs))
+    took = times[batch.size]
+    assert chosen[0] >= took
+    best = 0.0
+    for count in range(1, len(deadlines) + 1):
+        for group in itertools.combinations(deadlines, count):
+            fits = [size for size in times if size >= count]
+            if fits and min(group) >= times[fits[0]]:
+                best = max(best, count / times[fits[0]])
+    assert len(batch.jobs) / took == pytest.approx(best)
+    assert batch == like(RunBatch, expected_ns=took * MS)
