@@ -404,11 +404,11 @@ class AsyncClient:
         try:
             done, _ = await asyncio.wait({future}, timeout=patience_ms / 1000)
         except asyncio.CancelledError:
-            future.cancel()
+            pending.cancel()
             raise
         if done:
             return future.result()
-        future.cancel()
+        pending.cancel()
         raise TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled")
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:

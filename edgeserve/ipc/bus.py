@@ -19,9 +19,11 @@ from edgeserve.errors import Cancelled, ConfigError, Malformed, Rejected, Reques
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import (
     default_endpoint,
+    last_endpoint,
     prepare_endpoint,
     read_server_keys,
     readable,
+    remove_socket,
     split_endpoint,
     watch_socket,
 )
@@ -116,6 +118,7 @@ class Bus:
         self._open: Dict[int, bool] = {}  # connections that are open -> on this host (not TCP)
         self._dead: Deque[bytes] = deque(maxlen=DEAD_IDENTITIES_MAX)
         self._news: List[News] = []
+        self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self._in_flight = 0
         self._looked_ns = clock_ns()
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
@@ -157,7 +160,8 @@ class Bus:
                               "give another endpoint") from None
         if transport == "ipc":
             os.chmod(address, 0o600)
-        return str(self.socket.last_endpoint.rstrip(b"\0").decode()) if transport == "tcp" else endpoint
+            self._paths[address] = os.stat(address).st_ino
+        return last_endpoint(self.socket) if transport == "tcp" else endpoint
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -430,6 +434,8 @@ class Bus:
             return
         self.socket.disable_monitor()
         self._monitor.close(0)
+        for path, inode in self._paths.items():
+            remove_socket(path, inode)
         self.socket.close(CLOSE_LINGER_MS)
         if self._own_context:
             self._context.term()

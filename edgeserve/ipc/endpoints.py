@@ -119,6 +119,15 @@ def _clear_stale(endpoint: str, path: str) -> None:
                           "[server] endpoint")
 
 
+def remove_socket(path: str, inode: int) -> None:
+    """Remove a socket file that libzmq leaves behind, unless another server has put its own there."""
+    try:
+        if os.lstat(path).st_ino == inode:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass  # somebody cleaned up already
+
+
 def read_server_keys(path: str) -> Tuple[bytes, bytes]:
     """Public and secret key of the server from a certificate file (``zmq.auth.create_certificates`` makes one)."""
     public, secret = _read_certificate(path)
@@ -152,6 +161,13 @@ _POLLIN = int(zmq.POLLIN)
 def readable(zmq_socket: zmq.Socket[Any]) -> bool:
     """Whether a message waits. Also what re-arms libzmq's edge-triggered file."""
     return bool(int(zmq_socket.getsockopt(_EVENTS)) & _POLLIN)
+
+
+def last_endpoint(zmq_socket: zmq.Socket[Any]) -> str:
+    """Where the last ``bind`` really listens: a wildcard port resolved."""
+    endpoint = zmq_socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes), endpoint
+    return endpoint.rstrip(b"\0").decode()
 
 
 def watch_socket(zmq_socket: zmq.Socket[Any], context: zmq.Context[Any], events: int) -> zmq.Socket[Any]:

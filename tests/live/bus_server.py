@@ -8,16 +8,16 @@ from __future__ import annotations
 import select
 import threading
 import time
-from typing import Any, List
+from typing import Any, Dict, List
 
-from edgeserve.errors import Cancelled, UnknownApp
+from edgeserve.errors import Cancelled, ConfigError, UnknownApp
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
 
 
 class BusServer:
     def __init__(self, endpoint: str, **options: Any) -> None:
-        bounds = dict(message_bytes_max=8 * 1024**2, clients_max=64, client_silence_ns=10**10)
-        self.bounds = dict(bounds, **options)
+        self.bounds: Dict[str, Any] = {"message_bytes_max": 8 * 1024**2, "clients_max": 64, "client_silence_ns": 10**10,
+                                       **options}
         self.wanted = endpoint
         self.endpoint = ""
         self.news: List[Any] = []
@@ -54,7 +54,7 @@ class BusServer:
     def _run(self) -> None:
         try:
             bus = Bus([self.wanted], clock_ns=time.monotonic_ns, **self.bounds)
-        except Exception as error:  # handed to the test that waits for the start
+        except ConfigError as error:  # handed to the test that waits for the start
             self._error = error
             self._ready.set()
             return

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
-from bus_server import BusServer  # noqa: E402
+from bus_server import BusServer
 
 NODE = shutil.which("node")
 
@@ -22,7 +22,7 @@ def test_the_node_client_reads_and_is_read(tmp_path, transport):
     endpoint = f"ipc://{tmp_path}/bus" if transport == "ipc" else "tcp://127.0.0.1:*"
     with BusServer(endpoint) as server:
         done = subprocess.run([NODE, os.path.join(os.path.dirname(__file__), "node", "ask.js"), server.endpoint],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
+                              capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
     assert said["health"] == {"kind": "health", "ready": True}

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.errors import (BadInput, DeadlineExpired, Failed, Malformed, Rejected, RequestError, TooLarge,
-                              UnknownApp, WrongVersion)
+from edgeserve.errors import (
+    BadInput,
+    DeadlineExpired,
+    Failed,
+    Malformed,
+    Rejected,
+    RequestError,
+    TooLarge,
+    UnknownApp,
+    WrongVersion,
+)
 from edgeserve.ipc import wire
 from edgeserve.ipc.tensors import DTYPES, LARGE_BYTES
 
@@ -61,14 +70,16 @@ def test_every_key_of_a_request_arrives():
                "facts": {"length": 3}, "client": "arm"}
     ask = decode(wire.encode_request(b"k", "a", {"t": "hé", "x": np.zeros(2)}, 5, options))
     assert (ask.app, ask.slo_ns, ask.sent_ns, ask.klass, ask.value) == ("a", 12_500_000, 5, "critical", 2)
-    assert (ask.stream, ask.on_late, ask.facts, ask.name, ask.inputs["t"]) == ("cam", "answer", {"length": 3}, "arm", "hé")
+    assert (ask.stream, ask.on_late, ask.facts, ask.name) == ("cam", "answer", {"length": 3}, "arm")
+    assert ask.inputs["t"] == "hé"
 
 
 def test_an_answer_with_everything_arrives():
     frames = wire.encode_answer(b"k", {"y": np.ones(3), "t": "x", "lines": ["a", "b"], "n": np.int64(4)}, BYTES_MAX,
                                 reason="partial: 2 of 3", late=True, finished_ns=9, total_ns=7, spent=(1, 2, 3, 4))
     reply = wire.decode_reply(frames, BYTES_MAX)
-    assert (reply.key, reply.reason, reply.late, reply.finished_ns, reply.total_ns) == (b"k", "partial: 2 of 3", True, 9, 7)
+    assert (reply.key, reply.reason, reply.late) == (b"k", "partial: 2 of 3", True)
+    assert (reply.finished_ns, reply.total_ns) == (9, 7)
     assert tuple(reply.spent) == (1, 2, 3, 4)
     assert (reply.outputs["t"], reply.outputs["lines"], int(reply.outputs["n"])) == ("x", ["a", "b"], 4)
 
@@ -92,6 +103,15 @@ def test_what_cannot_travel_is_named(value):
 def test_an_answer_over_the_bound_fails_with_the_mend():
     with pytest.raises(Failed, match="message_max"):
         wire.encode_answer(1, {"x": np.zeros(1000)}, 1000)
+
+
+def test_the_example_of_the_protocols_page():
+    page = bytes.fromhex("0184a46b696e64a5696e666572a2696407a3617070a46563686fa774656e736f7273"
+                         "9193a178a7666c6f6174333291020000803f00000040")
+    ask = decode([page[:48], page[48:]])
+    assert ask.app == "echo"
+    assert list(ask.inputs["x"]) == [1.0, 2.0]
+    assert wire.encode_request(7, "echo", {"x": np.array([1, 2], np.float32)}) == [page[:48], page[48:]]
 
 
 TENSOR = [["x", "float32", [2]]]
@@ -192,7 +212,7 @@ def damaged(draw):
     return [bytes(frame) for frame in frames]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(damaged())
 def test_damage_never_raises_anything_but_a_typed_error(frames):
     for read in (lambda: decode(frames, 4096), lambda: wire.decode_reply(frames, 4096)):
@@ -207,7 +227,7 @@ def test_damage_never_raises_anything_but_a_typed_error(frames):
         assert peak < 4 * 1024**2
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**64 - 1) | st.floats() | st.text(max_size=8)
                     | st.binary(max_size=8), lambda inner: st.lists(inner, max_size=4)
                     | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=8),
@@ -220,4 +240,7 @@ def test_any_value_under_any_key_is_read_or_refused(value, key):
         wire.take_key(fields)
         wire.decode_infer(fields, [], 4096)
     except RequestError as error:
-        assert str(error)
+        refusal = str(error)
+    else:
+        refusal = "none: the value fits"
+    assert refusal

@@ -1,0 +1,420 @@
+"""The bus and its clients over real sockets: typed errors, cancellation, clients and servers that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError, wait
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+import zmq.auth
+
+from edgeserve.client import AsyncClient, Client, TimedOut
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    ConfigError,
+    DeadlineExpired,
+    Failed,
+    Rejected,
+    RequestError,
+    ServerGone,
+    TooLarge,
+    UnknownApp,
+)
+from edgeserve.ipc import endpoints, wire
+from edgeserve.ipc.bus import Ask, Cancel, ClientGone
+from edgeserve.ipc.endpoints import default_endpoint
+
+sys.path.insert(0, os.path.dirname(__file__))
+from bus_server import BusServer
+
+X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+CURVE = zmq.has("curve")
+
+
+@pytest.fixture
+def server(tmp_path):
+    with BusServer(f"ipc://{tmp_path}/run/bus") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.endpoint, timeout_ms=10_000) as one:
+        yield one
+
+
+@pytest.fixture
+def dealer(server):
+    context = zmq.Context()
+    one = context.socket(zmq.DEALER)
+    one.linger = 0
+    one.rcvtimeo = 5000
+    one.connect(server.endpoint)
+    yield one
+    context.destroy(0)
+
+
+def tell(one, **fields):
+    one.send(b"\x01" + msgpack.packb(fields))
+
+
+def reply_to(one):
+    frames = one.recv_multipart()
+    return wire.decode_reply(frames[1:] if frames[0] == b"" else frames, 10**8)  # an empty delimiter comes back
+
+
+# --- requests and answers ------------------------------------------------------------------------------------------
+
+
+def test_an_answer_says_what_and_how(client):
+    answer = client.infer("echo", {"t": "text", "n": 3, **X}, slo_ms=5000, klass="critical", facts={"length": 2})
+    assert sorted(answer) == ["n", "t", "x"]
+    assert (answer["x"] == X["x"]).all()
+    assert (answer["t"], int(answer["n"]), answer.outcome, answer.late) == ("text", 3, "completed", False)
+    assert answer.spent_ms["execute"] == pytest.approx(4e-6)
+
+
+def test_the_server_sees_the_terms(server, client):
+    client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", facts={"n": 1})
+    ask = server.seen(Ask)
+    assert (ask.slo_ns, ask.klass, ask.value, ask.on_late, ask.stream, ask.facts) == (
+        5_000_000_000, "background", 2.0, "answer", "s", {"n": 1})
+    assert 0 <= time.monotonic_ns() - ask.sent_ns < 10**10
+
+
+def test_large_tensors_arrive_unchanged_and_submit_copies(client):
+    value = np.random.default_rng(1).random((3, 300, 300)).astype(np.float32)
+    mine = value.copy()
+    future = client.submit("echo", {"x": mine})
+    mine[:] = 0
+    assert (future.result(10)["x"] == value).all()
+
+
+def test_many_threads_share_one_client(client):
+    failed = []
+
+    def work(base):
+        for i in range(30):
+            if int(client.infer("echo", {"x": base + i})["x"]) != base + i:
+                failed.append((base, i))
+    threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failed == []
+
+
+def test_control_questions(client):
+    for kind in wire.CONTROL_KINDS:
+        assert getattr(client, kind)() == {"kind": kind, "ready": True}
+
+
+@pytest.mark.parametrize(("ask", "kind"), [
+    (lambda c: c.infer("nobody", X), UnknownApp),
+    (lambda c: c.infer("echo", X, slo_ms=-1), DeadlineExpired),
+    (lambda c: c.infer("echo", {"x": object()}), BadInput),
+    (lambda c: c.infer("odd", X), Failed),
+    (lambda c: c.infer("echo", {"x": np.zeros(2_000_000)}), TooLarge)])
+def test_typed_errors_reach_the_caller_and_the_client_goes_on(client, ask, kind):
+    client.health()  # the first reply tells the server's bounds
+    with pytest.raises(kind):
+        ask(client)
+    assert client.infer("echo", X).outcome == "completed"
+
+
+def test_a_client_that_waits_too_long_cancels(server, client):
+    with pytest.raises(TimedOut):
+        client.infer("sleep", X, timeout_ms=50)
+    assert server.seen(Cancel).key == server.seen(Ask).key
+
+
+def test_cancel_of_a_future_cancels_on_the_server(server, client):
+    future = client.submit("sleep", X)
+    server.seen(Ask)
+    assert future.cancel()
+    assert future.cancel()
+    server.seen(Cancel)
+    done, _ = wait([future], timeout=5)
+    assert done == {future}
+    with pytest.raises(CancelledError):
+        future.result(0)
+
+
+# --- messages by hand ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("frames", "code"), [
+    ([b""], "malformed"), ([b"", b""], "malformed"), ([b"\x07abc"], "wrong_version"), ([b"\x01\xc1"], "malformed"),
+    ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "f4", [1]]]}), bytes(4)],
+     "bad_input"),
+    ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo"})] + [b"x"] * 200, "malformed"),
+    ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "uint8", [9 * 1024**2]]]}),
+      bytes(9 * 1024**2)], "too_large"),
+    ([b"\x01" + msgpack.packb({"kind": "beat", "now": 1})], "malformed")])
+def test_what_cannot_be_read_is_answered_and_the_connection_lives(dealer, frames, code):
+    dealer.send_multipart(frames)
+    assert reply_to(dealer).error.code == code
+    tell(dealer, kind="health", id=2)
+    assert reply_to(dealer).info["ready"]
+
+
+def test_a_frame_far_over_the_bound_closes_the_connection_and_others_go_on(dealer, client):
+    dealer.send(bytes(40 * 1024**2))
+    with pytest.raises(zmq.Again):
+        dealer.rcvtimeo = 300
+        dealer.recv()
+    assert client.infer("echo", X).outcome == "completed"
+
+
+def test_an_id_in_flight_is_refused_and_the_first_lives(server, dealer):
+    tell(dealer, kind="infer", id=5, app="sleep")
+    tell(dealer, kind="infer", id=5, app="sleep")
+    assert "in flight" in str(reply_to(dealer).error)
+    tell(dealer, kind="cancel", id=5)
+    assert type(reply_to(dealer).error) is Cancelled
+
+
+def test_a_req_socket_gets_its_delimiter_back(server):
+    context = zmq.Context()
+    one = context.socket(zmq.REQ)
+    one.linger = 0
+    one.rcvtimeo = 5000
+    one.connect(server.endpoint)
+    for key in (1, b"two"):
+        one.send_multipart(wire.encode_request(key, "echo", X))
+        assert wire.decode_reply(one.recv_multipart(), 10**8).key == key
+    one.send(b"\x01")
+    assert reply_to(one).error.code == "malformed"
+    context.destroy(0)
+
+
+def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path):
+    with BusServer(f"ipc://{tmp_path}/bus", clients_max=2) as server:
+        context = zmq.Context()
+        dealers = [context.socket(zmq.DEALER) for _ in range(4)]
+        for one in dealers:
+            one.linger, one.rcvtimeo = 0, 5000
+            one.connect(server.endpoint)
+        tell(dealers[0], kind="infer", id=1, app="sleep")
+        for one in dealers[1:3]:  # each idle client makes room for the next
+            tell(one, kind="infer", id=1, app="echo")
+            assert reply_to(one).outcome == "completed"
+        tell(dealers[1], kind="infer", id=2, app="sleep")
+        tell(dealers[1], kind="health", id=3)
+        reply_to(dealers[1])
+        tell(dealers[3], kind="infer", id=1, app="echo")
+        error = reply_to(dealers[3]).error
+        assert type(error) is Rejected
+        assert error.reason == "too many clients"
+        context.destroy(0)
+
+
+# --- who vanishes --------------------------------------------------------------------------------------------------
+
+VANISH = """
+import sys, time, numpy as np
+from edgeserve.client import Client
+client = Client(sys.argv[1])
+futures = [client.submit("sleep", {"x": np.zeros(4)}) for _ in range(3)]
+client.health()
+print("sent", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_client_is_noticed_at_once(server):
+    child = subprocess.Popen([sys.executable, "-c", VANISH, server.endpoint], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"sent\n"
+        begin = time.monotonic()
+        child.send_signal(signal.SIGKILL)
+        gone = server.seen(ClientGone)
+        assert time.monotonic() - begin < 2
+        assert len(gone.keys) == 3
+        assert gone.reason == "its connection closed"
+    finally:
+        child.kill()
+        child.wait(10)
+        child.stdout.close()
+
+
+def test_a_client_that_closes_says_goodbye(server):
+    client = Client(server.endpoint)
+    future = client.submit("sleep", X)
+    server.seen(Ask)
+    client.close()
+    assert server.seen(ClientGone).keys == [server.seen(Ask).key]
+    with pytest.raises(Cancelled):
+        future.result(5)
+    with pytest.raises(RequestError, match="closed"):
+        client.infer("echo", X)
+
+
+def test_a_forgotten_client_leaves(server):
+    client = Client(server.endpoint)
+    client.infer("echo", X)
+    thread = client._courier._thread
+    del client
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path):
+    with BusServer(f"ipc://{tmp_path}/bus", client_silence_ns=300 * 10**6) as server:
+        context = zmq.Context()
+        mute = context.socket(zmq.DEALER)
+        mute.linger, mute.rcvtimeo = 0, 5000
+        mute.connect(server.endpoint)
+        with Client(server.endpoint) as client:
+            future = client.submit("sleep", X)
+            tell(mute, kind="infer", id=9, app="sleep")
+            gone = server.seen(ClientGone)
+            assert gone.keys == [9]
+            assert type(reply_to(mute).error) is Cancelled
+            assert not future.done()
+        context.destroy(0)
+
+
+def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeserve.ipc.bus.SEND_MESSAGES_MAX", 3)
+    with BusServer(f"ipc://{tmp_path}/bus") as server:
+        context = zmq.Context()
+        full = context.socket(zmq.DEALER)
+        full.linger, full.rcvhwm = 0, 1
+        full.connect(server.endpoint)
+        tell(full, kind="infer", id=999, app="sleep")
+        for key in range(40):
+            full.send_multipart(wire.encode_request(key, "echo", {"x": np.zeros(100_000)}))
+        gone = server.seen(ClientGone)
+        assert "unread" in gone.reason
+        assert 999 in gone.keys
+        with Client(server.endpoint) as client:
+            assert client.infer("echo", X).outcome == "completed"
+        context.destroy(0)
+
+
+def test_a_server_that_goes_is_reported_and_its_successor_is_found(tmp_path):
+    endpoint = f"ipc://{tmp_path}/bus"
+    with Client(endpoint, timeout_ms=10_000) as client:
+        with BusServer(endpoint) as server:
+            future = client.submit("sleep", X)
+            server.seen(Ask)
+        with pytest.raises(ServerGone):
+            future.result(5)
+        with BusServer(endpoint) as server:
+            assert client.infer("echo", X).outcome == "completed"
+            assert [news.app for news in server.news] == ["echo"]  # nothing of the old connection came along
+
+
+def test_no_server_at_all(tmp_path):
+    with Client(f"ipc://{tmp_path}/nobody", connect_ms=100) as client, \
+            pytest.raises(ServerGone, match="edgeserve serve"):
+        client.infer("echo", X)
+
+
+def test_a_client_does_not_cross_a_fork(client):
+    client.infer("echo", X)
+    child = os.fork()
+    if child == 0:
+        try:
+            client.infer("echo", X)
+        except RequestError:
+            os._exit(7)
+        os._exit(1)
+    assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 7
+    assert client.infer("echo", X).outcome == "completed"
+
+
+# --- asyncio -------------------------------------------------------------------------------------------------------
+
+
+def test_the_asyncio_twin(server):
+    async def main():
+        async with AsyncClient(server.endpoint) as client:
+            answers = await asyncio.gather(*(client.infer("echo", {"x": i}) for i in range(20)))
+            assert [int(answer["x"]) for answer in answers] == list(range(20))
+            assert (await client.stats())["kind"] == "stats"
+            with pytest.raises(UnknownApp):
+                await client.infer("nobody", X)
+            task = asyncio.ensure_future(client.infer("sleep", X))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(TimedOut):
+                await client.infer("sleep", X, timeout_ms=20)
+            await client.health()
+    asyncio.run(main())
+    assert len([news for news in server.news if type(news) is Cancel]) == 2
+
+
+# --- endpoints -----------------------------------------------------------------------------------------------------
+
+
+def test_the_default_endpoint_is_this_users_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_endpoint() == f"ipc://{tmp_path}/edgeserve/bus"
+    with BusServer(default_endpoint()), Client(timeout_ms=5000) as client:
+        assert client.infer("echo", X).outcome == "completed"
+        assert stat.S_IMODE(os.stat(tmp_path / "edgeserve").st_mode) == 0o700
+        assert stat.S_IMODE(os.stat(tmp_path / "edgeserve" / "bus").st_mode) == 0o600
+    assert os.listdir(tmp_path / "edgeserve") == []
+    os.chmod(tmp_path / "edgeserve", 0o755)
+    with pytest.raises(ConfigError, match="chmod 700"), BusServer(default_endpoint()):
+        pass
+    monkeypatch.setattr(endpoints.os, "getuid", lambda: 12345)
+    with pytest.raises(ConfigError, match="belongs to user"), BusServer(default_endpoint()):
+        pass
+
+
+def test_a_second_server_is_refused_and_a_stale_socket_replaced(tmp_path):
+    endpoint = f"ipc://{tmp_path}/bus"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(f"{tmp_path}/bus")
+    stale.close()
+    with BusServer(endpoint), pytest.raises(ConfigError, match="another server"), BusServer(endpoint):
+        pass
+
+
+@pytest.mark.parametrize(("endpoint", "words"), [
+    ("ipc://@name", "abstract"), ("ipc://" + "x" * 120, "107"), ("http://localhost:1", "expected ipc"),
+    ("tcp://0.0.0.0:5999", "curve_secret_key_file"), ("tcp://*:5999", "curve_secret_key_file"),
+    ("tcp://127.0.0.1", "port"), ("ipc:///proc/none/bus", "cannot be made")])
+def test_endpoints_that_are_refused(endpoint, words):
+    with pytest.raises(ConfigError, match=words), BusServer(endpoint):
+        pass
+
+
+def test_tcp_ignores_send_stamps():
+    with BusServer("tcp://127.0.0.1:*") as server, Client(server.endpoint) as client:
+        client.infer("echo", X, slo_ms=1000)
+        assert server.seen(Ask).sent_ns is None
+
+
+@pytest.mark.skipif(not CURVE, reason="this libzmq was built without CURVE")
+def test_tcp_beyond_loopback_with_keys(tmp_path):
+    public, secret = zmq.auth.create_certificates(str(tmp_path), "server")
+    with BusServer("tcp://0.0.0.0:*", curve_secret_key_file=secret) as server:
+        endpoint = server.endpoint.replace("0.0.0.0", "127.0.0.1")
+        with Client(endpoint, server_key=public) as client:
+            assert client.infer("echo", X).outcome == "completed"
+        with Client(endpoint, connect_ms=500) as stranger, pytest.raises(ServerGone):
+            stranger.infer("echo", X)
+    with pytest.raises(ConfigError, match="create_certificates"), \
+            BusServer("tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"):
+        pass
