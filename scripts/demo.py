@@ -1,11 +1,13 @@
 """``make demo``: serve ``examples/reader/edge.toml``, load it over the bus with pages and voices, show what came back.
 
-The server is a process of its own on a socket of its own, so that a bus which is already running is left alone. It
-is ended and its socket removed in every case, Ctrl-C included. The exit status is 0 when every page was read right.
+The server is a process of its own on a socket of its own, so that a bus which is already running is left alone. It is
+ended and its socket removed in every case, Ctrl-C and SIGTERM included. The exit status is 0 when every page was read
+right.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, List, Optional, Sequence
+from typing import IO, Iterator, List, Optional, Sequence
 
 import edgeserve
 from edgeserve.errors import RequestError
@@ -21,6 +23,7 @@ from edgeserve.errors import RequestError
 HERE = os.path.dirname(os.path.abspath(__file__))
 READER = os.path.join(os.path.dirname(HERE), "examples", "reader")
 READY_S_MAX = 120.0  # loading and warming up took 5 s on two x86 cores; a Jetson may need ten times that
+ENDING = (signal.SIGINT, signal.SIGTERM)
 ENDED_S_MAX = 15.0  # more than the server's own bound for draining
 
 
@@ -31,6 +34,20 @@ def start(endpoint: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals in here take effect at the end, so that no process is started without being known."""
+    caught: List[int] = []
+    before = {number: signal.signal(number, lambda number, frame: caught.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        raise KeyboardInterrupt
+
+
 def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str) -> None:
     """Return when the server answers that it is ready. Raises ``RuntimeError`` when it ends or takes too long."""
     end_s = time.monotonic() + READY_S_MAX
@@ -38,7 +55,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str) -> None:
         if server.poll() is not None:
             raise RuntimeError(f"the server ended with status {server.returncode}")
         try:
-            with edgeserve.Client(endpoint, timeout_s=1.0) as bus:
+            with edgeserve.Client(endpoint, timeout_ms=1000, connect_ms=1000) as bus:
                 if bus.health()["ready"]:
                     return
         except RequestError:
@@ -64,7 +81,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     import load
 
     arguments: List[str] = list(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that `finally` runs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     directory = tempfile.mkdtemp(prefix="edgeserve-demo-")  # mode 0700
     endpoint = f"ipc://{directory}/bus"
     server = None
@@ -72,7 +90,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         with open(os.path.join(directory, "log"), "w+b") as log:
             print("starting the server ...", flush=True)
             start_s = time.monotonic()
-            server = start(endpoint, log)
+            with uninterrupted():
+                server = start(endpoint, log)
             try:
                 wait_until_ready(server, endpoint)
             except RuntimeError as error:
@@ -85,7 +104,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print("\ninterrupted", file=sys.stderr)
         return 130
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave the server behind
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave the server behind
         if server is not None:
             end(server)
         shutil.rmtree(directory, ignore_errors=True)

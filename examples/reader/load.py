@@ -10,12 +10,13 @@ import argparse
 import asyncio
 import itertools
 import os
+import signal
 import struct
 import sys
 import time
 import wave
 from collections import Counter
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Awaitable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import cv2
 import numpy as np
@@ -192,7 +193,7 @@ async def ask(bus: Any, tally: Tally, app: str, inputs: Dict[str, np.ndarray],
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-async def run(endpoint: str, seconds: float, streams: int, in_flight: int, console: Console) -> int:
+async def run(endpoint: Optional[str], seconds: float, streams: int, in_flight: int, console: Console) -> int:
     """The whole load; 0 when every page was read right at least once and voices were heard where there are some."""
     reader, ears = Tally("reader"), Tally("ears")
     read: Set[str] = set()
@@ -216,9 +217,22 @@ async def run(endpoint: str, seconds: float, streams: int, in_flight: int, conso
     return 0 if not unread and agree > 0.9 else 1
 
 
+async def interruptible(work: Awaitable[int]) -> int:
+    """``work``, cancelled in good order by Ctrl-C (what asyncio does by itself differs between versions of Python)."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_event_loop()
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        return await task
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
 def table(tallies: Sequence[Tally]) -> Table:
     """A row per app; where the time went is the mean over the finished requests, in milliseconds."""
-    shown = Table("app", "sent", "finished", "late", "p50 ms", "p99 ms", "queue", "load", "batch", "execute", "lost")
+    shown = Table("app", "sent", "finished", "late", "p50 ms", "p99 ms", "queue", "load", "batch", "execute", "dropped",
+                  caption="times at the client; queue to execute: where the mean finished request spent its ms, along "
+                          "the branch that ended last")
     for column in shown.columns[1:-1]:
         column.justify = "right"
     for tally in tallies:
@@ -237,7 +251,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     # 100 columns where the output is no terminal: rich's 80 would break the table's rows.
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100
     console = Console(width=width)
-    return asyncio.run(run(args.endpoint, args.seconds, args.streams, args.in_flight, console))
+    work = run(args.endpoint or None, args.seconds, args.streams, args.in_flight, console)
+    try:
+        return asyncio.run(interruptible(work))
+    except asyncio.CancelledError:
+        console.print("\ninterrupted")
+        return 130
 
 
 if __name__ == "__main__":

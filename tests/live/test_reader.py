@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
+import psutil
 import pytest
 
 import edgeserve
@@ -19,6 +22,7 @@ cv2 = pytest.importorskip("cv2", reason="the reader demo needs opencv: pip insta
 onnxruntime = pytest.importorskip("onnxruntime", reason="the reader demo needs onnxruntime: pip install '.[onnx]'")
 
 READER = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples", "reader")
+DEMO = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "scripts", "demo.py")
 LINES = ["Region-based segmentation", "Let us first determine markers of the coins and the",
          "background. These markers are pixels that we can label",
          "unambiguously as either object or background. Here,", "the markers are found at the two extreme parts of the",
@@ -194,3 +198,54 @@ def test_the_voice_network_agrees_with_the_publishers_notes(reader):
     heard = np.array(voice_by_hand(padded, 0, 500)) > 0.5
     assert 0.4 < spoken[:500].mean() < 0.7
     assert (heard == spoken[:500]).mean() > 0.95
+
+
+# --- make demo --------------------------------------------------------------------------------------------------------
+
+
+def start_demo(directory: str, *arguments: str) -> subprocess.Popen[str]:
+    """``scripts/demo.py`` in a process group of its own, as a terminal would start it."""
+    environment = {**os.environ, "TMPDIR": directory}
+    environment.pop("COLUMNS", None)
+    return subprocess.Popen([sys.executable, DEMO, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env=environment, start_new_session=True)
+
+
+def left_behind(directory: str) -> List[str]:
+    """Files in the demo's temporary directory, and processes whose command names it."""
+    found = os.listdir(directory)
+    for process in psutil.process_iter(["cmdline"]):
+        if directory in " ".join(process.info["cmdline"] or ()):
+            found.append(f"process {process.pid}")
+    return found
+
+
+def test_the_demo_reads_hears_and_leaves_nothing_behind(reader, tmp_path):
+    demo = start_demo(str(tmp_path), "--seconds", "3", "--streams", "2")
+    out, _ = demo.communicate(timeout=100)
+    assert demo.returncode == 0, out
+    assert "Gate 4 is closed today." in out
+    assert letters("Let us first determine markers of the coins and the") in letters(out)
+    rows = {line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
+            for line in out.splitlines() if line.startswith("│")}
+    assert int(rows["reader"][1]) >= 4  # finished
+    assert rows["ears"][0] == "186"  # sent: 3 s of two streams
+    assert int(rows["ears"][1]) > 150
+    assert left_behind(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("moment", "number"), [
+    ("starting the server", signal.SIGINT), ("ready after", signal.SIGINT), ("ready after", signal.SIGTERM)])
+def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, moment, number):
+    demo = start_demo(str(tmp_path), "--seconds", "60")
+    assert demo.stdout is not None
+    out = ""
+    while moment not in out:
+        line = demo.stdout.readline()
+        assert line, f"the demo ended early: {out}"
+        out += line
+    os.killpg(demo.pid, number)
+    out += demo.stdout.read()  # until its end; the test's time limit bounds it
+    assert demo.wait(10) == 130, out
+    assert "Traceback" not in out
+    assert left_behind(str(tmp_path)) == []
