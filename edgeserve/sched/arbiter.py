@@ -40,8 +40,9 @@ def _first(a: Bid, b: Bid, at_ns: int) -> bool:
     if a.latest_start_ns is not None and at_ns + b.expected_ns > a.latest_start_ns >= at_ns:
         return True
     a_now, b_now = a.worth.value(at_ns), b.worth.value(at_ns)
-    a_first = a_now + b.worth.value(at_ns + a.remaining_ns)
-    b_first = b_now + a.worth.value(at_ns + b.remaining_ns)
+    # The other one starts when this one's work ends, not when all its later stages have: there is an auction then too.
+    a_first = a_now + b.worth.value(at_ns + a.expected_ns)
+    b_first = b_now + a.worth.value(at_ns + b.expected_ns)
     if a_first != b_first:
         return a_first > b_first
     return a_now * b.remaining_ns > b_now * a.remaining_ns
