@@ -16,6 +16,9 @@ from edgeserve.sched.events import JobId, JobResult, Part, Request
 
 DONE, SKIPPED, FAILED, PENDING = "done", "skipped", "failed", "pending"
 
+LOST = "its lane was lost"
+"""Reason of a job whose lane died under it: it failed if it had started, else it may run again."""
+
 LATE_NS_MAX = 1_000_000
 """How much later than its deadline a waiting request may be given up: one step, whatever it costs."""
 
@@ -51,6 +54,7 @@ class Books:
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
         self._device_of.update({f"copy:{name}": name for name in config.devices})
         self._ahead = {name: lane.ahead_ns for name, lane in config.lanes.items()}
+        self._hang_ns = {name: lane.hang_ns for name, lane in config.lanes.items()}
         self._budgets = {name: device.memory_bytes for name, device in config.devices.items()}
         self._footprints = dict(footprints)
         self._resident: Dict[str, Set[str]] = {name: set(resident.get(name, ())) for name in config.devices}
@@ -58,7 +62,7 @@ class Books:
         self._entries: Dict[int, _Entry] = {}
         self._works: Dict[int, Action] = {}
         self._work_ids: Set[int] = set()
-        self._running: Set[int] = set()
+        self._running: Dict[int, int] = {}  # work -> when it started
         self.open_count = 0  # requests without an outcome
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
@@ -107,7 +111,7 @@ class Books:
             self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
-            self._running.add(action.work_id)
+            self._running[action.work_id] = now_ns
             for job in action.jobs:
                 self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
                            f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
@@ -117,7 +121,7 @@ class Books:
         work_id = action.work_id  # type: ignore[union-attr]
         self._rule(self._works.pop(work_id, None) is not None, now_ns, f"work {work_id} was answered twice")
         self._on_lane[action.lane] -= 1  # type: ignore[union-attr]
-        self._running.discard(work_id)
+        self._running.pop(work_id, None)
         if isinstance(action, LoadModel):
             (self._resident[self._device_of[action.lane]].discard if failed else
              self._ready[self._device_of[action.lane]].add)(action.model)
@@ -174,18 +178,30 @@ class Books:
             other = self._works.get(self._jobs_out.get(job, -1))
             self._rule(other is None or self._will_be_refused(now_ns, other), now_ns,
                        f"{job} is in two batches: {other} and {action}")
-            self._rule((job.node, job.part) not in entry.done, now_ns, f"{job} runs again after it was done")
+            before = entry.done.get((job.node, job.part))
+            self._rule(before is None or before.reason == LOST, now_ns, f"{job} runs again after it was {before}")
             graph = self._apps[entry.request.app]
             self._rule(graph.models.get(job.node) == action.model, now_ns, f"{job} is no node of model {action.model}")
             if graph.linked:
                 settles = entry.request.on_late == "partial"
-                self._rule(graph.may_run(entry.done, job.node, job.part, settles), now_ns,
+                known = entry.done if not entry.out else self._with_hanging(now_ns, entry)
+                self._rule(graph.may_run(known, job.node, job.part, settles), now_ns,
                            f"{job} runs before its predecessors")
             if entry.request.stream is not None and not entry.started:
                 self._in_order(now_ns, entry)
             entry.started = True
             self._jobs_out[job] = action.work_id
             entry.out += 1
+
+    def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
+        """What is known of a request, with its jobs on a hanging lane counted as failed."""
+        known = dict(entry.done)
+        for job, work_id in self._jobs_out.items():
+            work = self._works.get(work_id)
+            if job.request_id == entry.request.id and work_id in self._running and work is not None \
+                    and now_ns - self._running[work_id] >= self._hang_ns[work.lane]:  # type: ignore[union-attr]
+                known.setdefault((job.node, job.part), JobResult(job, "failed"))
+        return known
 
     def _will_be_refused(self, now_ns: int, other: Action) -> bool:
         """A work behind a hanging one whose window is over: its jobs may go elsewhere, it can only be refused."""

@@ -26,7 +26,7 @@ from edgeserve.sched.events import (
     WorkRefused,
 )
 from edgeserve.sim import faults
-from edgeserve.sim.books import Books
+from edgeserve.sim.books import LOST, Books
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.workload import Arrival, Source
 from edgeserve.units import NS_PER_S
@@ -381,7 +381,8 @@ class SimWorld:
         lane.running = None
         lane.inbox.clear()
         for action in lost:
-            self.books.answered(self.now_ns, action, failed=True)
+            jobs = action.jobs if isinstance(action, RunBatch) else ()
+            self.books.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs], True)
             if amount < 0.5:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
