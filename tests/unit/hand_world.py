@@ -136,7 +136,7 @@ class Driver:
         wake = self.scheduler.wake_at()
         return None if wake is None else wake / MS
 
-    def sleep(self, until_ms: float) -> List[Action]:
+    def pass_time(self, until_ms: float) -> List[Action]:
         """Let time pass with no event: call the scheduler whenever it asked for it. Returns what it did."""
         done: List[Action] = []
         while self.wake_ms is not None and self.wake_ms <= until_ms:

@@ -103,7 +103,7 @@ def test_late_answers_are_worth_something_again_after_another_slo():
     late = world.request("a", 20, on_late="answer")
     world.step(RequestArrived(late), at=1)
     world.arrive("a", at=2, slo=60)
-    assert world.sleep(35) == []
+    assert world.pass_time(35) == []
     # At 40 the late one counts as due at 61, behind the other, which is due at 62: both are in time, it goes first.
     assert world.finish(at=40, took=10) == [ended(1, "completed"), ran("m", 2)]
     assert world.finish(at=50) == [ended(2, "completed"), ran("m", 3)]

@@ -28,7 +28,7 @@ def test_a_tight_deadline_overtakes_nobody_and_nothing_is_refused_or_dropped_ear
     world.arrive("a", at=1, count=4)
     assert world.arrive("a", at=2, slo=5) == []
     assert world.arrive("b", at=2, slo=30) == []
-    assert world.sleep(20) == [ended(9, "dropped", "expired")]
+    assert world.pass_time(20) == [ended(9, "dropped", "expired")]
     assert world.finish(at=20)[4:] == [ran("m", 5, 6, 7, 8)]
 
 

@@ -102,7 +102,7 @@ def test_what_waits_past_its_deadline_is_dropped_by_the_timer():
 def test_what_runs_past_its_deadline_is_answered_late():
     world = one(policy="fifo")
     world.arrive("a", slo=20)
-    assert world.sleep(60) == []
+    assert world.pass_time(60) == []
     assert world.finish(at=60) == [ended(1, "completed")]
 
 
@@ -110,7 +110,7 @@ def test_what_runs_past_its_deadline_is_answered_late():
 def test_what_comes_back_from_a_lane_after_its_deadline_ends_there(ending):
     world = Driver(PIPE_MODELS, {"a": PIPE if ending == "next node" else "a"}, policy="fifo")
     world.arrive("a", slo=40)
-    world.sleep(60)
+    world.pass_time(60)
     if ending == "refuse":
         assert world.refuse(at=60) == [ended(1, "dropped", "expired")]
     else:
@@ -123,7 +123,7 @@ def test_a_request_that_is_answered_late_waits_as_long_as_it_takes():
     world = one(app={"on_late": "answer"}, policy="fifo")
     world.arrive("a", slo=30)
     world.arrive("a", slo=30)
-    assert world.sleep(500) == []
+    assert world.pass_time(500) == []
     assert world.finish(at=500) == [ended(1, "completed"), ran("m", 2)] or world.outcome(2) == "completed"
 
 
@@ -352,7 +352,7 @@ def test_without_a_lane_nothing_is_accepted_and_what_waits_expires():
     world.lane("cpu0", up=False, at=1)
     assert [world.outcome(number) for number in range(1, 6)] == ["failed"] * 4 + [""]
     assert world.arrive("a") == [ended(6, "rejected", "no_lane")]
-    assert world.sleep(200) == [ended(5, "dropped", "expired")]
+    assert world.pass_time(200) == [ended(5, "dropped", "expired")]
 
 
 def test_a_slower_lane_takes_longer_and_refuses_what_no_longer_fits():
@@ -488,7 +488,7 @@ def test_what_waits_in_a_stream_can_be_cancelled_and_expires():
     world.arrive("a", count=2, stream="s")
     world.arrive("a", stream="s", slo=50)
     assert world.cancel(2, at=1) == [ended(2, "cancelled")]
-    assert world.sleep(60) == [ended(3, "dropped", "expired")]
+    assert world.pass_time(60) == [ended(3, "dropped", "expired")]
     world.finish(at=70)
     world.over()
 
@@ -561,9 +561,9 @@ def test_a_load_that_keeps_failing_fails_those_who_wait():
     pause = LOAD_RETRY_NS / MS
     assert world.finish("copy:cpu", at=5, failed="out of memory") == []
     assert world.wake_ms == 5 + pause
-    assert world.sleep(5 + pause) == [like(LoadModel, model="n")]
+    assert world.pass_time(5 + pause) == [like(LoadModel, model="n")]
     world.finish("copy:cpu", failed="out of memory")
-    world.sleep(5 + 2 * pause)
+    world.pass_time(5 + 2 * pause)
     assert world.finish("copy:cpu", failed="out of memory") == [
         ended(1, "failed", "model 'n' could not be loaded: out of memory")]
     world.over()
@@ -573,7 +573,7 @@ def test_a_refused_load_is_tried_again():
     world = small(resident=())
     world.arrive("an", slo=5000)
     world.refuse("copy:cpu", at=1)
-    assert world.sleep(1 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
+    assert world.pass_time(1 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
 
 
 def test_loads_are_kept_outstanding_for_a_few_milliseconds_only():
@@ -605,7 +605,7 @@ def test_a_copy_lane_that_goes_down_gives_its_memory_back_and_loads_again():
     world.lane("copy:cpu", up=False, at=2)
     assert world.scheduler.devices["cpu"].used_bytes == 0
     assert world.lane("copy:cpu", at=3) == []
-    assert world.sleep(2 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
+    assert world.pass_time(2 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -632,7 +632,7 @@ def test_background_work_that_would_block_the_next_critical_request_yields_for_a
     world.arrive("bg", at=1)
     assert world.finish(at=10) == [ended(1, "completed")]
     assert world.wake_ms == CRITICAL_MEMORY_NS / MS
-    assert world.sleep(1000) == [ran("n", 2)]
+    assert world.pass_time(1000) == [ran("n", 2)]
 
 
 def test_background_work_that_is_over_soon_enough_need_not_yield():

@@ -1,0 +1,89 @@
+"""The command: its verbs, its exit statuses, and that asking for help costs little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+from edgeserve import __version__, cli
+from edgeserve.errors import ConfigError
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """A verb whose module is a stand-in; ``result`` is what its main returns or raises."""
+    module = types.ModuleType("edgeserve_stand_in")
+    module.result = 0
+    module.seen = []
+
+    def add_arguments(parser):
+        parser.add_argument("file")
+        parser.add_argument("--fast", action="store_true")
+
+    def main(args):
+        module.seen.append((args.file, args.fast))
+        if isinstance(module.result, BaseException):
+            raise module.result
+        return module.result
+
+    module.add_arguments, module.main = add_arguments, main
+    monkeypatch.setitem(sys.modules, "edgeserve_stand_in", module)
+    monkeypatch.setitem(cli.VERBS, "stand-in", ("edgeserve_stand_in", "stands in"))
+    return module
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_verb_gets_its_arguments_and_gives_the_exit_status(verb, status):
+    verb.result = status
+    assert cli.main(["stand-in", "edge.toml", "--fast"]) == status
+    assert verb.seen == [("edge.toml", True)]
+
+
+def test_an_error_of_ours_is_one_line_and_status_2(verb, capsys):
+    verb.result = ConfigError("edge.toml: [app.a] has no key 'x'")
+    assert cli.main(["stand-in", "edge.toml"]) == 2
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("", "edgeserve: edge.toml: [app.a] has no key 'x'\n")
+
+
+def test_a_bug_is_not_hidden(verb):
+    verb.result = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["stand-in", "edge.toml"])
+
+
+def test_ctrl_c_is_status_130(verb):
+    verb.result = KeyboardInterrupt()
+    assert cli.main(["stand-in", "edge.toml"]) == 130
+
+
+@pytest.mark.parametrize("arguments", [[], ["surve"], ["stand-in"], ["stand-in", "edge.toml", "--slow"]])
+def test_wrong_usage_is_status_2(verb, arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: edgeserve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb_name", sorted(cli.VERBS))
+def test_every_verb_exists_and_explains_itself(verb_name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([verb_name, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: edgeserve {verb_name}" in capsys.readouterr().out
+
+
+def test_help_and_version_import_no_verb():
+    code = ("import sys; from edgeserve import cli\n"
+            "try: cli.main(sys.argv[1:])\n"
+            "except SystemExit: pass\n"
+            "print(sorted(name for name in sys.modules if name.startswith(('edgeserve.', 'numpy', 'zmq', 'rich'))))")
+    for option in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60,
+                              check=True)
+        *shown, modules = done.stdout.splitlines()
+        assert modules == "['edgeserve.cli', 'edgeserve.errors']"
+        assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)

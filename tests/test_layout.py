@@ -1,0 +1,237 @@
+"""The shape of the code: who may import whom, where clocks and optional libraries may be, sizes, docstrings.
+
+The imports are read from the sources, those inside functions too; only what is imported for type checkers alone does
+not count. A new room gets its line in ``ROOMS``.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LINES_MAX = 450
+TEST_LINES_MAX = 700
+
+GROUND = {"units", "errors", "config", "profiles", "answers"}  # level 0: standard library and a TOML reader
+OUTSIDE = {"engines", "lane", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
+ABOVE = {"runtime", "server", "client", "tools", "cli"}  # level 4: wiring
+
+# Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
+ROOMS = {
+    "units": set(), "errors": set(), "config": set(), "profiles": set(), "answers": set(),
+    "sched": set(),
+    "engines": set(), "ipc": set(),
+    "lane": {"sched.events", "sched.actions", "engines.base"},
+    "offload": {"lane", "engines"},
+    "device": {"sched.events"},
+    "loop": {"sched"}, "trace": {"sched"}, "timeline": {"sched", "trace"}, "metrics": {"sched"},
+    "sim": {"sched", "loop", "trace", "timeline"},
+    "testing": {"sched", "sim", "engines.base"},
+    "live": {"sched", "loop", "trace", "timeline", "metrics", ""} | OUTSIDE,
+    "runtime": {"sched", "live", "loop", "trace", ""} | OUTSIDE,
+    "server": {"live", "runtime", "sched", ""} | OUTSIDE,
+    "client": {"ipc", ""},
+    "http": {"client", "ipc.wire", ""},
+    "tools": {"sched", "sim", "live", "loop", "trace", "timeline", "metrics", "runtime", "client", ""} | OUTSIDE,
+    "cli": {"server", "tools", ""},
+    "": {"runtime", "client"},
+}
+
+# Inside sched: what a room there must never see. Policies see the board; shared objects know no policy.
+SCHED_TOP = {"scheduler", "setup", "life", "memory", "books"}
+SCHED_NEVER = {"policies": SCHED_TOP, **{name: {*SCHED_TOP, "policies", "board"} for name in (
+    "actions", "admission", "apps", "costs", "events", "jobqueue", "lanes", "latency", "lifecycle", "progress",
+    "residency", "streams")}, "arbiter": {*SCHED_TOP, "policies", "board", "jobqueue"},
+    "memory": {"scheduler", "setup", "life", "policies", "board", "policy"}, "life": {"scheduler", "setup", "policies"}}
+
+# Library -> the only modules that may import it.
+OPTIONAL = {"onnxruntime": {"engines.onnx"}, "tensorrt": {"engines.tensorrt"}, "torch": {"engines.torch", "engines.lm"},
+            "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": set(),
+            "matplotlib": {"tools.plots"}, "pytest": {"testing"}, "transformers": {"engines.lm"}, "hypothesis": set()}
+
+METHODS_TOO = GROUND | {"sched", "loop", "trace", "timeline", "sim", "runtime"}  # what others write code against
+MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools")
+IMPURE = {"time", "datetime", "threading", "socket", "select", "selectors", "asyncio", "multiprocessing", "subprocess",
+          "queue", "concurrent", "signal", "os", "io", "random", "zmq", "ssl", "ctypes", "mmap", "secrets", "uuid"}
+
+
+def sources(*folders):
+    """Path relative to the root -> source, of every Python file below."""
+    found = {}
+    for folder in folders:
+        for place, _, names in os.walk(os.path.join(ROOT, folder)):
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    path = os.path.join(place, name)
+                    with open(path, encoding="utf-8") as file:
+                        found[os.path.relpath(path, ROOT)] = file.read()
+    return found
+
+
+def module_of(path):
+    """``edgeserve/sched/lanes.py`` -> ``sched.lanes``; the package itself is ``""``."""
+    name = path[len("edgeserve" + os.sep):-len(".py")].replace(os.sep, ".")
+    return name[:-len("__init__")].rstrip(".") if name.endswith("__init__") else name
+
+
+def is_for_type_checkers(node):
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def nodes_of(tree):
+    """Every node that runs: all but what stands below ``if TYPE_CHECKING``."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for child in ast.iter_child_nodes(node):
+            if is_for_type_checkers(child):
+                waiting.extend(child.orelse)
+            else:
+                waiting.append(child)
+
+
+SOURCES = sources("edgeserve")
+TREES = {module_of(path): ast.parse(text) for path, text in SOURCES.items()}
+
+
+def imports_of(module):
+    """Full names of the modules that a module imports."""
+    found = set()
+    for node in nodes_of(TREES[module]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import; write the whole name"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                inner = whole[len("edgeserve."):] if whole.startswith("edgeserve.") else None
+                found.add(whole if inner in TREES else node.module)
+    return found
+
+
+IMPORTS = {module: imports_of(module) for module in TREES}
+
+
+def inner(module):
+    """The imports of a module from this package, without the package's name."""
+    return {name[len("edgeserve"):].lstrip(".") for name in IMPORTS[module] if name.split(".")[0] == "edgeserve"}
+
+
+def within(name, room):
+    return name == room or (room != "" and name.startswith(room + "."))
+
+
+@pytest.mark.parametrize("module", sorted(TREES))
+def test_imports_go_down_as_the_table_says(module):
+    room = module.split(".")[0]
+    assert room in ROOMS, f"edgeserve/{room} has no line in ROOMS"
+    may = GROUND | ROOMS[room] | ({room} if room else set())
+    if room in GROUND:
+        may = {"units", "errors", room} - ({"errors"} if room == "units" else set())
+    wrong = sorted(name for name in inner(module) if not any(within(name, allowed) for allowed in may))
+    assert wrong == [], f"edgeserve.{module} ({room}) must not import {wrong}"
+
+
+@pytest.mark.parametrize("module", sorted(name for name in TREES if name.startswith("sched.")))
+def test_inside_sched_shared_objects_know_no_policy_and_policies_only_the_board(module):
+    room = module.split(".")[1]
+    seen = {name.split(".")[1] for name in inner(module) if name.startswith("sched.")}
+    assert not seen & SCHED_NEVER.get(room, set()), f"{module} imports {sorted(seen & SCHED_NEVER[room])}"
+
+
+@pytest.mark.parametrize("module", sorted(name for name in TREES if within(name, "sched")))
+def test_sched_has_no_clock_no_thread_and_no_io(module):
+    outside = {name.split(".")[0] for name in IMPORTS[module]} - {"edgeserve"}
+    assert not outside & IMPURE, f"{module} imports {sorted(outside & IMPURE)}"
+    assert not {name for name in outside if name == "numpy" or name in OPTIONAL} - {"numpy"}
+    calls = {node.func.id for node in nodes_of(TREES[module])
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+@pytest.mark.parametrize("module", sorted(TREES))
+def test_the_clock_is_read_where_time_enters_and_handed_in_elsewhere(module):
+    if "time" in IMPORTS[module]:
+        assert any(within(module, room) for room in MAY_READ_THE_CLOCK), f"{module} imports time: take a clock instead"
+
+
+@pytest.mark.parametrize("module", sorted(TREES))
+def test_optional_libraries_are_imported_by_the_one_module_that_needs_them(module):
+    for name in sorted({name.split(".")[0] for name in IMPORTS[module]} & set(OPTIONAL)):
+        assert any(within(module, home) for home in OPTIONAL[name]), f"{module} imports {name}"
+
+
+def test_no_name_is_imported_by_star_nor_caught_bare():
+    for path, text in sources("edgeserve", "scripts", "tests", "examples").items():
+        for node in ast.walk(ast.parse(text)):
+            assert not (isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)), path
+            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{path}:{node.lineno}: bare except"
+
+
+def test_unit_tests_never_sleep():
+    waits_for_children = os.path.join("tests", "unit", "test_offload.py")  # processes end in their own time
+    for path, text in sources(os.path.join("tests", "unit"), os.path.join("tests", "sim")).items():
+        if path == waits_for_children:
+            continue
+        sleeps = [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
+                  and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"]
+        assert sleeps == [], path
+
+
+def test_files_are_of_a_size_that_fits_the_head():
+    sizes = {path: text.count("\n") for path, text in sources("edgeserve", "scripts", "tests", "examples").items()}
+    too_long = {path: count for path, count in sizes.items()
+                if count > (TEST_LINES_MAX if path.startswith("tests") else LINES_MAX)}
+    assert too_long == {}
+
+
+def test_every_source_starts_with_the_future_annotations():
+    for path, text in SOURCES.items():
+        modules = [node.module for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+        assert "__future__" in modules or not TREES[module_of(path)].body[1:], path
+
+
+def public_without_docstring():
+    """``module: name`` of each public module, class and function that promises nothing in words."""
+    for module, tree in TREES.items():
+        if ast.get_docstring(tree) is None and tree.body:
+            yield f"edgeserve.{module}"
+        for node in tree.body:
+            yield from undocumented(node, module)
+
+
+def undocumented(node, where):
+    """The verbs' two functions are promised once, in ``cli``. A subclass's methods inherit what the base promises."""
+    if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+        return
+    if node.name in ("main", "add_arguments") and within(where, "tools") or where == "server":
+        return
+    if ast.get_docstring(node) is None:
+        yield f"edgeserve.{where}: {node.name}"
+    if isinstance(node, ast.ClassDef) and not node.bases and where.split(".")[0] in METHODS_TOO:
+        for child in node.body:
+            yield from undocumented(child, f"{where}: {node.name}")
+
+
+def test_everything_public_says_what_it_promises():
+    assert list(public_without_docstring()) == []
+
+
+def test_importing_the_package_is_quick_and_brings_no_engine():
+    code = ("import sys; before = set(sys.modules); import edgeserve; "
+            "print(sorted(name for name in set(sys.modules) - before if name.startswith('edgeserve')), "
+            "sorted({name.split('.')[0] for name in sys.modules} & {'numpy', 'zmq', 'onnxruntime', 'torch', 'rich'}))")
+    took_us = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True,
+                              timeout=60, check=True, cwd=ROOT)
+        assert done.stdout.strip() == "['edgeserve'] []"
+        line = next(line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "edgeserve")
+        took_us.append(int(line.split("|")[1]))
+    assert min(took_us) < 300_000
