@@ -132,7 +132,7 @@ class _Courier:
                 if self._mail and link is None:
                     link = self._make_link(context)
                 self._serve(link)
-                if link is not None:
+                if link is not None and link.lost:
                     self._fail_all(ServerGone(f"the server at {self.endpoint} is gone: {link.lost}"))
                     link.close()
                     link = None
@@ -153,7 +153,6 @@ class _Courier:
         if link is not None:
             for file in link.filenos():
                 poll.register(file, select.POLLIN)
-        due_ns = 0
         look = True
         while not self.closed and (link is not None or not self._mail):
             timeout_ms: Optional[float] = None
@@ -163,14 +162,14 @@ class _Courier:
                 for reply in replies:
                     self._settle(reply)
                 now_ns = time.monotonic_ns()
-                if look or now_ns >= due_ns:
-                    due_ns = link.look_after(bool(self.waiting))
+                if look or now_ns >= link.due_ns:
+                    link.look_after(bool(self.waiting))
                 if link.lost:
                     return
                 if replies or self._mail:
                     look = False
                     continue  # libzmq's file is edge-triggered: wait only after a look found nothing
-                timeout_ms = max(0, due_ns - now_ns) // NS_PER_MS + 1
+                timeout_ms = max(0, link.due_ns - now_ns) // NS_PER_MS + 1
             look = self._sleep(poll, timeout_ms, link)
 
     def _sleep(self, poll: Any, timeout_ms: Optional[float], link: Link | None) -> bool:

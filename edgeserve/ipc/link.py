@@ -44,6 +44,7 @@ class Link:
         self._silence_ns = silence_ns
         self.message_bytes_max = REPLY_BYTES_MAX
         self.lost = ""
+        self.due_ns = 0  # when to look after it
         self._beat_ns = BEAT_NS_MAX
         self._connected = False
         self._waiting = False
@@ -125,17 +126,19 @@ class Link:
         if isinstance(bytes_max, int) and isinstance(silence_ms, (int, float)):
             self.message_bytes_max = bytes_max
             self._beat_ns = min(BEAT_NS_MAX, max(NS_PER_MS, ms_to_ns(silence_ms) // BEATS_PER_SILENCE))
+            self.due_ns = min(self.due_ns, self._heard_ns + self._beat_ns)
 
-    def look_after(self, waiting: bool) -> int:
-        """Send a heartbeat if one is due, note a lost connection; returns when to be called next. ``waiting``: there
-        are requests in flight."""
+    def look_after(self, waiting: bool) -> None:
+        """Send a heartbeat if one is due, note a lost connection. To be called at ``due_ns``, and when the monitor's
+        file is readable. ``waiting``: there are requests in flight."""
         now_ns = self._clock_ns()
         self._watch()
         if waiting and not self._waiting:
             self._since_ns = self._said_ns = now_ns
         self._waiting = waiting
+        self.due_ns = now_ns + self._beat_ns
         if not waiting or self.lost:
-            return now_ns + BEAT_NS_MAX
+            return
         bound_ns = self._silence_ns if self._connected else self._connect_ns
         if now_ns - max(self._heard_ns, self._since_ns) > bound_ns:
             self.lost = (f"it said nothing for {format_duration(bound_ns)}" if self._connected else
@@ -143,7 +146,7 @@ class Link:
         elif now_ns - self._said_ns >= self._beat_ns:
             self._said_ns = now_ns
             self.send((wire.encode_plain("beat"),))
-        return now_ns + min(self._beat_ns, bound_ns)
+        self.due_ns = now_ns + min(self._beat_ns, bound_ns)
 
     def _watch(self) -> None:
         """What libzmq's monitor tells of the connection."""
