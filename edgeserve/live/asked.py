@@ -41,6 +41,9 @@ class Wishes(NamedTuple):
     facts: Optional[Mapping[str, float]] = None
 
 
+NO_WISHES = Wishes()
+
+
 class Terms(NamedTuple):
     """How a request is treated: the wishes, with the app's own where there was none."""
 
@@ -89,12 +92,13 @@ class InputRule:
 class AppRules:
     """All that is checked of a request to one app, prepared once."""
 
-    __slots__ = ("plan", "config", "inputs")
+    __slots__ = ("plan", "config", "inputs", "_usual")
 
     def __init__(self, plan: AppPlan) -> None:
         self.plan = plan
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
+        self._usual = Terms(self.config.klass, self.config.value, None, self.config.on_late, None)
 
     def check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
@@ -116,6 +120,8 @@ class AppRules:
 
     def settle_terms(self, wishes: Wishes) -> Terms:
         """Wishes to terms; raises :class:`BadInput`."""
+        if wishes == NO_WISHES:
+            return self._usual
         config = self.config
         klass = config.klass if wishes.klass is None else wishes.klass
         on_late = config.on_late if wishes.on_late is None else wishes.on_late

@@ -31,35 +31,36 @@ BURST_MAX = 64
 
 
 class FrontDoor:
-    """The bus of one running server. Knows no policy; answers are sent by :class:`BusOrigin` through its bus."""
+    """The bus of one running server. Knows no policy; answers are sent by :class:`BusOrigin` through its bus.
+
+    ``fileno`` is for ``select``. It speaks only of changes, so it may be slept on only while the bus is ``drained``:
+    nothing was left by the last :meth:`receive` and nothing was sent since (sending takes the sign away, too).
+    """
 
     def __init__(self, house: House) -> None:
         server = house.config.server
         self._house = house
         self._rules = house.rules
+        self.drained: bool = False
         self._open: Dict[bytes, Dict[Any, Held]] = {}  # connection -> key -> request that has not ended
         self._handlers: Dict[type, Callable[[Any, List[Event]], None]] = {
             Ask: self._asked, Cancel: self._cancelled, Control: self._controlled, ClientGone: self._gone}
         key_file = os.path.join(house.config.directory, server.curve_secret_key_file) \
             if server.curve_secret_key_file else ""
-        self.bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
+        self.bus: Bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
                        message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
                        client_silence_ns=server.client_silence_ns, curve_secret_key_file=key_file)
+        self.fileno: int = self.bus.fileno()
 
     # --- the world's side ---------------------------------------------------------------------------------------------
 
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""
         handlers = self._handlers
-        for message in self.bus.receive(BURST_MAX):
+        news = self.bus.receive(BURST_MAX)
+        self.drained = len(news) < BURST_MAX
+        for message in news:
             handlers[type(message)](message, events)
-
-    def fileno(self) -> int:
-        return self.bus.fileno()
-
-    def has_more(self) -> bool:
-        """Whether messages wait although the file number may not say so (it speaks only of changes)."""
-        return self.bus.has_more()
 
     def next_due_ns(self) -> Optional[int]:
         return self.bus.next_due_ns()
@@ -96,9 +97,10 @@ class FrontDoor:
             sent_ns = now_ns if ask.sent_ns is None else min(ask.sent_ns, now_ns)
             deadline_ns = rules.deadline_ns(ask.slo_ns, sent_ns, now_ns, terms.on_late)
         except RequestError as error:
+            self.drained = False
             self.bus.error(ask.client, ask.key, error)
             return
-        origin = BusOrigin(self.bus, ask.client, ask.key, ask.name or ask.client.hex())
+        origin = BusOrigin(self, ask.client, ask.key, ask.name or ask.client.hex())
         held = Held(rules.plan, ask.inputs, terms, origin, now_ns, deadline_ns)
         self._house.world.accept(held, events)
         if held.id:
@@ -130,4 +132,5 @@ class FrontDoor:
             payload = {"ready": not house.world.stopping, "version": __version__, "pid": os.getpid(),
                        "open": house.world.payloads.open_count,
                        "lanes": {name: lane["state"] for name, lane in house.stats()["lanes"].items()}}
+        self.drained = False
         self.bus.control_reply(control.client, control.key, payload)

@@ -60,9 +60,11 @@ class Mailbox:
             return False
         return True
 
-    def awake(self) -> None:
-        """The loop is up again: no more bytes, and those that came are read."""
+    def awake(self, rang: bool = True) -> None:
+        """The loop is up again: no more bytes, and those that came are read (``rang``: the file is readable)."""
         self._asleep = False
+        if not rang:
+            return
         try:
             os.read(self._read_fd, 4096)
         except BlockingIOError:

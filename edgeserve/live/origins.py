@@ -15,7 +15,7 @@ from edgeserve.sched.actions import Spent
 from edgeserve.units import ns_to_ms
 
 if TYPE_CHECKING:
-    from edgeserve.ipc.bus import Bus
+    from edgeserve.live.frontdoor import FrontDoor
 
 
 class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
@@ -59,17 +59,19 @@ class FutureOrigin:
 class BusOrigin:
     """A client on the bus: ``connection`` and its own ``key`` of the request."""
 
-    __slots__ = ("bus", "connection", "key", "client")
+    __slots__ = ("door", "connection", "key", "client")
 
-    def __init__(self, bus: Bus, connection: bytes, key: Any, client: str) -> None:
-        self.bus = bus
+    def __init__(self, door: FrontDoor, connection: bytes, key: Any, client: str) -> None:
+        self.door = door
         self.connection = connection
         self.key = key
         self.client = client
 
     def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int, spent: Spent) -> None:
-        self.bus.answer(self.connection, self.key, outputs, reason=reason, late=late, finished_ns=now_ns,
-                        total_ns=total_ns, spent=spent)
+        self.door.drained = False
+        self.door.bus.answer(self.connection, self.key, outputs, reason=reason, late=late, finished_ns=now_ns,
+                             total_ns=total_ns, spent=spent)
 
     def refuse(self, error: RequestError) -> None:
-        self.bus.error(self.connection, self.key, error)
+        self.door.drained = False
+        self.door.bus.error(self.connection, self.key, error)

@@ -155,6 +155,8 @@ class Payloads:
         """What a completed request returns; names of ``outputs`` that nothing brought (a branch not taken) are left
         out."""
         plan = held.plan
+        if plan.plain_exit:
+            return held.values.get((plan.plain_exit, ())) or {}
         everything: Values = {}
         for name in plan.exits:
             everything.update(_everything_of(held, plan.nodes[name], ()))

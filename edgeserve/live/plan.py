@@ -46,9 +46,10 @@ class NodePlan:
 
 
 class AppPlan:
-    """The value flow of one app. ``outputs`` of ``()`` means everything that the last nodes (``exits``) return."""
+    """The value flow of one app. ``outputs`` of ``()`` means everything that the last nodes (``exits``) return;
+    ``plain_exit`` is the one node that brings just that, outside of any fan-out (or ``""``)."""
 
-    __slots__ = ("config", "nodes", "outputs", "exits")
+    __slots__ = ("config", "nodes", "outputs", "exits", "plain_exit")
 
     def __init__(self, config: AppConfig, policy: str = "") -> None:
         app = App(config, config.policy or policy)
@@ -61,6 +62,8 @@ class AppPlan:
                 for argument, reference in inputs[node.name].items()) or None)
         self.exits = tuple(node.name for node in app.exits)
         self.outputs = tuple(_output(config, app, name) for name in config.outputs)
+        plain = not self.outputs and len(self.exits) == 1 and not self.nodes[self.exits[0]].value_openers
+        self.plain_exit = self.exits[0] if plain else ""
         self._note_needed()
 
     def _note_needed(self) -> None:

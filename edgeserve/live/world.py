@@ -159,38 +159,45 @@ class LiveWorld:
         """Everything that has happened; if nothing has, wait for it or until ``until_ns``."""
         handlers = self._open_mail
         events: List[Event] = []
+        door = self.door
+        look = False  # at the door, although there is no other sign that somebody stands there
+        slept = False
         while True:
-            for item in self._mailbox.take():
+            mail = self._mailbox.take()
+            for item in mail:
                 handlers[type(item)](item, events)
-            door = self.door
-            if door is not None:
+            # With mail there is no sleep, so the door gets its turn here; without, the sleep says whether to look.
+            if door is not None and (look or not door.drained or (mail and not slept)):
                 door.receive(events)
             now_ns = clock_ns()
             if self._drained_by_ns is not None and now_ns >= self._drained_by_ns:
                 self._cancel_the_rest(events)
             if events or self.stopped or (until_ns is not None and now_ns >= until_ns):
                 return now_ns, events
-            self._sleep(now_ns, until_ns)
+            look = self._sleep(now_ns, until_ns)
+            slept = True
 
     def post(self, item: Any) -> None:
         """Mail for the loop, from any thread."""
         self._mailbox.post(item)
 
-    def _sleep(self, now_ns: int, until_ns: Optional[int]) -> None:
-        """Until mail, a message or the next thing that is due. To the microsecond, without spinning."""
+    def _sleep(self, now_ns: int, until_ns: Optional[int]) -> bool:
+        """Until mail, a message or the next thing that is due, to the microsecond and without spinning. Whether
+        somebody may be at the door."""
         door = self.door
+        if door is not None and not door.drained:
+            return True
         due_ns = until_ns
         for other_ns in (self._drained_by_ns, door.next_due_ns() if door is not None else None):
             if other_ns is not None and (due_ns is None or other_ns < due_ns):
                 due_ns = other_ns
-        if due_ns is not None and due_ns <= now_ns:
-            return
-        if not self._mailbox.going_to_sleep():
-            return
-        if door is None or not door.has_more():
-            timeout_s = SLEEP_S_MAX if due_ns is None else min(SLEEP_S_MAX, (due_ns - now_ns) / NS_PER_S)
-            _wait_readable([self._mailbox.fileno()] + ([door.fileno()] if door is not None else []), timeout_s)
-        self._mailbox.awake()
+        if (due_ns is not None and due_ns <= now_ns) or not self._mailbox.going_to_sleep():
+            return True
+        timeout_s = SLEEP_S_MAX if due_ns is None else min(SLEEP_S_MAX, (due_ns - now_ns) / NS_PER_S)
+        bell = self._mailbox.fileno()
+        ready = _wait_readable([bell] if door is None else [bell, door.fileno], timeout_s)
+        self._mailbox.awake(rang=bell in ready)
+        return ready != [bell]
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
@@ -364,11 +371,11 @@ def _wrong_form(action: RunBatch, value: Any) -> str:
     return ""
 
 
-def _wait_readable(files: Sequence[int], timeout_s: float) -> None:
+def _wait_readable(files: Sequence[int], timeout_s: float) -> List[int]:
+    """Those of ``files`` that can be read, none after ``timeout_s``."""
     if max(files) < FD_SELECT_MAX:
-        select.select(files, (), (), timeout_s)
-        return
+        return select.select(files, (), (), timeout_s)[0]
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
-    poll.poll(timeout_s * 1000)
+    return [file for file, _ in poll.poll(timeout_s * 1000)]
