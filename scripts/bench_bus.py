@@ -28,6 +28,7 @@ from bench_checks import Checks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM_SEED = 20261121
+CORES = sorted(os.sched_getaffinity(0))  # the client takes the first, the servers the second
 
 ECHO_TOML = """
 [server]
@@ -64,9 +65,8 @@ class Server:
         environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
         self.process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE)
-        cores = sorted(os.sched_getaffinity(0))
-        if len(cores) > 1:
-            os.sched_setaffinity(self.process.pid, {cores[1]})
+        if len(CORES) > 1:
+            os.sched_setaffinity(self.process.pid, {CORES[1]})
         path = endpoint[len("ipc://"):]
         for _ in range(600):
             if os.path.exists(path):
@@ -234,8 +234,7 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--only", choices=("echo", "batching"))
     args = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[0]})
+    os.sched_setaffinity(0, {CORES[0]})
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
     checks = Checks("bench_bus")
     parts: List[Tuple[str, Callable[[str, int, float, Checks], None]]] = [("echo", bench_echo),
@@ -245,7 +244,7 @@ def main() -> int:
             if args.only in (None, name):
                 part(folder, count, seconds, checks)
     versions: Dict[str, Any] = {"python": sys.version.split()[0], "pyzmq": zmq.__version__,
-                                "libzmq": zmq.zmq_version(), "machine": platform.machine(), "cores": len(cores),
+                                "libzmq": zmq.zmq_version(), "machine": platform.machine(), "cores": len(CORES),
                                 "rounds": count, "seconds": seconds}
     return checks.finish(args.json, versions)
 
