@@ -1,0 +1,155 @@
+"""``edgeserve infer APP --in x=img.npy --slo 200ms``: one request to a running server from the shell.
+
+Prints the outputs and where the time went; what cannot be answered ends with the typed error and status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+from edgeserve.answers import SPENT_KEYS, Answer
+from edgeserve.client import Client
+from edgeserve.config import CLASS_NAMES, ON_LATE_NAMES
+from edgeserve.errors import BadInput, RequestError
+from edgeserve.units import ns_to_ms, parse_duration_ns
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+SHOWN_VALUES_MAX = 8  # of a tensor, on a line
+SHOWN_CHARS_MAX = 2000  # of a text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``edgeserve infer``."""
+    parser.add_argument("app", metavar="APP", help="the app to ask")
+    parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[],
+                        help="a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3")
+    parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
+    parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
+    parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
+    parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
+    parser.add_argument("--stream", metavar="ID", help="the stream that this request continues")
+    parser.add_argument("--out", metavar="NAME=FILE", action="append", default=[],
+                        help="write an output to a .npy file (a text to any file)")
+    parser.add_argument("--timeout", metavar="TIME", default="30s", help="wait at most this long (default 30s)")
+    parser.add_argument("--endpoint", help="where the server listens (default: this user's own bus)")
+    parser.add_argument("--server-key", default="", metavar="KEY",
+                        help="public key of a server with CURVE keys, or its file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exit status: 0 answered in time, 1 an error or a late answer."""
+    inputs = read_inputs(args.inputs, args.texts)
+    slo_ms = None if args.slo is None else _milliseconds("--slo", args.slo)
+    outs = dict(_pair("--out", text) for text in args.out)
+    try:
+        with Client(args.endpoint, server_key=args.server_key) as client:
+            answer = client.infer(args.app, inputs, slo_ms=slo_ms, klass=args.klass, on_late=args.on_late,
+                                  stream=args.stream, timeout_ms=_milliseconds("--timeout", args.timeout))
+    except RequestError as error:
+        reason = getattr(error, "reason", "")
+        if args.json:
+            print(json.dumps({"error": error.code, "message": str(error), "reason": reason}))
+        else:
+            print(f"{error.code}{f' ({reason})' if reason else ''}: {error}", file=sys.stderr)
+        return 1
+    for name, path in outs.items():
+        write_output(answer, name, path)
+    print(json.dumps(as_json(answer)) if args.json else as_text(answer))
+    return int(answer.late)
+
+
+def read_inputs(tensors: List[str], texts: List[str]) -> Dict[str, Any]:
+    """``NAME=FILE`` and ``NAME=TEXT`` to named values; :class:`BadInput` names the argument that is wrong."""
+    inputs: Dict[str, Any] = {}
+    pairs = [_pair("--in", text) for text in tensors]
+    words = [_pair("--text", text) for text in texts]
+    for name, value in [(name, read_tensor(path)) for name, path in pairs] + words:
+        if name in inputs:
+            raise BadInput(f"input {name!r} is given twice")
+        inputs[name] = value
+    return inputs
+
+
+def _pair(option: str, text: str) -> Tuple[str, str]:
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise BadInput(f"{option} {text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def _milliseconds(option: str, text: str) -> float:
+    try:
+        return ns_to_ms(parse_duration_ns(text))
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
+def read_tensor(path: str) -> np.ndarray:
+    """A ``.npy`` file (never a pickle) or an image."""
+    try:
+        if path.lower().endswith(IMAGE_SUFFIXES):
+            return _read_image(path)
+        value = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--in {path}: cannot be read ({error}); expected a .npy file or an image") from None
+    if not isinstance(value, np.ndarray):
+        raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
+    return value
+
+
+def _read_image(path: str) -> np.ndarray:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise BadInput(f"--in {path}: reading images needs pillow (pip install pillow); or give a .npy file") from None
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def write_output(answer: Answer, name: str, path: str) -> None:
+    """One output to a file."""
+    if name not in answer:
+        raise BadInput(f"--out {name}={path}: the answer has no output {name!r}, but {', '.join(sorted(answer))}")
+    value = answer[name]
+    try:
+        if isinstance(value, np.ndarray):
+            with open(path, "wb") as file:
+                np.save(file, value, allow_pickle=False)
+        else:
+            with open(path, "w", encoding="utf-8") as text_file:
+                text_file.write(value if isinstance(value, str) else "\n".join(value))
+    except OSError as error:
+        raise BadInput(f"--out {name}={path}: cannot be written ({error.strerror})") from None
+
+
+def as_json(answer: Answer) -> Dict[str, Any]:
+    """The whole answer as plain values."""
+    outputs = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in answer.items()}
+    return {"outcome": answer.outcome, "late": answer.late, "reason": answer.reason, "outputs": outputs,
+            "total_ms": answer.total_ms, "spent_ms": dict(answer.spent_ms)}
+
+
+def as_text(answer: Answer) -> str:
+    """The answer for people: outputs, then the time."""
+    lines = [f"{name}: {_shown(value)}" for name, value in sorted(answer.items())]
+    late = ", late" if answer.late else ""
+    reason = f" ({answer.reason})" if answer.reason else ""
+    spent = ", ".join(f"{key} {answer.spent_ms[key]:.2f}" for key in SPENT_KEYS)
+    lines.append(f"{answer.outcome}{late}{reason} in {answer.total_ms:.2f} ms: {spent}")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        text = value if isinstance(value, str) else "\n  ".join(["", *value])
+        return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}... ({len(text)} characters)"
+    flat = value.reshape(-1)
+    more = " ..." if flat.size > SHOWN_VALUES_MAX else ""
+    values = " ".join(f"{item:.6g}" if value.dtype.kind == "f" else str(item) for item in flat[:SHOWN_VALUES_MAX])
+    return f"{value.dtype} {list(value.shape)}  {values}{more}"

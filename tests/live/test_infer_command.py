@@ -1,0 +1,67 @@
+"""``edgeserve infer``: files and texts in, outputs and times out, typed errors as exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from edgeserve import cli
+
+sys.path.insert(0, os.path.dirname(__file__))
+from bus_server import BusServer
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    with BusServer(f"ipc://{tmp_path}/run/bus") as server:
+        yield server.endpoint
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = f"{tmp_path}/x.npy"
+    np.save(path, np.arange(12, dtype=np.float32).reshape(3, 4))
+    return path
+
+
+def test_outputs_and_times_are_printed_and_written(endpoint, image, tmp_path, capsys):
+    out = f"{tmp_path}/y.npy"
+    assert cli.main(["infer", "echo", "--in", f"x={image}", "--text", "t=hello", "--slo", "5s", "--endpoint", endpoint,
+                     "--out", f"x={out}"]) == 0
+    printed = capsys.readouterr().out
+    assert "x: float32 [3, 4]  0 1 2 3 4 5 6 7 ..." in printed
+    assert "t: hello" in printed
+    assert "completed in 0.00 ms: queue" in printed
+    assert np.load(out).shape == (3, 4)
+
+
+def test_json_holds_everything(endpoint, image, capsys):
+    assert cli.main(["infer", "echo", "--in", f"x={image}", "--json", "--endpoint", endpoint]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["outputs"]["x"][2] == [8, 9, 10, 11]
+    assert sorted(said["spent_ms"]) == ["batch", "execute", "load", "queue"]
+
+
+def test_errors_of_the_server_are_typed(endpoint, capsys):
+    assert cli.main(["infer", "nobody", "--endpoint", endpoint]) == 1
+    assert "unknown_app" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--in", "x"], "NAME=VALUE"), (["--in", "x=/no/such.npy"], "cannot be read"), (["--slo", "5"], "--slo"),
+    (["--text", "a=1", "--text", "a=2"], "twice")])
+def test_wrong_arguments_are_named(arguments, words, capsys):
+    assert cli.main(["infer", "echo", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_image_needs_pillow_or_arrives(endpoint, tmp_path, capsys):
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    path = f"{tmp_path}/x.png"
+    pillow.new("RGB", (4, 2), (1, 2, 3)).save(path)
+    assert cli.main(["infer", "echo", "--in", f"x={path}", "--endpoint", endpoint]) == 0
+    assert "uint8 [2, 4, 3]  1 2 3" in capsys.readouterr().out
