@@ -136,8 +136,8 @@ def _key(reader: Reader, default: Any = MISSING, key: str | None = None, factory
 class ServerConfig:
     """``[server]``: the bus and the bounds of the whole server."""
 
-    endpoint: str = _key(_string, "")  # "" = the default ipc path of this user
-    message_bytes_max: int = _key(_size, 64 * 1024**2, key="message_max")  # a 4K RGB frame is 25 MB
+    endpoint: str = _key(_string, "")  # where the bus listens; "" = the default ipc path of this user
+    message_bytes_max: int = _key(_size, 64 * 1024**2, key="message_max")  # of one message; a 4K RGB frame is 25 MB
     pending_max: int = _key(_integer(1), 4096)  # accepted requests that have not ended, over all apps
     clients_max: int = _key(_integer(1), 256)  # distinct client identities remembered at a time
     client_silence_ns: int = _key(_duration, 10 * 10**9, key="client_silence")  # no heartbeat: the client is gone
@@ -152,10 +152,10 @@ class DeviceConfig:
     """``[device.NAME]``: memory that lanes share."""
 
     name: str
-    kind: str = _key(_one_of("cpu", "cuda"), "cpu")
-    index: int = _key(_integer(0, 64), 0)
+    kind: str = _key(_one_of("cpu", "cuda"), "cpu")  # the host, or a GPU
+    index: int = _key(_integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = _key(_size, 0, key="memory")  # budget for models and stream states; 0 = no budget
-    pcie_bytes_per_s: int = _key(_size, 0, key="load_rate")  # load-time seed = weights / rate when no profile says
+    pcie_bytes_per_s: int = _key(_size, 0, key="load_rate")  # bytes a second; 0 = 12 GB: load times are guessed from it
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class LaneConfig:
     """``[lane.NAME]``: runs one work at a time on a device."""
 
     name: str
-    device: str = _key(_string, "cpu")
-    threads: int = _key(_integer(1, 1024), 1)
+    device: str = _key(_string, "cpu")  # the device whose memory it uses
+    threads: int = _key(_integer(1, 1024), 1)  # threads that one work may use
     cores: Tuple[int, ...] = _key(_tuple_of(_integer(0, 4096)), ())  # pin the lane's threads to these cores
     ahead_ns: int = _key(_duration, 0, key="ahead")  # ask for the next work this long before the lane is free
     hang_ns: int = _key(_duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost
@@ -175,11 +175,11 @@ class ModelConfig:
     """``[model.NAME]``: something an engine can run."""
 
     name: str
-    engine: str = _key(_string)
+    engine: str = _key(_string)  # which engine runs it; see engines.md
     file: str = _key(_string, "")  # relative to the configuration file; "cache:..." looks in the asset cache
     function: str = _key(_string, "")  # python engine: "module:function"
-    lanes: Tuple[str, ...] = _key(_tuple_of(_string), ())  # () = every lane
-    batch: Tuple[int, ...] = _key(_sizes, (1,))
+    lanes: Tuple[str, ...] = _key(_tuple_of(_string), ())  # left out = every lane
+    batch: Tuple[int, ...] = _key(_sizes, (1,))  # sizes that are warmed up, profiled and scheduled, rising
     memory_bytes: int = _key(_size, 0, key="memory")  # what it occupies; 0 = as the profile or the engine says
     pinned: bool = _key(_boolean, False)  # never evicted
     shapes: Dict[str, Tuple[int, ...]] = _key(_table_of(_tuple_of(_integer(0))), factory=dict)  # per item, for warm-up
@@ -203,9 +203,9 @@ class PolicyConfig:
 class NodeConfig:
     """``[[app.NAME.node]]``: one model's place in an app."""
 
-    name: str = _key(_string)
-    model: str = _key(_string, "")  # "" = the model of the node's own name
-    after: Optional[Tuple[str, ...]] = _key(_tuple_of(_string), None)  # None = the node before it in the file
+    name: str = _key(_string)  # unique within the app
+    model: str = _key(_string, "")  # the model that runs there; "" = the one of the node's own name
+    after: Optional[Tuple[str, ...]] = _key(_tuple_of(_string), None)  # left out = the node before it, [] = none
     fan_out: bool = _key(_boolean, False)  # its result is a list of parts; what follows runs once per part
     gather: bool = _key(_boolean, False)  # closes the innermost fan-out: gets lists, one value per part
     join: Union[str, int] = _key(_join, "all")  # how many predecessors a join waits for
@@ -218,9 +218,9 @@ class NodeConfig:
 class TensorConfig:
     """``[app.NAME.inputs]``: what a request must bring; ``-1`` in a shape is any length."""
 
-    dtype: str = _key(_string, "float32")
-    shape: Tuple[int, ...] = _key(_tuple_of(_integer(-1)), ())
-    optional: bool = _key(_boolean, False)
+    dtype: str = _key(_string, "float32")  # numpy's name of it, or "text", "bytes", "any"
+    shape: Tuple[int, ...] = _key(_tuple_of(_integer(-1)), ())  # of one request, no batch axis; -1 = any length
+    optional: bool = _key(_boolean, False)  # a request may leave it out
 
 
 @dataclass(frozen=True)
@@ -229,18 +229,18 @@ class AppConfig:
 
     name: str
     nodes: Tuple[NodeConfig, ...] = ()
-    policy: str = _key(_string, "")  # "" = the only policy, or the built-in edf
+    policy: str = _key(_string, "")  # which [policy.NAME] decides; "" = the only one, or the built-in edf
     slo_ns: int = _key(_duration, 10**9, key="slo")  # default deadline after arrival
-    klass: str = _key(_one_of(*CLASS_NAMES), "normal", key="class")
+    klass: str = _key(_one_of(*CLASS_NAMES), "normal", key="class")  # bounds the auction; see policies/arbiter.md
     value: float = _key(_number(0.0), 1.0)  # multiplies a request's worth in the auction
-    on_late: str = _key(_one_of(*ON_LATE_NAMES), "drop")
-    stream: str = _key(_one_of("none", "in_order", "newest_wins"), "none")
+    on_late: str = _key(_one_of(*ON_LATE_NAMES), "drop")  # past the deadline: give up, answer late, or answer in part
+    stream: str = _key(_one_of("none", "in_order", "newest_wins"), "none")  # what stream ids mean
     state_ttl_ns: int = _key(_duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = _key(_integer(1), 1024)  # states kept at a time
     pending_max: int = _key(_integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = _key(_table_of(_number(0.001)), factory=dict)  # client -> share of pending_max
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
-    outputs: Tuple[str, ...] = _key(_tuple_of(_string), ())  # () = everything the last nodes return
+    outputs: Tuple[str, ...] = _key(_tuple_of(_string), ())  # left out = everything the last nodes return
 
 
 @dataclass(frozen=True)
