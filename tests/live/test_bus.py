@@ -57,14 +57,19 @@ def client(server):
 
 
 @pytest.fixture
-def dealer(server):
-    context = zmq.Context()
+def context():
+    one = zmq.Context()
+    yield one
+    one.destroy(0)  # also when the test failed: a forgotten socket would make its context's end wait for ever
+
+
+@pytest.fixture
+def dealer(server, context):
     one = context.socket(zmq.DEALER)
     one.linger = 0
     one.rcvtimeo = 5000
     one.connect(server.endpoint)
-    yield one
-    context.destroy(0)
+    return one
 
 
 def tell(one, **fields):
@@ -188,8 +193,7 @@ def test_an_id_in_flight_is_refused_and_the_first_lives(server, dealer):
     assert type(reply_to(dealer).error) is Cancelled
 
 
-def test_a_req_socket_gets_its_delimiter_back(server):
-    context = zmq.Context()
+def test_a_req_socket_gets_its_delimiter_back(server, context):
     one = context.socket(zmq.REQ)
     one.linger = 0
     one.rcvtimeo = 5000
@@ -199,12 +203,10 @@ def test_a_req_socket_gets_its_delimiter_back(server):
         assert wire.decode_reply(one.recv_multipart(), 10**8).key == key
     one.send(b"\x01")
     assert reply_to(one).error.code == "malformed"
-    context.destroy(0)
 
 
-def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path):
+def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path, context):
     with BusServer(f"ipc://{tmp_path}/bus", clients_max=2) as server:
-        context = zmq.Context()
         dealers = [context.socket(zmq.DEALER) for _ in range(4)]
         for one in dealers:
             one.linger, one.rcvtimeo = 0, 5000
@@ -220,7 +222,6 @@ def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path):
         error = reply_to(dealers[3]).error
         assert type(error) is Rejected
         assert error.reason == "too many clients"
-        context.destroy(0)
 
 
 # --- who vanishes --------------------------------------------------------------------------------------------------
@@ -274,9 +275,8 @@ def test_a_forgotten_client_leaves(server):
     assert not thread.is_alive()
 
 
-def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path):
+def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path, context):
     with BusServer(f"ipc://{tmp_path}/bus", client_silence_ns=300 * 10**6) as server:
-        context = zmq.Context()
         mute = context.socket(zmq.DEALER)
         mute.linger, mute.rcvtimeo = 0, 5000
         mute.connect(server.endpoint)
@@ -287,13 +287,11 @@ def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path):
             assert gone.keys == [9]
             assert type(reply_to(mute).error) is Cancelled
             assert not future.done()
-        context.destroy(0)
 
 
-def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypatch):
+def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypatch, context):
     monkeypatch.setattr("edgeserve.ipc.bus.SEND_MESSAGES_MAX", 3)
     with BusServer(f"ipc://{tmp_path}/bus") as server:
-        context = zmq.Context()
         full = context.socket(zmq.DEALER)
         full.linger, full.rcvhwm = 0, 1
         full.connect(server.endpoint)
@@ -305,7 +303,6 @@ def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypa
         assert 999 in gone.keys
         with Client(server.endpoint) as client:
             assert client.infer("echo", X).outcome == "completed"
-        context.destroy(0)
 
 
 def test_a_server_that_goes_is_reported_and_its_successor_is_found(tmp_path):
