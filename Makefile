@@ -44,14 +44,14 @@ demo: $(VENV)/.demo
 	$(IN) scripts/demo.py $(ARGS)
 
 test: $(VENV)/.test
-	$(IN) -m pytest -m 'not soak' $(ARGS)
+	$(IN) -m pytest $(ARGS)
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .
 	$(IN) -m mypy edgeserve
 
 soak: $(VENV)/.test
-	$(IN) -m pytest -m soak $(ARGS)
+	$(IN) scripts/soak.py $(ARGS)
 
 plant-bugs: $(VENV)/.test
 	$(IN) scripts/plant_bugs.py $(ARGS)
