@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, Mapping
 
+from edgeserve.errors import Cancelled
+
 SPENT_KEYS = ("queue", "load", "batch", "execute")
 """Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
 work on the lane, running."""
+
+
+class TimedOut(Cancelled, TimeoutError):
+    """No answer within the caller's own ``timeout_ms``; the request was cancelled. Never travels over the bus."""
 
 
 class Answer(Mapping[str, Any]):

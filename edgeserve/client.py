@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 import zmq
 
-from edgeserve.answers import SPENT_KEYS, Answer
+from edgeserve.answers import SPENT_KEYS, Answer, TimedOut
 from edgeserve.errors import BadInput, Cancelled, Rejected, RequestError, ServerGone
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import default_endpoint, read_public_key, split_endpoint
@@ -33,10 +33,6 @@ __all__ = ["Answer", "AsyncClient", "Client", "TimedOut"]
 IN_FLIGHT_MAX = 4096  # requests of one client without a reply, the server's own bound per connection
 CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
 SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
-
-
-class TimedOut(Cancelled, TimeoutError):
-    """No answer within the caller's own ``timeout_ms``; the request was cancelled."""
 
 
 class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8

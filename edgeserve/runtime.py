@@ -11,9 +11,9 @@ import threading
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from edgeserve.answers import Answer
+from edgeserve.answers import Answer, TimedOut
 from edgeserve.config import Config, load_config
-from edgeserve.errors import Cancelled, EdgeServeError, Failed, Rejected, RequestError
+from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
 from edgeserve.live.asked import Wishes, app_rules, rules_of, slo_ns_of
 from edgeserve.live.house import House
 from edgeserve.live.origins import FutureOrigin, RequestFuture
@@ -122,8 +122,8 @@ class Runtime:
         except FutureTimeout:
             if not future.cancel():
                 return future.result()  # it ended while we gave up
-            raise Cancelled(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was "
-                            "cancelled") from None
+            raise TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was "
+                           "cancelled") from None
         return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,

@@ -6,6 +6,7 @@ SIGTERM and SIGINT drain within ``[server] drain``; a second signal stops at onc
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -66,6 +67,10 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         except StartInterrupted as error:
             log.info("%s", error)
             return 0
+        # What is there now stays for good. Left to the collector, the 28,000 objects of the imported libraries stop
+        # every thread for 15 to 30 ms at each full collection (measured with onnxruntime loaded); frozen, for none.
+        gc.collect()
+        gc.freeze()
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
         while not runtime.wait(LOOK_S):
             pass

@@ -13,6 +13,7 @@ import live_functions
 import numpy as np
 import pytest
 
+from edgeserve.answers import TimedOut
 from edgeserve.config import Config, load_config, parse_config
 from edgeserve.errors import (
     BadInput,
@@ -199,7 +200,7 @@ def test_cancel_takes_a_queued_request_away_and_it_never_runs() -> None:
 
 def test_infer_gives_up_after_timeout_ms() -> None:
     with Runtime(config_of({"held": function("held")})) as runtime:
-        with pytest.raises(Cancelled, match="timeout_ms = 30"):
+        with pytest.raises(TimedOut, match="timeout_ms = 30"):
             runtime.infer("held", {"x": HOLD}, timeout_ms=30)
         live_functions.gate.set()
         wait_until(lambda: runtime.stats()["apps"]["held"]["outcomes"]["cancelled"] == 1)
