@@ -1,0 +1,113 @@
+"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from ``edgeserve.config``.
+
+Types come from the readers, defaults from the dataclasses, meanings from the comments that stand beside the fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import sys
+import tokenize
+from dataclasses import MISSING, Field, fields
+from typing import Any, Dict
+
+import drawn
+
+from edgeserve import config
+from edgeserve.sched.policies import POLICIES
+from edgeserve.units import format_duration, format_size
+
+PAGE, SCRIPT = "docs/configuration.md", "draw_configuration.py"
+
+SECTIONS = {"server": config.ServerConfig, "device": config.DeviceConfig, "lane": config.LaneConfig,
+            "model": config.ModelConfig, "app": config.AppConfig, "inputs": config.TensorConfig,
+            "node": config.NodeConfig}
+
+PLAIN = {config._string: "text", config._boolean: "true or false", config._duration: "duration", config._size: "size",
+         config._sizes: "list of batch sizes", config._anything: "any",
+         config._durations_by_size: "table: size = duration",
+         config._join: '"all", "policy" or a number'}
+TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":
+            "table: name ="}
+
+
+def parts() -> Dict[str, str]:
+    """The page's parts by name."""
+    return {**{name: _table(kind) for name, kind in SECTIONS.items()}, "policy options": _policy_table()}
+
+
+def _table(kind: type) -> str:
+    comments = comments_of(kind)
+    lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for item in fields(kind):  # type: ignore[arg-type]
+        if "read" in item.metadata:
+            key = item.metadata["key"] or item.name
+            lines.append(f"| `{key}` | {_type(item.metadata['read'])} | {_default(item)} | {comments[item.name]} |")
+    return "\n".join(lines)
+
+
+def comments_of(kind: type) -> Dict[str, str]:
+    """Field name -> the comment on its line, as a sentence. A field without one is an error: it would have no meaning
+    on the page."""
+    source = inspect.getsource(kind)
+    by_line = {token.start[0]: token.string.lstrip("# ") for token in
+               tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
+    found = {}
+    for number, line in enumerate(source.splitlines(), 1):
+        match = re.match(r"    (\w+): .*= _key\(", line)
+        if match is None:
+            continue
+        if number not in by_line:
+            raise ValueError(f"edgeserve/config.py: {kind.__name__}.{match.group(1)} has no comment that says what it "
+                             "means")
+        text = by_line[number]
+        found[match.group(1)] = (text[0].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
+    return found
+
+
+def _type(read: Any) -> str:
+    if read in PLAIN:
+        return PLAIN[read]
+    name = read.__qualname__.split(".")[0]
+    held = dict(zip(read.__code__.co_freevars, [cell.cell_contents for cell in read.__closure__ or ()]))
+    if name == "_one_of":
+        return ", ".join(f'"{word}"' for word in held["names"])
+    if name in ("_tuple_of", "_table_of"):
+        return f"{BUILDERS[name]} {_type(held['reader'])}".replace("list of whole number", "list of whole numbers")
+    low, high = held["low"], held["high"]
+    bounds = "" if low == float("-inf") else f" from {low:g}" if high in (2**31, float("inf")) else \
+        f" from {low:g} to {high:g}"
+    return BUILDERS[name] + bounds
+
+
+def _default(item: Field[Any]) -> str:
+    if item.default_factory is not MISSING:
+        return "empty"
+    value: Any = item.default
+    if value is MISSING:
+        return "**needed**"
+    if item.metadata["read"] is config._duration:
+        return f'`"{format_duration(value)}"`' if value else '`"0ms"`'
+    if item.metadata["read"] is config._size:
+        return f'`"{format_size(value)}"`' if value else '`"0B"`'
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return "`" + (f'"{value}"' if isinstance(value, str) else str(value)) + "`" if value is not None else "see there"
+
+
+def _policy_table() -> str:
+    lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
+    for kind, policy in sorted(POLICIES.items()):
+        for option, value in policy.defaults.items():
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            lines.append(f"| [`{kind}`](policies/{kind}.md) | `{option}` | {TYPE_WORDS[type(value)]} | `{shown}` |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))
