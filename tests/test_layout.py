@@ -7,6 +7,7 @@ not count. A new room gets its line in ``ROOMS``.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import subprocess
 import sys
@@ -221,6 +222,21 @@ def undocumented(node, where):
 
 def test_everything_public_says_what_it_promises():
     assert list(public_without_docstring()) == []
+
+
+def test_every_planted_bug_still_fits_its_line_and_is_python():
+    spec = importlib.util.spec_from_file_location("plant_bugs", os.path.join(ROOT, "scripts", "plant_bugs.py"))
+    plant_bugs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plant_bugs)
+    stale = []
+    for bug in plant_bugs.BUGS:
+        text = SOURCES[os.path.join("edgeserve", "sched", *bug.file.split("/"))]
+        if text.count(bug.old) != 1:
+            stale.append(f"{bug.name}: {bug.old!r} stands {text.count(bug.old)} times in {bug.file}")
+        else:
+            ast.parse(text.replace(bug.old, bug.new))
+        assert all(os.path.exists(os.path.join(ROOT, test.split("::")[0])) for test in bug.tests), bug.name
+    assert stale == [], "mend scripts/plant_bugs.py"
 
 
 def test_importing_the_package_is_quick_and_brings_no_engine():
