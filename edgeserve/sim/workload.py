@@ -93,12 +93,15 @@ def exponential_ns(draw: random.Random, mean_ns: float) -> int:
     return max(1, round(-math.log(1.0 - draw.random()) * mean_ns))
 
 
+def _any_app(config: WorkloadConfig, draw: random.Random) -> int:
+    return draw.randrange(len(config.apps)) if len(config.apps) > 1 else 0
+
+
 def _poisson(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
-    at_ns, mean_ns, index = config.start_ns, NS_PER_S / config.rate, 0
+    at_ns, mean_ns = config.start_ns, NS_PER_S / config.rate
     while True:
         at_ns += exponential_ns(draw, mean_ns)
-        yield Arrival(at_ns, index)
-        index += 1
+        yield Arrival(at_ns, _any_app(config, draw))
 
 
 def _periodic(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
@@ -111,7 +114,7 @@ def _periodic(config: WorkloadConfig, draw: random.Random, stop_ns: int, directo
 
 def _gamma(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
     """Poisson arrivals whose rate is drawn anew for each window: gamma with mean ``rate`` and variation ``cv``."""
-    window_ns, index, start_ns = config.window_ns, 0, config.start_ns
+    window_ns, start_ns = config.window_ns, config.start_ns
     shape = 1.0 / (config.cv * config.cv) if config.cv > 0 else 0.0
     while start_ns < stop_ns:
         rate = config.rate * (draw.gammavariate(shape, 1.0 / shape) if shape else 1.0)
@@ -120,21 +123,19 @@ def _gamma(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory:
             at_ns += exponential_ns(draw, NS_PER_S / rate)
             if at_ns >= start_ns + window_ns:
                 break  # memoryless: the rest of this gap may be drawn again at the next window's rate
-            yield Arrival(at_ns, index)
-            index += 1
+            yield Arrival(at_ns, _any_app(config, draw))
         start_ns += window_ns
 
 
 def _onoff(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
     """Busy and silent phases of exponential length; ``rate`` is the mean over both."""
     busy_rate = config.rate * (config.on_ns + config.off_ns) / max(1, config.on_ns)
-    start_ns, index = config.start_ns, 0
+    start_ns = config.start_ns
     while start_ns < stop_ns:
         end_ns = start_ns + exponential_ns(draw, config.on_ns)
         at_ns = start_ns + exponential_ns(draw, NS_PER_S / busy_rate)
         while at_ns < end_ns:
-            yield Arrival(at_ns, index)
-            index += 1
+            yield Arrival(at_ns, _any_app(config, draw))
             at_ns += exponential_ns(draw, NS_PER_S / busy_rate)
         start_ns = end_ns + exponential_ns(draw, config.off_ns)
 
