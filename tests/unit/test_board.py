@@ -1,0 +1,133 @@
+"""The board: what a policy may do, when, and what an illegal move costs (a story, and nothing else)."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, Driver, ended, ran
+
+from edgeserve.errors import PolicyError
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.fifo import Fifo
+
+VOTE = [{"name": "a", "after": []}, {"name": "b", "after": []}, {"name": "c", "after": []},
+        {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
+MODELS = {name: {1: 10} for name in ("a", "b", "c", "vote")}
+
+
+@pytest.fixture
+def picky(monkeypatch):
+    """A world whose policy does what the test put into ``moves``: hook -> function(policy, argument, board)."""
+    moves = {}
+
+    class Picky(Fifo):
+        def on_request(self, request, board):
+            return moves["on_request"](self, request, board) if "on_request" in moves else None
+
+        def plan(self, board):
+            if "plan" in moves:
+                moves["plan"](self, None, board)
+
+        def look_again_ns(self, board):
+            return moves.get("look_again_ns")
+
+        def bid(self, lane, board):
+            bid = super().bid(lane, board)
+            if bid is not None and "bid" in moves:
+                moves["bid"](self, bid, board)
+            return bid
+
+    monkeypatch.setitem(POLICIES, "picky", Picky)
+    world = Driver(MODELS, {"v": VOTE}, policy="picky")
+    world.moves = moves
+    return world
+
+
+def test_a_policy_chooses_the_first_nodes_and_the_join_waits_for_no_other(picky):
+    picky.moves["on_request"] = lambda policy, request, board: board.choose(request, ["c", "b"])
+    assert picky.arrive("v") == [ran("b", 1)]
+    assert picky.finish(at=10) == [ran("c", 1)]
+    assert picky.finish(at=20) == [ran("vote", 1)]
+    assert picky.finish(at=30) == [ended(1, "completed")]
+
+
+def test_a_policy_settles_for_what_there_is(picky):
+    picky.arrive("v")
+    picky.finish(at=10)
+    picky.moves["plan"] = lambda policy, _, board: board.settle(board.open_requests()[0])
+    assert picky.finish(at=20) == [ran("vote", 1)]  # a and b are there; c is not worth waiting for
+    picky.moves.clear()
+    assert picky.finish(at=30) == [ended(1, "completed")]
+
+
+def test_a_policy_refuses_with_its_reason(picky):
+    picky.moves["on_request"] = lambda policy, request, board: "not_today"
+    assert picky.arrive("v") == [ended(1, "rejected", "not_today")]
+
+
+def test_a_policy_drops_what_it_likes(picky):
+    picky.arrive("v")
+    picky.moves["plan"] = lambda policy, _, board: [board.drop(item, "bored") for item in board.open_requests()]
+    assert picky.step(at=1) == [ended(1, "dropped", "bored")]
+    picky.moves.clear()
+    picky.finish(at=10)
+    picky.over()
+
+
+def test_a_policy_is_asked_again_when_it_says_so(picky):
+    picky.moves["look_again_ns"] = 7 * MS
+    picky.step(at=2)
+    assert picky.wake_ms == 7
+    with pytest.raises(PolicyError, match="wants to look again at 7000000 ns, not after 7000000 ns"):
+        picky.step(at=7)
+
+
+@pytest.mark.parametrize("nodes", [[], ["z"], ["a", "z"]])
+def test_choosing_nothing_or_what_does_not_exist_is_illegal(picky, nodes):
+    picky.moves["on_request"] = lambda policy, request, board: board.choose(request, nodes)
+    with pytest.raises(PolicyError, match="legal only during its on_request, with nodes of app 'v'\nrequest 1"):
+        picky.arrive("v")
+
+
+def test_choosing_later_is_illegal_and_so_is_moving_what_has_ended(picky):
+    picky.arrive("v")
+    request = picky.scheduler.board.open_requests()[0]
+    with pytest.raises(PolicyError, match="legal only during its on_request"):
+        picky.scheduler.board.choose(request, ["a"])
+    picky.scheduler.check()
+    picky.cancel(1)
+    for move in (lambda: picky.scheduler.board.drop(request, "again"), lambda: picky.scheduler.board.settle(request)):
+        with pytest.raises(PolicyError, match="cancelled by its client"):
+            move()
+    picky.scheduler.check()
+
+
+SPOILED = [
+    (lambda bid: setattr(bid, "jobs", []), "0 jobs in size 1"),
+    (lambda bid: setattr(bid, "size", 3), "1 jobs in size 3: sizes are (1,)"),
+    (lambda bid: setattr(bid, "jobs", [bid.jobs[0]] * 2) or setattr(bid, "size", 1), "2 jobs in size 1"),
+    (lambda bid: setattr(bid, "model", "b"), "is not ready for model 'b' here"),
+    (lambda bid: setattr(bid.jobs[0], "lane", "elsewhere"), "is not ready for model 'a' here"),
+    (lambda bid: setattr(bid, "drops", [(bid.jobs[0].request, "why")]), "its request is dropped by the same bid"),
+    (lambda bid: setattr(bid, "model", "unknown"), "model 'unknown' is not resident on this lane's device"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILED)
+def test_an_illegal_bid_raises_with_the_policy_the_bid_and_the_reason(picky, spoil, words):
+    picky.moves["bid"] = lambda policy, bid, board: spoil(bid)
+    with pytest.raises(PolicyError) as caught:
+        picky.arrive("v")
+    assert "policy 'picky' may not run Bid(" in str(caught.value)
+    assert words in str(caught.value)
+    assert not picky.scheduler.busy  # nothing was launched
+
+
+def test_a_policy_sees_the_rest_of_a_pipeline_and_its_lanes(picky):
+    board = picky.scheduler.board
+    app = picky.scheduler.apps["v"]
+    assert [lane.name for lane in board.lanes] == ["cpu0"]
+    assert list(board.lanes_of("a")) == list(board.lanes)
+    assert (board.rest_ns(app, app.by_name["a"]), board.rest_lane_ns(app, app.by_name["vote"])) == (10 * MS, 0)
+    assert board.latency("a", "cpu0").estimate_ns(1) == 10 * MS
+    assert board.is_resident("a", board.lanes[0])
+    assert board.device("cpu").name == "cpu"

@@ -1,0 +1,100 @@
+"""From a configuration and profiles to a scheduler: which knowledge wins, and what is said when some is missing."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, table
+
+from edgeserve.config import parse_config
+from edgeserve.errors import ConfigError, ProfileError
+from edgeserve.profiles import LaneProfile, Profile, Timing
+from edgeserve.sched.residency import RESIDENT
+from edgeserve.sched.setup import build_scheduler, copy_lane_name
+
+
+def config(models=None, **sections):
+    return parse_config(table(models or {"m": {1: 10, 4: 20}}, {"a": next(iter(models or {"m": 0}))}, **sections))
+
+
+def profile(model="m", lane="cpu0", load_ms=3, weights=1000, **ms):
+    timings = {int(size[1:]): Timing(9, time * MS, (time + 1) * MS, time * MS, 0) for size, time in ms.items()}
+    return Profile(model, "d", {lane: LaneProfile(timings, load_ns=load_ms * MS)}, weights, 24)
+
+
+def typical(scheduler, size, lane="cpu0"):
+    return scheduler.latency["m", lane].typical_ns(size) / MS
+
+
+def test_a_profile_is_believed_before_a_warm_up_and_that_before_the_configuration():
+    measured = {("m", "cpu0"): {1: [6 * MS, 7 * MS, 8 * MS], 4: [15 * MS]}}
+    assert typical(build_scheduler(config()), 1) == 10
+    assert typical(build_scheduler(config(), measured=measured), 1) == 7
+    both = build_scheduler(config(), [profile(b1=5)], measured=measured)
+    assert (typical(both, 1), typical(both, 4)) == (5, 15)
+
+
+def test_a_profile_of_another_lane_says_nothing_of_this_one():
+    made = build_scheduler(config(lane={"cpu0": {}, "cpu1": {}}), [profile(lane="cpu1", b1=5, b4=9)])
+    assert (typical(made, 1), typical(made, 1, "cpu1")) == (10, 5)
+
+
+def test_a_batch_size_without_any_time_is_refused_with_what_is_known_and_the_mend():
+    wrong = config({"m": {1: 10, "batch": [1, 2, 4]}})
+    with pytest.raises(ProfileError, match=r"model 'm' on lane 'cpu0': batch sizes \[2, 4\] have no time \(known: 1\); "
+                                           r"run 'edgeserve profile' or give \[model.m.expected\]"):
+        build_scheduler(wrong)
+    assert typical(build_scheduler(wrong, [profile(b2=5, b4=6)]), 4) == 6
+
+
+def test_models_run_on_the_lanes_they_name():
+    made = build_scheduler(config({"m": {1: 10, "lanes": ["l1"]}}, lane={"l0": {}, "l1": {}}))
+    assert [lane.name for lane in made.lanes_of["m"]] == ["l1"]
+    assert "m" not in made.lanes["l0"].models
+    assert sorted(made.lanes) == [copy_lane_name("cpu"), "l0", "l1"]
+
+
+MODELS = {name: {1: 10, "memory": "40MB"} for name in ("m", "n", "o")}
+
+
+def resident(scheduler):
+    return sorted(name for name, item in scheduler.devices["cpu"].placements.items() if item.state == RESIDENT)
+
+
+def test_at_start_as_many_models_are_resident_as_fit_pinned_ones_first():
+    budget = {"cpu": {"memory": "100MB"}}
+    assert resident(build_scheduler(config(MODELS, device=budget))) == ["m", "n"]
+    pinned = {**MODELS, "o": {**MODELS["o"], "pinned": True}}
+    assert resident(build_scheduler(config(pinned, device=budget))) == ["m", "o"]
+    assert resident(build_scheduler(config(MODELS, device=budget), resident={"cpu": ["o"]})) == ["o"]
+    assert resident(build_scheduler(config(MODELS, device=budget), resident={})) == []
+    assert resident(build_scheduler(config(MODELS))) == ["m", "n", "o"]
+
+
+def test_bytes_are_those_of_the_file_else_of_the_engine_else_of_the_profile():
+    def placement(models, **known):
+        return build_scheduler(config(models), [profile(b1=1)], **known).devices["cpu"].placements["m"]
+
+    said = {"footprints": {("m", "cpu"): (700, 50)}}
+    assert placement({"m": {1: 10, "memory": "5KB"}}, **said).bytes == 5000
+    assert placement({"m": {1: 10}}, **said).bytes == 750
+    assert placement({"m": {1: 10}}).bytes == 1024
+
+
+def test_load_times_are_those_of_the_file_else_of_the_profile_else_of_the_bus():
+    def load_ns(models, profiles=(), **sections):
+        return build_scheduler(config(models, **sections), profiles).devices["cpu"].placements["m"].load_ns
+
+    assert load_ns({"m": {1: 10, "load": "7ms"}}, [profile(b1=1)]) == 7 * MS
+    assert load_ns({"m": {1: 10}}, [profile(b1=1)]) == 3 * MS
+    assert load_ns({"m": {1: 10, "memory": "120MB"}}) == 10 * MS  # 12 GB/s
+    assert load_ns({"m": {1: 10, "memory": "120MB"}}, device={"cpu": {"load_rate": "1GB"}}) == 120 * MS
+
+
+def test_what_does_not_fit_or_exist_is_refused():
+    with pytest.raises(ConfigError, match="model 'm' needs 38.15MiB on device 'cpu'"):
+        build_scheduler(config(MODELS, device={"cpu": {"memory": "30MB"}}))
+    with pytest.raises(ConfigError, match=r"\[policy.p\] kind = 'edff' does not exist; did you mean 'edf'\?"):
+        build_scheduler(config(policy={"p": {"kind": "edff"}}))
+    with pytest.raises(ConfigError, match=r"has a cycle through"):
+        build_scheduler(parse_config(table({"m": {1: 1}, "n": {1: 1}}, {"a": [
+            {"name": "m", "after": ["n"]}, {"name": "n", "after": ["m"]}]})))
