@@ -101,7 +101,8 @@ class WorkloadConfig:
 
     name: str
     app: str = _key(_string, "")
-    apps: Tuple[str, ...] = _key(_tuple_of(_string), ())  # several: drawn evenly (clients, periods: in turn; a trace: by its function)
+    # Several: drawn evenly; closed-loop clients and periods take them in turn, a trace by its function column.
+    apps: Tuple[str, ...] = _key(_tuple_of(_string), ())
     kind: str = _key(_one_of(*WORKLOAD_KINDS), "poisson")
     rate: float = _key(_number(0.0), 0.0)  # requests per second; a trace is stretched to it
     cv: float = _key(_number(0.0, 10.0), 0.5)  # gamma: variation of the rate between windows
