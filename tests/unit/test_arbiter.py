@@ -35,7 +35,7 @@ BIDS = st.builds(lambda took, deadlines, worth: bid(took, *deadlines, worth=wort
                  st.lists(st.integers(1, 60), min_size=1, max_size=3), st.integers(1, 10))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(BIDS, BIDS, st.integers(0, 20))
 def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_time(a, b, at_ms):
     at_ns = at_ms * MS

@@ -14,7 +14,7 @@ APP = app_of("m")
 OPS = st.lists(st.tuples(st.sampled_from(["add", "add", "add", "remove", "again"]), st.integers(0, 12)), max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(OPS, st.integers(-1, 13))
 def test_a_queue_is_a_sorted_list_of_key_and_seq(ops, cut):
     queue, naive, seq = JobQueue(), [], 0

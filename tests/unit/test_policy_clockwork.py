@@ -132,7 +132,7 @@ TABLES = [{"m": {1: 3, 2: 5, 4: 8}, "n": {1: 10, 2: 11}, "o": {1: 2, 4: 5}},
           {"m": {1: 4, 2: 7, 4: 13}, "n": {1: 4, 4: 6}, "o": {2: 9, 4: 10}}]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("mno"), st.integers(1, 30)), min_size=1, max_size=9), st.sampled_from(TABLES))
 def test_one_candidate_per_model_takes_the_same_step_as_the_walk(asked, models):
     world = clockwork(models, {name: name for name in models})

@@ -141,7 +141,7 @@ def test_options_are_checked():
         edf(admit=1)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(st.integers(10, 40), min_size=1, max_size=6),
        st.sampled_from([GAIN, {1: 10, 2: 15, 4: 30}, {1: 10, 2: 20, 4: 25}, {1: 10, 4: 12}]))
 def test_the_batch_is_one_that_saves_most_per_lane_time(deadlines, times):
