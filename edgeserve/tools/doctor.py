@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from edgeserve.config import Config, load_config
+from edgeserve.device.host import device_slug
 from edgeserve.engines.files import model_path
 from edgeserve.errors import ConfigError, EngineError, ProfileError
 from edgeserve.ipc.endpoints import default_endpoint, split_endpoint
@@ -264,8 +265,8 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
 
 
 def check_profiles(config: Config) -> List[Finding]:
-    """Which models and batch sizes have no measured time."""
-    directory = os.path.join(config.directory, config.server.profiles)
+    """Which models and batch sizes have no time measured on this machine."""
+    directory = os.path.join(config.directory, config.server.profiles, device_slug())
     mend = f"edgeserve profile {config.source}"
     try:
         profiles = {profile.model: profile for profile in find_profiles(config)}

@@ -9,6 +9,7 @@ from typing import Dict, List
 import pytest
 
 from edgeserve.cli import main as edgeserve_main
+from edgeserve.device.host import device_slug
 from edgeserve.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
@@ -201,19 +202,19 @@ def test_unmeasured_batch_sizes_are_named(tmp_path):
     path = write_config(tmp_path)
     timing = Timing(10, 1000, 1500, 1100, 10)
     profile = Profile("echo", "cpu", {"cpu0": LaneProfile({1: timing})})
-    write_profile(profile_path(str(tmp_path / "profiles"), "cpu", "echo"), profile)
+    write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "echo"), profile)
     found = doctor.check_config_file(path, 2)
     assert statuses(found) == [GOOD, NOTE]
     assert "echo (batch 4)" in found[1].text
     profile = Profile("echo", "cpu", {"cpu0": LaneProfile({1: timing, 4: timing})})
-    write_profile(profile_path(str(tmp_path / "profiles"), "cpu", "echo"), profile)
+    write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "echo"), profile)
     assert statuses(doctor.check_config_file(path, 2)) == [GOOD, GOOD]
 
 
 def test_a_broken_profile_is_wrong(tmp_path):
     path = write_config(tmp_path)
-    (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles" / "echo.json").write_text("{")
+    (tmp_path / "profiles" / device_slug()).mkdir(parents=True)
+    (tmp_path / "profiles" / device_slug() / "echo.json").write_text("{")
     found = doctor.check_config_file(path, 2)
     assert statuses(found) == [GOOD, WRONG]
     assert "echo.json" in found[1].text
