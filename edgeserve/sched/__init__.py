@@ -1,1 +1,4 @@
-"""See the module list in docs/architecture.md."""
+"""The scheduler: events in, actions out. Pure: no clock, no thread, no I/O. Begin with ``scheduler``.
+
+One idea per file; ``docs/architecture.md`` lists them. ``policies`` see the ``board`` and nothing behind it.
+"""

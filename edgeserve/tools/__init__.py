@@ -1,1 +1,1 @@
-"""See the module list in docs/architecture.md."""
+"""What the verbs of the ``edgeserve`` command do, a module each: ``add_arguments(parser)`` and ``main(args)``."""

@@ -1,0 +1,373 @@
+"""The pages hold: examples run and print what they say, configurations parse, links and commands exist, drawn parts are
+up to date.
+
+A comment before a fenced block says what is done with it: ``<!-- file: NAME -->`` saves it, ``<!-- run: NAME -->``
+saves and runs it, ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve CONFIG`` runs, and
+``<!-- prints -->`` is what the run before it must have printed. Files whose name starts with ``test_`` are run by pytest. Blocks without a
+comment must at least be well-formed.
+"""
+
+import argparse
+import ast
+import contextlib
+import glob
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+import edgeserve
+from edgeserve import cli, config
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import draw_configuration  # noqa: E402
+import draw_lifecycle  # noqa: E402
+import draw_results  # noqa: E402
+import drawn  # noqa: E402
+
+DRAWN = (draw_configuration, draw_lifecycle, draw_results)
+READY_S_MAX = 60.0
+
+
+def pages():
+    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "examples/*/*.md")
+    found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
+    return sorted(os.path.relpath(path, ROOT) for path in found)
+
+
+PAGES = pages()
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+class Block:
+    """A fenced block: language, text, the comment before it, and the line it starts on."""
+
+    def __init__(self, language, text, mark, line):
+        self.language, self.text, self.mark, self.line = language, text, mark, line
+
+
+def blocks(page):
+    found, mark, inside, language, start = [], "", None, "", 0
+    for number, line in enumerate(page.splitlines(), 1):
+        fence = re.match(r"\s*```(.*)$", line)
+        if fence and inside is None:
+            inside, language, start = [], fence.group(1).strip(), number
+        elif fence:
+            found.append(Block(language, "\n".join(inside) + "\n", mark, start))
+            inside, mark = None, ""
+        elif inside is not None:
+            inside.append(line)
+        elif line.strip():
+            comment = re.match(r"<!-- (.*) -->$", line.strip())
+            mark = comment.group(1) if comment else ""
+    assert inside is None, f"a fence that begins on line {start} does not end"
+    return found
+
+
+def code_of(page):
+    """Every code span and every block that is neither Python nor TOML: where commands are shown."""
+    shown = [block.text for block in blocks(page) if block.language not in ("python", "toml", "json", "mermaid")]
+    prose = re.sub(r"(?ms)^\s*```.*?^\s*```$", "", page)
+    return shown + re.findall(r"`([^`\n]+)`", prose)
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place():
+    """A directory with a short name: a socket's path is bounded."""
+    directory = tempfile.mkdtemp(prefix="edgeserve-docs-")
+    yield directory
+    shutil.rmtree(directory)
+
+
+def environment(place):
+    return {**os.environ, "XDG_RUNTIME_DIR": place, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(place, *command):
+    done = subprocess.run([sys.executable, *command], cwd=place, env=environment(place), capture_output=True, text=True,
+                          timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def served(place, file):
+    server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", file], cwd=place, env=environment(place),
+                              stderr=subprocess.PIPE, text=True)
+    try:
+        end_s = time.monotonic() + READY_S_MAX
+        while not os.path.exists(os.path.join(place, "edgeserve", "bus")):
+            assert server.poll() is None, server.stderr.read()
+            assert time.monotonic() < end_s, "the server was not ready in time"
+            time.sleep(0.02)
+        yield
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+    assert server.returncode == 0
+
+
+def with_examples():
+    return [path for path in PAGES if any(re.search(r"\b(run|file): ", block.mark) for block in blocks(read(path)))]
+
+
+def test_the_pages_that_promise_running_examples_have_them():
+    assert {"README.md", os.path.join("docs", "policies", "write-a-policy.md")} <= set(with_examples())
+
+
+@pytest.mark.parametrize("path", with_examples())
+def test_examples_run_and_print_what_the_page_says(path, place):
+    printed, compared = None, 0
+    for block in blocks(read(path)):
+        named = re.match(r"(?:served (?P<config>\S+), )?(?P<verb>run|file): (?P<name>\S+)$", block.mark)
+        if named:
+            with open(os.path.join(place, named["name"]), "w", encoding="utf-8") as file:
+                file.write(block.text)
+            if named["name"].startswith("test_"):
+                run(place, "-m", "pytest", "-q", "-p", "no:cacheprovider", named["name"])
+            elif named["verb"] == "run":
+                with served(place, named["config"]) if named["config"] else contextlib.nullcontext():
+                    printed = run(place, named["name"])
+        elif block.mark == "prints":
+            assert block.text == printed, f"{path}, line {block.line}"
+            printed, compared = None, compared + 1
+        else:
+            assert not block.mark or block.mark.startswith("drawn "), f"{path}, line {block.line}: {block.mark!r}?"
+    assert compared, "an example that prints nothing shows nothing"
+
+
+def test_the_first_app_has_at_most_20_lines():
+    app = ("file: edge.toml", "file: model.py", "run: app.py")
+    lines = [line for block in blocks(read("README.md")) if block.mark in app
+             for line in block.text.splitlines() if line.strip()]
+    assert 10 < len(lines) <= 20
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_python_on_the_page_is_python(path):
+    for block in blocks(read(path)):
+        if block.language == "python":
+            compile(block.text, f"{path}, line {block.line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                    dont_inherit=True)
+
+
+# --- configurations --------------------------------------------------------------------------------------------------
+
+KINDS = {"device": config.DeviceConfig, "lane": config.LaneConfig, "model": config.ModelConfig}
+
+
+def check_keys(table):
+    """Every key is one that exists, with a value of its type. What the sections refer to may stand elsewhere."""
+    config.read_table(config.ServerConfig, table.get("server", {}), "[server]")
+    for section, kind in KINDS.items():
+        for name, keys in table.get(section, {}).items():
+            config.read_table(kind, keys, f"[{section}.{name}]", name=name)
+    for name, keys in table.get("app", {}).items():
+        config._app(name, {"model": "m", **keys} if "node" not in keys else keys)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_configurations_on_the_page_are_read(path, place):
+    for block in blocks(read(path)):
+        if block.language != "toml":
+            continue
+        try:
+            check_keys(tomllib.loads(block.text))
+            if block.mark == "file: edge.toml":
+                with open(os.path.join(place, "edge.toml"), "w", encoding="utf-8") as file:
+                    file.write(block.text)
+                config.load_config(os.path.join(place, "edge.toml"))
+        except (config.ConfigError, tomllib.TOMLDecodeError) as error:
+            pytest.fail(f"{path}, line {block.line}: {error}")
+
+
+def test_the_example_of_the_configuration_page_is_complete():
+    first = next(block for block in blocks(read(os.path.join("docs", "configuration.md"))) if block.language == "toml")
+    assert set(config.parse_config(tomllib.loads(first.text)).apps) == {"reader"}
+
+
+# --- links and commands ----------------------------------------------------------------------------------------------
+
+
+def anchors(page):
+    """Names of a page's headings, as hosts of Markdown make them."""
+    prose = re.sub(r"(?ms)^```.*?^```$", "", page)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", title).lower()).replace(" ", "-")
+            for title in re.findall(r"(?m)^#+ (.*?)\s*$", prose)}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_links_lead_somewhere(path):
+    page = re.sub(r"(?ms)^\s*```.*?^\s*```$", "", read(path))
+    for target in re.findall(r"\]\(([^)\s]+)\)", page):
+        if re.match(r"[a-z]+://", target):
+            continue
+        place, _, anchor = target.partition("#")
+        full = os.path.normpath(os.path.join(ROOT, os.path.dirname(path), place)) if place else os.path.join(ROOT, path)
+        assert os.path.exists(full), f"{path}: {target} does not exist"
+        if anchor:
+            with open(full, encoding="utf-8") as file:
+                assert anchor in anchors(file.read()), f"{path}: {target}: no such heading"
+
+
+def options_of(verb):
+    parser = argparse.ArgumentParser()
+    importlib.import_module(cli.VERBS[verb][0]).add_arguments(parser)
+    return set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_commands_on_the_page_exist(path):
+    targets = set(re.findall(r"(?m)^([\w-]+):", read("Makefile")))
+    for code in code_of(read(path)):
+        for line in code.splitlines():
+            command = re.search(r"(?<![\w/.\[-])edgeserve ([a-z]+)\b(.*)", line)
+            if command:
+                verb = command.group(1)
+                assert verb in cli.VERBS, f"{path}: 'edgeserve {verb}' in {line!r}"
+                rest = re.split(r"\s[#&|]|\s{3,}", command.group(2))[0]
+                unknown = {word.split("=")[0] for word in rest.split() if word.startswith("--")} - options_of(verb)
+                assert not unknown, f"{path}: 'edgeserve {verb}' has no {sorted(unknown)}"
+            for script in re.findall(r"\bscripts/[\w*]+\.py", line):
+                assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"
+            for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)\b", line):
+                assert target in targets, f"{path}: 'make {target}' does not exist"
+
+
+# --- what pages say of the code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", DRAWN, ids=lambda script: script.PAGE)
+def test_drawn_parts_are_up_to_date(script):
+    assert not drawn.stale(script.PAGE, script.parts(), script.SCRIPT), f"run python scripts/{script.SCRIPT}"
+
+
+def test_a_part_without_its_marks_is_an_error():
+    with pytest.raises(ValueError, match="needs the line"):
+        drawn.filled("no marks", {"x": "text"}, "draw_x.py")
+    page = "a\n<!-- drawn x: python scripts/draw_x.py -->\nold\n<!-- end of x -->\nb"
+    assert drawn.filled(page, {"x": "new"}, "draw_x.py").splitlines()[2] == "new"
+    with pytest.raises(ValueError, match="draws no"):
+        drawn.filled(page, {}, "draw_x.py")
+
+
+def test_every_key_of_the_configuration_is_on_its_page():
+    page = read(os.path.join("docs", "configuration.md"))
+    for kind in (config.ServerConfig, *KINDS.values(), config.AppConfig, config.NodeConfig, config.TensorConfig):
+        comments = draw_configuration.comments_of(kind)
+        for item in config.fields(kind):
+            if "read" in item.metadata:
+                assert f"| `{item.metadata['key'] or item.name}` |" in page
+                assert len(comments[item.name]) > 5
+
+
+def test_options_of_a_policy_are_on_its_page():
+    from edgeserve.sched.policies import POLICIES
+    for kind, policy in POLICIES.items():
+        if policy.__module__.startswith("edgeserve."):  # the tutorial adds one of its own
+            page = read(os.path.join("docs", "policies", f"{kind}.md"))
+            for option, default in policy.defaults.items():
+                shown = str(default).lower() if isinstance(default, bool) else default
+                assert f"| `{option}` | `{shown}` |" in page, f"docs/policies/{kind}.md: {option}"
+
+
+def reasons_in_the_code():
+    """What ``Rejected`` and ``Dropped`` may carry: the hints of the live side, and what is raised with a reason."""
+    from edgeserve.live.endings import HINTS
+    found = set(HINTS)
+    for path in glob.glob(os.path.join(ROOT, "edgeserve", "**", "*.py"), recursive=True):
+        for node in ast.walk(ast.parse(read(path))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Rejected", "Dropped") \
+                    and len(node.args) == 2 and isinstance(node.args[1], ast.Constant):
+                found.add(node.args[1].value)
+    return found
+
+
+def test_every_reason_is_explained():
+    page = read(os.path.join("docs", "lifecycle.md"))
+    reasons = reasons_in_the_code()
+    assert "stopped" in reasons and "cannot_make_deadline" in reasons
+    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in page] == []
+
+
+def test_dependencies_are_those_of_the_project():
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    needed = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+    names = {re.match(r"[\w-]+", item).group() for item in needed}
+    first_cells = " ".join(re.findall(r"(?m)^\|([^\n]*)", read(os.path.join("docs", "dependencies.md"))))
+    assert [name for name in sorted(names) if f"`{name}`" not in first_cells] == []
+
+
+def test_architecture_names_every_place():
+    page = read(os.path.join("docs", "architecture.md"))
+    rooms = [name for name in os.listdir(os.path.join(ROOT, "edgeserve")) if not name.startswith("_")]
+    for name in rooms:
+        if name.endswith(".py") or os.path.exists(os.path.join(ROOT, "edgeserve", name, "__init__.py")):
+            assert f"`{name}{'' if name.endswith('.py') else '/'}`" in page, name
+    for path in glob.glob(os.path.join(ROOT, "edgeserve", "sched", "[a-z]*.py")):
+        assert f"`{os.path.basename(path)}`" in page, path
+
+
+def test_the_changelog_knows_this_version():
+    assert f"## {edgeserve.__version__}" in read("CHANGELOG.md")
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_results_name_their_command_and_hide_nothing(tmp_path):
+    result = {"script": "scripts/bench_bus.py", "circumstances": {"python": "3.11", "cores": 2}, "checks": [
+        {"name": "echo | rate", "value": 0.512, "bound": ">= 0.3", "holds": True},
+        {"name": "p50", "value": 3456.7, "bound": "<= 3000", "holds": False}]}
+    (tmp_path / "bench_bus.json").write_text(json.dumps(result))
+    text = draw_results.parts(str(tmp_path))["results"]
+    assert "`python scripts/bench_bus.py --json docs/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; " in text
+    assert "| echo \\| rate | 0.512 | >= 0.3 | holds |" in text
+    assert "| p50 | 3,457 | <= 3000 | **falls short** |" in text
+
+
+def unsourced(page):
+    """Rows of tables with a measured number but no command since the last heading that makes it."""
+    command, found = "", []
+    for line in page.splitlines():
+        if line.startswith("#"):
+            command = ""
+        command = command or next(iter(re.findall(r"`(python scripts/\w+\.py|make \w+)", line)), "")
+        cells = line.strip("| ").split("|") if line.startswith("|") else []
+        if not command and any(re.fullmatch(r"[<>=~]* ?[\d.,]+ ?(ms|us|s|MB|%|x)?", cell.strip()) for cell in cells):
+            found.append(line)
+    return found
+
+
+def test_numbers_in_tables_of_the_readme_name_the_command_that_makes_them():
+    assert unsourced(read("README.md")) == []
+    assert unsourced("# Speed\n| p50 | 3.2 ms |\n") == ["| p50 | 3.2 ms |"]
+    assert unsourced("# Speed\n`python scripts/bench_bus.py`\n| p50 | 3.2 ms |\n") == []
+
+
+def test_the_picture_says_in_words_what_it_shows():
+    import xml.etree.ElementTree as ET
+    picture = ET.fromstring(read(os.path.join("docs", "picture.svg")))
+    names = [item.tag.split("}")[1] for item in picture.iter()]
+    assert "title" in names and "desc" in names and "image" not in names
+    assert "prefers-color-scheme: dark" in read(os.path.join("docs", "picture.svg"))
