@@ -2,9 +2,9 @@
 up to date.
 
 A comment before a fenced block says what is done with it: ``<!-- file: NAME -->`` saves it, ``<!-- run: NAME -->``
-saves and runs it, ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve CONFIG`` runs, and
-``<!-- prints -->`` is what the run before it must have printed. Files whose name starts with ``test_`` are run by pytest. Blocks without a
-comment must at least be well-formed.
+saves and runs it, ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve CONFIG`` runs, and ``<!--
+prints -->`` is what the run before it must have printed. Files whose name starts with ``test_`` are run by pytest.
+Blocks without a comment must at least be well-formed.
 """
 
 import argparse
