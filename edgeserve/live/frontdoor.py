@@ -6,7 +6,6 @@ vanishes takes its queued requests along. It belongs to the loop's thread.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 from edgeserve import __version__
 from edgeserve.errors import RequestError
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control, default_endpoint
-from edgeserve.ipc.endpoints import split_endpoint
 from edgeserve.live.asked import Wishes, rules_of
 from edgeserve.live.origins import BusOrigin
 from edgeserve.live.payloads import Held
@@ -79,11 +77,6 @@ class FrontDoor:
 
     def close(self) -> None:
         """Nobody can come in any more; no socket file stays behind."""
-        for endpoint in self.endpoints:
-            transport, address = split_endpoint(endpoint)
-            if transport == "ipc" and not address.startswith("@"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(address)  # before the close: afterwards it could be the next server's
         self.bus.close()
 
     # --- messages -----------------------------------------------------------------------------------------------------

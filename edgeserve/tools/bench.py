@@ -20,6 +20,7 @@ from edgeserve.answers import SPENT_KEYS
 from edgeserve.client import Client
 from edgeserve.config import CLASS_NAMES, ON_LATE_NAMES, load_config
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
+from edgeserve.live.counts import percentiles_ms
 from edgeserve.sim.workload import read_trace
 from edgeserve.tools.infer import read_inputs
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s, parse_duration_ns, s_to_ns
@@ -36,8 +37,6 @@ REASONS_SHOWN_MAX = 12
 
 SENT_LATE_MS_MAX = 5.0
 """Beyond this the result says that the client itself was too slow (it sends about 2000 small requests a second)."""
-
-PERCENTILES = (0.5, 0.9, 0.99)
 
 
 class Terms(NamedTuple):
@@ -115,21 +114,15 @@ class Tally:
 
     def table(self, run_s: float, unanswered: int) -> Dict[str, Any]:
         """The result as plain values. ``finish_rate`` is what came in time, of all that were sent."""
-        latencies = sorted(self.latencies_ns)
-        count = max(1, len(latencies))
+        count = max(1, len(self.latencies_ns))
         return {
             "sent": self.sent, "in_time": self.in_time, "late": self.late, "unanswered": unanswered,
             "finish_rate": self.in_time / max(1, self.sent), "offered_per_s": self.sent / run_s,
             "goodput_per_s": self.in_time / run_s, "ended_otherwise": dict(sorted(self.reasons.items())),
-            "latency_ms": {f"p{share * 100:g}": ns_to_ms(percentile_ns(latencies, share)) for share in PERCENTILES},
-            "sent_late_p99_ms": ns_to_ms(percentile_ns(sorted(self.lags_ns), 0.99)),
+            "latency_ms": percentiles_ms(self.latencies_ns),
+            "sent_late_p99_ms": percentiles_ms(self.lags_ns).get("p99", 0.0),
             "spent_ms": {key: total / count for key, total in self.spent_ms.items()},
         }
-
-
-def percentile_ns(ordered: List[int], share: float) -> int:
-    """The nearest rank; 0 without values."""
-    return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))] if ordered else 0
 
 
 # --- the two loops ----------------------------------------------------------------------------------------------------
@@ -303,11 +296,12 @@ def as_text(table: Mapping[str, Any]) -> str:
     lines = [f"app {table['app']}: {table['loop']}, deadline {slo}"]
     if "capacity_per_s" in table:
         lines.append(f"  capacity       {table['capacity_per_s']:.1f} requests/s ({CAPACITY_IN_FLIGHT} in flight)")
+    latency = ", ".join(f"{name} {value:.2f} ms" for name, value in table["latency_ms"].items())
     lines += [
         f"  sent           {table['sent']} ({table['offered_per_s']:.1f}/s)",
         f"  in time        {table['in_time']} ({table['finish_rate']:.1%}, {table['goodput_per_s']:.1f}/s)",
         f"  late           {table['late']}",
-        "  latency        " + ", ".join(f"{name} {value:.2f} ms" for name, value in table["latency_ms"].items()),
+        f"  latency        {latency or '-'}",
         "  time went to   " + ", ".join(f"{name} {value:.2f} ms" for name, value in table["spent_ms"].items()),
     ]
     reasons = sorted(table["ended_otherwise"].items(), key=lambda item: (-item[1], item[0]))
