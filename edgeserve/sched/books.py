@@ -88,6 +88,8 @@ def _check_memory(scheduler: Scheduler) -> None:
         if work.kind == RUN:
             key = (work.lane.device, work.model)
             in_flight[key] = in_flight.get(key, 0) + 1
+    holders = {job.seq: job for request in scheduler.life.requests.values() for job in request.jobs.values()}
+    holders.update({job.seq: job for work in scheduler.works.by_id.values() for job in work.jobs})
     for device in scheduler.devices.values():
         used = sum(item.bytes for item in device.placements.values() if item.state in (RESIDENT, LOADING))
         assert used == device.used_bytes, f"device {device.name}: {device.used_bytes} bytes booked, {used} used"
@@ -97,8 +99,9 @@ def _check_memory(scheduler: Scheduler) -> None:
             assert placement.in_flight == flying, f"{placement!r}: {placement.in_flight} in flight, {flying} on lanes"
             assert placement.state == RESIDENT or not flying, f"{placement!r} works but is not resident"
             assert placement.demand_ns == demand.get(placement.model, 0), f"{placement!r}: demand is wrong"
-        states = sum(bytes for _, stream in scheduler.life.streams for node, bytes in stream.state_bytes.items()
-                     if stream.device[node] == device.name)
+        states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
+        states += sum(bytes for _, stream in scheduler.life.streams for node, bytes in stream.state_bytes.items()
+                      if stream.device[node] == device.name)
         assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
 
 
@@ -108,5 +111,5 @@ def _check_streams(scheduler: Scheduler) -> None:
             request = stream.active
             assert not request.ended or request.running > 0, f"stream {key} is held by a request that is over"
         for request in stream.held:
-            assert request.state == HELD or request.ended, f"stream {key}: a waiting request is {request.state}"
+            assert request.state == HELD, f"stream {key}: a waiting request is {request.state}"
             assert stream.active is not None, f"stream {key}: requests wait for nobody"

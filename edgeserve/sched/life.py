@@ -12,7 +12,7 @@ from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched import progress
-from edgeserve.sched.actions import Action, FinishRequest, Spent
+from edgeserve.sched.actions import Action, DropState, FinishRequest, Spent
 from edgeserve.sched.admission import OVER_SHARE, QUEUE_FULL, Admission
 from edgeserve.sched.apps import App, Node
 from edgeserve.sched.board import Board
@@ -44,11 +44,13 @@ EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "p
 class Life:
     """Every accepted request that has not ended, and the stories of the last that have.
 
-    ``actions`` collects what the world must do; the scheduler empties it. ``alone_ns(model)`` is the time of one job.
+    ``actions`` collects what the world must do; the scheduler empties it. ``alone_ns(model)`` is the time of one job,
+    ``can_run(model)`` whether any lane could run it now or after a load.
     """
 
     def __init__(self, apps: Mapping[str, App], policy_of: Mapping[str, Policy], costs: Mapping[str, AppCosts],
-                 memory: Memory, streams: Streams, board: Board, alone_ns: Callable[[str], int]) -> None:
+                 memory: Memory, streams: Streams, board: Board, alone_ns: Callable[[str], int],
+                 can_run: Callable[[str], bool]) -> None:
         self.apps = apps
         self.costs = costs
         self.memory = memory
@@ -62,6 +64,7 @@ class Life:
         self.admission = {name: Admission(app) for name, app in apps.items()}
         self.critical: Dict[str, Tuple[int, int]] = {}  # app -> (last critical arrival, slack of that request)
         self._alone_ns = alone_ns
+        self._can_run = can_run
         self._ended: OrderedDict[int, RequestRecord] = OrderedDict()
         self._timers: List[Tuple[int, int, RequestRecord]] = []  # deadlines, and times to settle
         self._timer_seq = 0
@@ -121,11 +124,6 @@ class Life:
             self.critical[app.name] = (self.now_ns, slack)
         if request.on_late != "answer":
             self._set_timer(request.deadline_ns, request)
-        if request.on_late == PARTIAL:
-            joins = [node for node in app.nodes if len(node.preds) > 1 or node.gather]
-            rest = max((self.costs[app.name].rest_ns[pred.name] for node in joins for pred in node.preds), default=0)
-            if rest and request.deadline_ns - rest > self.now_ns:
-                self._set_timer(request.deadline_ns - rest, request)
         if request.stream is not None and app.stream != "none":
             if app.stream == "newest_wins":
                 for older in reversed(self.streams.superseded(request)):
@@ -139,7 +137,19 @@ class Life:
 
     def _open(self, request: RequestRecord) -> None:
         move_request(request, "open")
+        if request.on_late == PARTIAL:
+            self._plan_to_settle(request)
         self._proceed(request, progress.start(request), request.spent)
+
+    def _plan_to_settle(self, request: RequestRecord) -> None:
+        """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
+        the time. One that opens later than that waits for half of what is left."""
+        rest_ns = self.costs[request.app.name].rest_ns
+        behind_ns = max((rest_ns[pred.name] for node in request.app.nodes if len(node.preds) > 1 or node.gather
+                         for pred in node.preds), default=0)
+        if behind_ns:
+            half_ns = (self.now_ns + request.deadline_ns) // 2
+            self._set_timer(max(request.deadline_ns - behind_ns, half_ns), request)
 
     # --- moves of policies --------------------------------------------------------------------------------------------
 
@@ -191,9 +201,12 @@ class Life:
                 self._make_ready(job)
 
     def _make_ready(self, job: Job) -> None:
-        if self.memory.tracked:
-            self.memory.want(job, self._alone_ns(job.node.model))
         request, node = job.request, job.node
+        if request.on_late == "answer" and not self._can_run(node.model):  # nothing else bounds its wait
+            self.end(request, "fail", f"no lane can run model {node.model!r} now")
+            return
+        if self.memory.tracked:
+            self.memory.want(job, self._alone_ns(node.model))
         if node.succs:
             job.deadline_ns = request.deadline_ns - self.costs[request.app.name].rest_ns[node.name]
         if request.facts:  # an iterative job's next step must leave time for those behind it
@@ -208,6 +221,7 @@ class Life:
         request.running -= 1
         if job.state == ORPHAN:
             move_job(job, "finish")
+            self._drop_state(job)
             self._after_return(job)
             return
         started_ns, finished_ns = took
@@ -227,6 +241,8 @@ class Life:
         elif status == "unfinished":
             move_job(job, "unfinished")
             job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + 1, self.now_ns
+            if result.state_bytes and (request.stream is None or request.app.stream == "none"):
+                self._keep_state(job, work.lane.device, result.state_bytes)
             if not self._expire_on_return(request):
                 self._make_ready(job)
         else:
@@ -237,6 +253,8 @@ class Life:
         request = job.request
         move_job(job, "finish")
         del request.jobs[job.seq]
+        if job.state_device:
+            self._drop_state(job)
         request.spent = job.spent
         if request.app.simple:
             self.end(request, "complete", "")
@@ -259,6 +277,7 @@ class Life:
         request = job.request
         move_job(job, "fail")
         del request.jobs[job.seq]
+        self._drop_state(job)
         request.note(self.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if progress.can_do_without(job):
             request.failure = reason
@@ -297,6 +316,7 @@ class Life:
             job.request.running -= 1
             if job.state == ORPHAN:
                 move_job(job, "fail")
+                self._drop_state(job)
             else:
                 self._job_failed(job, reason)
             self._after_return(job)
@@ -306,9 +326,24 @@ class Life:
         for job in work.jobs:
             job.request.running -= 1
             move_job(job, "refuse")
-            if job.state == READY and not self._expire_on_return(job.request):
+            if job.state != READY:
+                self._drop_state(job)
+            elif not self._expire_on_return(job.request):
                 self._make_ready(job)
             self._after_return(job)
+
+    def _keep_state(self, job: Job, device_name: str, bytes: int) -> None:
+        """An unfinished job leaves state on its lane's device; it counts there until the job is over."""
+        device = self.memory.devices[device_name]
+        device.state_bytes += bytes - job.state_bytes
+        job.state_bytes, job.state_device = bytes, device_name
+
+    def _drop_state(self, job: Job) -> None:
+        """The job is over: its state goes."""
+        if job.state_device:
+            self.memory.devices[job.state_device].state_bytes -= job.state_bytes
+            job.state_bytes, job.state_device = 0, ""
+            self.actions.append(DropState(job=job.id))
 
     def _after_return(self, job: Job) -> None:
         """Let the next request of the stream go when nothing of this one runs any more."""
@@ -320,6 +355,7 @@ class Life:
         """A job's request no longer needs it."""
         if job.state == READY:
             move_job(job, "leave")
+            self._drop_state(job)
             if job.queued:
                 job.queued = False
                 self.memory.unwant(job)
@@ -341,6 +377,8 @@ class Life:
         request.log.append((self.now_ns, (request.state, reason) if reason else (request.state,)))
         del self.requests[request.id]
         self.admission[request.app.name].leave(request)
+        if what != "complete" and request.stream is not None:
+            self.streams.abandon(request)
         if request.jobs:
             jobs = list(request.jobs.values())
             request.jobs.clear()

@@ -134,7 +134,7 @@ class Job:
     """
 
     __slots__ = ("id", "seq", "request", "node", "part", "state", "ready_ns", "launched_ns", "key", "demand_ns", "lane",
-                 "steps", "spent", "deadline_ns", "queued")
+                 "steps", "spent", "deadline_ns", "queued", "state_bytes", "state_device")
 
     def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int, spent: Spent) -> None:
         self.id = JobId(request.id, node.name, part)
@@ -151,6 +151,8 @@ class Job:
         self.steps = 0
         self.spent = spent
         self.queued = False  # a policy holds it
+        self.state_bytes = 0  # of an unfinished job outside a stream
+        self.state_device = ""  # that holds them
         self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
 
     def __repr__(self) -> str:

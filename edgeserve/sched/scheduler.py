@@ -70,7 +70,7 @@ class Scheduler:
         streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         policy_of = {app.name: policy for policy in policies for app in policy.apps}
         self.life = Life(self.apps, policy_of, self.costs, self.memory, streams, self.board,
-                         lambda model: self._batch_time_ns(model, 1))
+                         lambda model: self._batch_time_ns(model, 1), self._can_run)
         self.now_ns = -1
         self._bidders = {lane.name: tuple(policy for policy in self.policies if _may_use(policy, lane))
                          for lane in self.run_lanes}
@@ -202,11 +202,12 @@ class Scheduler:
             lane.speed = event.speed
             for model in lane.models:
                 self.latency[model, lane.name].set_speed(event.speed)
-        if lane.up and not event.up:
+        was_up, lane.up = lane.up, event.up
+        if was_up and not event.up:
             for index, work in enumerate(lane.clear()):
                 self._lose(work, running=index == 0,
                            reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}")
-        lane.up = event.up
+            self._fail_stranded()
         for policy in self.policies:
             policy.on_device(self.board)
 
@@ -237,6 +238,7 @@ class Scheduler:
                 self._lose(work, running=index == 0, forget=False,
                            reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
                            f"[lane.{lane.name}] hang after its expected end")
+            self._fail_stranded()
             for policy in self.policies:
                 policy.on_device(self.board)
 
@@ -359,6 +361,23 @@ class Scheduler:
                 time_ns += latency.typical_ns(latency.size_for(rest))
             best = min(best, time_ns)
         return best
+
+    def _can_run(self, model: str) -> bool:
+        """Whether some lane could run a model now, or after a load."""
+        for lane in self.lanes_of[model]:
+            loads = self.copy_lanes[lane.device]
+            here = self.devices[lane.device].is_resident(model)
+            if lane.up and not lane.hung and (here or (loads.up and not loads.hung)):
+                return True
+        return False
+
+    def _fail_stranded(self) -> None:
+        """Requests that are answered late anyway have no deadline to end them: they end when no lane is left for a job
+        of theirs. (The others may hope for the lane until their deadline.)"""
+        for policy in self.policies:
+            for job in policy.queued():
+                if job.request.on_late == "answer" and not job.request.ended and not self._can_run(job.node.model):
+                    self.life.end(job.request, "fail", f"no lane can run model {job.node.model!r} now")
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """No device could load a model: waiting for it is pointless."""

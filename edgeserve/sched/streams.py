@@ -58,8 +58,6 @@ class Streams:
         if stream.active is None:
             stream.active = request
             return True
-        while stream.held and stream.held[-1].state != HELD:  # ended while it waited
-            stream.held.pop()
         stream.held.append(request)
         return False
 
@@ -75,6 +73,12 @@ class Streams:
             older.insert(0, active)
         return older
 
+    def abandon(self, request: RequestRecord) -> None:
+        """A request that waited for its turn ended. O(requests that wait in its stream)."""
+        stream = self.streams.get(stream_key(request))
+        if stream is not None and request in stream.held:
+            stream.held.remove(request)
+
     def leave(self, request: RequestRecord, now_ns: int) -> RequestRecord | None:
         """The request ended and nothing of it runs: the next in line to open, which holds the stream from now on."""
         key = stream_key(request)
@@ -83,11 +87,9 @@ class Streams:
             return None
         stream.active = None
         stream.silent_since_ns = now_ns
-        while stream.held:
-            following = stream.held.popleft()
-            if following.state == HELD:
-                stream.active = following
-                return following
+        if stream.held:
+            stream.active = stream.held.popleft()
+            return stream.active
         if not stream.state_bytes:
             del self.streams[key]
         else:

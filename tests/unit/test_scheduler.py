@@ -382,11 +382,44 @@ def test_a_hung_lane_that_answers_is_trusted_again():
     world = one(lane={"cpu0": {"hang": "100ms"}}, app={"slo": "5s"})
     world.arrive("a")
     world.step(at=110)
-    world.arrive("a", at=120, on_late="answer")
-    assert world.outcome(2) == ""
     assert world.scheduler.busy
-    assert world.finish("cpu0", at=130) == [ran("m", 2)]
+    world.finish("cpu0", at=130)
+    assert world.arrive("a", at=131) == [ran("m", 2)]
     world.finish("cpu0", at=140)
+    world.over()
+
+
+def test_what_no_deadline_ends_does_not_wait_for_a_lane_that_hangs_or_is_down():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
+                   lane={"cpu0": {"hang": "100ms"}})
+    world.arrive("a")
+    world.arrive("a", on_late="answer")  # waits when the lane is given up
+    assert world.step(at=110) == [ended(1, "failed"), ended(2, "failed")]
+    assert world.reason(2) == "no lane can run model 'm' now"
+    assert world.arrive("a", at=120, on_late="answer") == [ended(3, "failed")]
+    world.finish("cpu0", at=130)
+    world.lane("cpu0", up=False, at=140)
+    assert world.arrive("a", at=141, on_late="answer") == [ended(4, "failed")]
+    assert world.arrive("a", at=142) == []  # this one may hope for the lane until its deadline
+    assert world.lane("cpu0", up=True, at=150) == [ran("m", 5)]
+
+
+def test_the_state_of_an_unfinished_job_counts_on_its_device_until_the_job_is_over():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo")
+    world.arrive("a")
+    world.finish(at=10, status="unfinished", state_bytes=100)
+    assert world.scheduler.devices["cpu"].state_bytes == 100
+    world.finish(at=20, status="unfinished", state_bytes=300)
+    assert world.scheduler.devices["cpu"].state_bytes == 300
+    actions = world.finish(at=30)
+    assert like(DropState, job=JobId(1, "m", ())) in actions
+    assert world.scheduler.devices["cpu"].state_bytes == 0
+    world.arrive("a", at=31)
+    world.finish(at=40, status="unfinished", state_bytes=50)
+    world.cancel(2, at=41)  # its work runs on: the state goes when the lane is back
+    assert world.scheduler.devices["cpu"].state_bytes == 50
+    world.finish(at=50)
+    assert world.scheduler.devices["cpu"].state_bytes == 0
     world.over()
 
 

@@ -19,7 +19,7 @@ from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
 from edgeserve.sched.jobqueue import JobQueue
 from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.lifecycle import Job, RequestRecord
+from edgeserve.sched.lifecycle import READY, Job, RequestRecord
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, refusal, take
 from edgeserve.sched.policy import Bid, Policy
 from edgeserve.units import ms_to_ns
@@ -69,10 +69,9 @@ class Clockwork(Policy):
             if queue is None:
                 continue
             ends_ns = earliest_end_ns(model, board, careful=True)
-            while ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                job = queue.rows[0][2]
-                if not droppable(job):
-                    break
+            for _, _, job in list(queue.rows[:queue.position(ends_ns)]) if ends_ns is not None else ():
+                if job.state != READY or not droppable(job):  # another job of its request has taken it along
+                    continue
                 board.give_up(job, CANNOT_MAKE_DEADLINE)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
