@@ -1,7 +1,7 @@
 """Draw the results in ``README.md`` from the files in ``docs/results/`` that the scripts wrote with ``--json``.
 
 A result is ``{"script", "circumstances": {}, "checks": [{"name", "value", "bound", "holds"}]}``. A file that does not
-exist is left out; nothing is rounded up, and what fell short is shown as such.
+exist is left out. What fell short stands in the open, the whole table below a fold.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 import drawn
 
@@ -44,27 +44,39 @@ def section(title: str, name: str, script: str, result: Mapping[str, Any]) -> st
     if not script.endswith(".py"):
         script += ".py"
     lines = [f"### {title}", "", f"`python scripts/{script} --json docs/results/{name}`: "
-             f"{held} of {len(checks)} checks hold. {said(result.get('circumstances') or {})}".rstrip(), "",
-             "| check | value | must be | |", "| --- | ---: | ---: | --- |"]
-    lines += [f"| {cell(check['name'])} | {number(check['value'])} | {cell(check['bound'])} | "
-              f"{'holds' if check['holds'] else '**falls short**'} |" for check in checks]
-    return "\n".join(lines)
+             f"{held} of {len(checks)} checks hold. {said(result.get('circumstances') or {})}".rstrip(), ""]
+    short = [check for check in checks if not check["holds"]]
+    if short:
+        lines += [*table(short), ""]
+    return "\n".join([*lines, "<details><summary>All checks</summary>", "", *table(checks), "", "</details>"])
+
+
+def table(checks: Sequence[Mapping[str, Any]]) -> List[str]:
+    """A row per check."""
+    return ["| check | value | must be | |", "| --- | ---: | ---: | --- |"] + [
+        f"| {cell(check['name'])} | {number(check['value'])} | {cell(check['bound'])} | "
+        f"{'holds' if check['holds'] else '**falls short**'} |" for check in checks]
 
 
 def said(circumstances: Mapping[str, Any]) -> str:
     """The circumstances as one sentence."""
-    words: List[str] = [f"{key.replace('_', ' ')} {', '.join(map(str, value)) if isinstance(value, list) else value}"
-                        for key, value in circumstances.items() if not isinstance(value, dict)]
+    words: List[str] = []
+    for key, value in circumstances.items():
+        if value is True or value is False:
+            words += [key.replace("_", " ")] if value else []
+        elif not isinstance(value, dict):
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"{key.replace('_', ' ')} {shown}")
     text = "; ".join(words)
     return cell(text[:1].upper() + text[1:]) + "." if text else ""
 
 
 def number(value: Any) -> str:
-    """Three significant digits; whole numbers above that as they are."""
+    """Three significant digits, four below 1 (0.9996 is not 1); whole numbers above a thousand as they are."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) >= 1 else f"{value:.4g}"
     return cell(value)
 
 
