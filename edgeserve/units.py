@@ -52,7 +52,8 @@ def parse_size_bytes(text: str) -> int:
 def format_duration(value_ns: int) -> str:
     """The shortest reading with three significant digits: ``"12.3ms"``, ``"850us"``, ``"2s"``."""
     for unit in ("h", "min", "s", "ms", "us"):
-        if abs(value_ns) >= _DURATION_NS[unit] and not (unit in ("h", "min") and abs(value_ns) < 2 * _DURATION_NS[unit]):
+        least = 2 if unit in ("h", "min") else 1  # "90s" says more than "1.5min"
+        if abs(value_ns) >= least * _DURATION_NS[unit]:
             return f"{value_ns / _DURATION_NS[unit]:.3g}{unit}"
     return f"{value_ns}ns"
 

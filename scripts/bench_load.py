@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 
 WIDTH = 2048  # of the network's layers: 16 MB of weights each, so that reading them dominates a batch of one
-LAYERS = 2
+LAYERS = 8
 COPY_BELOW_BYTES = 64 * 1024
 
 

@@ -110,7 +110,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("window-outlives-the-hang-bound", "scheduler.py", "min(bid.start_before_ns, patience_ns)",
         "bid.start_before_ns"),
     # --- latency
-    Bug("estimate-is-the-last", "latency.py", "durations[-1], durations[3", "durations[0], durations[3",
+    Bug("estimate-is-the-last", "latency.py", "self._scaled(max([duration", "self._scaled(min([duration",
         unit("latency")),
     Bug("nothing-is-learnt", "scheduler.py",
         "            self.latency[work.model, lane.name].observe(", "            (lambda *_: None)(",

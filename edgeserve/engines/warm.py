@@ -12,10 +12,13 @@ from edgeserve.engines.base import Batch, Engine, Values
 REPETITIONS = 3
 """Runs per size: the first makes buffers and chooses kernels, the second may still allocate, the third is typical."""
 
+REPETITIONS_MAX = 12
+
 
 def warm_up(engine: Engine, sizes: Iterable[int], clock_ns: Callable[[], int], repetitions: int = REPETITIONS,
-            example: Values | None = None) -> Dict[int, List[int]]:
+            example: Values | None = None, spend_ns: int = 0) -> Dict[int, List[int]]:
     """Run each batch size ``repetitions`` times with the engine's example; how long each run took, in nanoseconds.
+    Short runs go on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``.
 
     The largest size goes first, so that memory grows once. Raises what the engine raises: a model that cannot run its
     example must not be called ready.
@@ -23,7 +26,9 @@ def warm_up(engine: Engine, sizes: Iterable[int], clock_ns: Callable[[], int], r
     item = engine.example() if example is None else example
     durations: Dict[int, List[int]] = {}
     for size in sorted(set(sizes), reverse=True):
-        durations[size] = [time_run_ns(engine, item, size, clock_ns) for _ in range(repetitions)]
+        runs = durations[size] = [time_run_ns(engine, item, size, clock_ns) for _ in range(repetitions)]
+        while len(runs) < REPETITIONS_MAX and sum(runs) < spend_ns:
+            runs.append(time_run_ns(engine, item, size, clock_ns))
     return dict(sorted(durations.items()))
 
 

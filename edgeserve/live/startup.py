@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tup
 from edgeserve.config import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, Footprint
-from edgeserve.engines.warm import REPETITIONS, warm_up
+from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 from edgeserve.lane import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.mailbox import Mailbox
@@ -21,9 +21,12 @@ from edgeserve.offload.pin import pin_thread
 from edgeserve.profiles import Profile
 from edgeserve.sched.actions import START_ANY_TIME_NS
 from edgeserve.sched.setup import copy_lane_name, model_lanes
-from edgeserve.units import NS_PER_US, format_duration, format_size
+from edgeserve.units import NS_PER_MS, NS_PER_US, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
+
+MEASURE_NS = 60 * NS_PER_MS
+"""What each batch size may take at start to be measured better than by the least number of runs."""
 
 UNKNOWN_NS = 100 * NS_PER_US
 """What a batch of a host function is assumed to take before it ran, when nothing gives it an input to try. Too short
@@ -121,13 +124,14 @@ class Starter:
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(
-                    lane, model, f"warmed up on lane {lane}", lambda _: warm_up(engine, model.batch, self._clock_ns))
-                how = f"measured {REPETITIONS} runs of each batch size at start; run 'edgeserve profile'"
+                    lane, model, f"warmed up on lane {lane}", lambda _: warm_up(
+                        engine, model.batch, self._clock_ns, spend_ns=MEASURE_NS))
+                how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
                 times = {size: [UNKNOWN_NS] for size in model.batch}
                 how = f"{format_duration(UNKNOWN_NS)} is assumed until it has run ({unknown})"
             if lane in missing:
-                self._started.measured[model.name, lane] = times
+                self._started.measured[model.name, lane] = {size: runs[1:] or runs for size, runs in times.items()}
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
         needed = model.memory_bytes or sum(footprint)
         if budget and needed > budget:

@@ -21,6 +21,7 @@ from edgeserve.errors import EdgeServeError, EngineError, ExampleUnknown, Reject
 from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.asked import AppRules
 from edgeserve.live.counts import AppCounts, LaneCounts
+from edgeserve.live.delivery import Delivery
 from edgeserve.live.endings import refusal
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.payloads import Held, Payloads
@@ -61,6 +62,10 @@ SLEEP_S_MAX = 3600.0
 
 FD_SELECT_MAX = 1024
 """``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
+
+NAP_S = 0.0005
+"""While every lane is busy, messages are read together this long after the first of them came, or when a lane is back:
+waking up for each costs the lanes more time than the messages have to gain. A refusal may come this much later."""
 
 WARM_REPETITIONS = 1
 """Runs of each batch size after a load at run time: buffers exist then, and the copy lane is wanted again."""
@@ -126,19 +131,23 @@ class LiveWorld:
         self.lane_counts = {name: LaneCounts() for name in lanes}
         self.started_ns = clock_ns()
         self.door: Optional[FrontDoor] = None
+        self._run_counts = [self.lane_counts[name] for name in config.lanes]
         self._lanes = lanes
         self._engines = engines
         self._mailbox = mailbox
         self._devices = {name: lane.device for name, lane in config.lanes.items()}
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
+        self._delivery = Delivery()
+        self._overhead_from_ns = self.started_ns
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
         self._cancelled_rest = False
         self._grumbled: Dict[str, int] = {}  # model -> failed batches
+        self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
-            RunBatch: self._run_batch, FinishRequest: self._finish, LoadModel: self._load, EvictModel: self._evict,
-            DropState: self._drop_state}
+            RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
+            EvictModel: self._evict, DropState: self._drop_state}
         self._open_mail: Dict[type, Callable[[Any, List[Event]], None]] = {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
             Held: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
@@ -152,7 +161,7 @@ class LiveWorld:
         return self.stopping and self.payloads.open_count == 0
 
     def perform(self, action: Action) -> None:
-        """Begin an action."""
+        """Begin an action. Requests are answered by the next :meth:`wait`."""
         self._perform[type(action)](action)
 
     def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
@@ -160,6 +169,10 @@ class LiveWorld:
         handlers = self._open_mail
         events: List[Event] = []
         door = self.door
+        if self._to_finish:  # after all lanes were given their works: they run while the answers are sent
+            finishing, self._to_finish[:] = list(self._to_finish), ()
+            for action in finishing:
+                self._finish(action)
         look = False  # at the door, although there is no other sign that somebody stands there
         slept = False
         while True:
@@ -196,6 +209,10 @@ class LiveWorld:
         timeout_s = SLEEP_S_MAX if due_ns is None else min(SLEEP_S_MAX, (due_ns - now_ns) / NS_PER_S)
         bell = self._mailbox.fileno()
         ready = _wait_readable([bell] if door is None else [bell, door.fileno], timeout_s)
+        if ready and bell not in ready and all(counts.in_flight for counts in self._run_counts):
+            # Nothing that just came can start: let more come, and read them together when a lane is back.
+            nap_s = NAP_S if due_ns is None else max(0.0, min(NAP_S, (due_ns - clock_ns()) / NS_PER_S))
+            ready += _wait_readable([bell], nap_s)
         self._mailbox.awake(rang=bell in ready)
         return ready != [bell]
 
@@ -217,8 +234,9 @@ class LiveWorld:
         terms = held.terms
         app = held.plan.config.name
         self.app_counts[app].accepted += 1
-        events.append(RequestArrived(Request(held.id, app, held.arrival_ns, held.deadline_ns, held.origin.client,
-                                             terms.klass, terms.value, terms.stream, terms.on_late, terms.facts)))
+        planned_ns = self._delivery.planned_ns(held.arrival_ns, held.deadline_ns)
+        events.append(RequestArrived(Request(held.id, app, held.arrival_ns, planned_ns, held.origin.client, terms.klass,
+                                             terms.value, terms.stream, terms.on_late, terms.facts)))
 
     def _turn_away(self, held: Held, error: Rejected) -> None:
         counts = self.app_counts[held.plan.config.name]
@@ -273,6 +291,7 @@ class LiveWorld:
             return
         counts = self.lane_counts[action.lane]
         counts.works += 1
+        self._overhead_from_ns = mail.finished_ns - (mail.started_ns - counts.in_flight[action.work_id])
         counts.busy_ns += mail.finished_ns - mail.started_ns
         counts.in_flight.pop(action.work_id, None)
         failed = "" if mail.error is None else self._grumble(action, mail.error)
@@ -352,6 +371,7 @@ class LiveWorld:
             counts.completed(now_ns - held.arrival_ns, late, action.spent)
             held.origin.answer(self.payloads.outputs(held), action.reason, late, now_ns, now_ns - held.arrival_ns,
                                action.spent)
+            self._delivery.took(clock_ns() - self._overhead_from_ns)
         else:
             counts.ended(action.outcome, action.reason)
             held.origin.refuse(refusal(held.plan.config.name, action.outcome, action.reason))

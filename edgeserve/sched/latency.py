@@ -15,6 +15,7 @@ from typing import Deque, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.profiles import QUANTILES, Timing
+from edgeserve.sched.pace import PPM, Pace
 from edgeserve.units import NS_PER_MS
 
 WINDOW_LEN = 10
@@ -122,8 +123,7 @@ class ModelLatency:
     speed 1 and scaled on the way out, rounded up.
     """
 
-    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_likely", "_typical",
-                 "_speed",
+    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_pace", "_speed",
                  "_oldest_ns", "age_ns", "_size_for", "alone_ns", "alone_likely_ns")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
@@ -142,9 +142,8 @@ class ModelLatency:
         self._windows: Dict[int, Deque[Tuple[int, int]]] = {size: deque(maxlen=WINDOW_LEN) for size in self.sizes}
         self._speed = 1.0
         self._estimates: Dict[int, int] = {}
-        self._likely: Dict[int, int] = {}
-        self._typical: Dict[int, int] = {}
         self._oldest_ns = 2**62
+        self._pace = _pace_of(self._seeds)
         self._size_for = [next(size for size in self.sizes if size >= count) for count in range(1, self.size_max + 1)]
         for size in self.sizes:
             self._refresh(size)
@@ -158,13 +157,14 @@ class ModelLatency:
         return self._estimates[size]
 
     def likely_ns(self, size: int) -> int:
-        """What three of four batches stay below: for decisions that one slow batch in ten must not sway. The careful
-        estimate would refuse everything for as long as a single outlier above the deadline stays in the window."""
-        return self._likely[size]
+        """What three of four batches stay below (``sched/pace.py``): for decisions that one slow batch in ten must not
+        sway. The careful estimate would refuse everything for as long as a single outlier above the deadline stays in
+        the window."""
+        return self._scaled(self._pace.likely_ns(size))
 
     def typical_ns(self, size: int) -> int:
-        """The middle of the window, else the profile's median: what the work is worth, not what it may take."""
-        return self._typical[size]
+        """The middle of what batches take now: what the work is worth, not what it may take."""
+        return self._scaled(self._pace.typical_ns(size))
 
     def distribution(self, size: int) -> Distribution:
         """All that is known of a batch of this size, at the present speed: the window if it is full, else the
@@ -181,6 +181,7 @@ class ModelLatency:
         """A batch of this size took ``duration_ns`` at the present speed."""
         duration = duration_ns if self._speed == 1.0 else math.ceil(duration_ns * self._speed)
         self._windows[size].append((now_ns, duration))
+        self._pace.saw(now_ns, size, duration)
         if now_ns < self._oldest_ns:
             self._oldest_ns = now_ns
         self._refresh(size)
@@ -190,6 +191,7 @@ class ModelLatency:
         if now_ns - self._oldest_ns <= self.age_ns:
             return
         self._oldest_ns = 2**62
+        self._pace.forget(now_ns - self.age_ns)
         for size, window in self._windows.items():
             while window and now_ns - window[0][0] > self.age_ns:
                 window.popleft()
@@ -207,20 +209,20 @@ class ModelLatency:
 
     def _refresh(self, size: int) -> None:
         window = self._windows[size]
-        if window:
-            durations = sorted([duration for _, duration in window])
-            careful, likely, typical = durations[-1], durations[3 * len(durations) // 4], durations[len(durations) // 2]
-        else:
-            seed = self._seeds[size]
-            careful, typical = seed.p99_ns, seed.median_ns
-            likely = seed.quantiles_ns[LIKELY] if seed.quantiles_ns else seed.median_ns
-        if self._speed != 1.0:
-            careful, likely, typical = [math.ceil(time_ns / self._speed) for time_ns in (careful, likely, typical)]
-        self._estimates[size] = careful
-        self._likely[size] = likely
-        if size == self.sizes[0]:
-            self.alone_ns, self.alone_likely_ns = careful, likely
-        self._typical[size] = typical
+        self._estimates[size] = self._scaled(max([duration for _, duration in window]) if window
+                                             else self._seeds[size].p99_ns)
+        self.alone_ns = self._estimates.get(self.sizes[0], 0)
+        self.alone_likely_ns = self.likely_ns(self.sizes[0])
+
+    def _scaled(self, time_ns: int) -> int:
+        return time_ns if self._speed == 1.0 else math.ceil(time_ns / self._speed)
+
+
+def _pace_of(seeds: Mapping[int, Timing]) -> Pace:
+    """Before the first measurement: the profile's medians, and its spread over all sizes."""
+    spreads = sorted([seed.quantiles_ns[LIKELY] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM
+                      for seed in seeds.values()])
+    return Pace({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2])
 
 
 def timing_of(samples_ns: Sequence[int]) -> Timing:

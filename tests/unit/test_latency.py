@@ -102,7 +102,7 @@ def test_the_estimate_is_the_maximum_of_the_last_ten_and_the_typical_their_middl
 
 
 def test_the_likely_time_is_what_three_of_four_batches_stay_below():
-    known = latency()
+    known = ModelLatency("m", "gpu0", {1: Timing(5, 100, 120, 100, 5)}, (1,))
     assert (known.likely_ns(1), known.alone_likely_ns, known.alone_ns) == (100, 100, 120)
     for index, duration in enumerate([10, 20, 30, 40, 50, 60, 70, 80]):
         known.observe(index, 1, duration)

@@ -1,0 +1,39 @@
+"""What an answer takes beside the time on its lane, learnt so that deadlines can allow for it.
+
+The scheduler plans from giving a work to a lane until the lane is done with it; the client counts until the answer is
+there. What comes on top (waking the lane's thread, then the loop; encoding; the other answers of the batch that go
+first) is taken off the deadline that the scheduler is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque
+
+WINDOW_LEN = 32
+REFRESH_EVERY = 8
+SHARE_MAX = 8
+"""At most an eighth of the time until a deadline is taken off it: a stall must not make everything look hopeless."""
+
+
+class Delivery:
+    """The last deliveries. ``margin_ns`` is what three of four stay below; belongs to the loop's thread."""
+
+    __slots__ = ("margin_ns", "_recent", "_unseen")
+
+    def __init__(self) -> None:
+        self.margin_ns = 0
+        self._recent: Deque[int] = deque(maxlen=WINDOW_LEN)
+        self._unseen = 0
+
+    def took(self, overhead_ns: int) -> None:
+        """An answer was sent this much later than if handing over, there and back, took no time."""
+        self._recent.append(overhead_ns)
+        self._unseen += 1
+        if self._unseen >= REFRESH_EVERY:
+            self._unseen = 0
+            self.margin_ns = sorted(self._recent)[3 * len(self._recent) // 4]
+
+    def planned_ns(self, now_ns: int, deadline_ns: int) -> int:
+        """The deadline to plan for."""
+        return deadline_ns - max(0, min(self.margin_ns, (deadline_ns - now_ns) // SHARE_MAX))

@@ -1,0 +1,60 @@
+"""How fast a model runs now: the shape of its times over batch sizes, and one pace that all sizes share.
+
+What changes from second to second (clocks, heat, other load) changes all sizes alike; how the sizes compare hardly
+changes. Judging each size by its own last runs lets the one that is *believed* fastest win, which is often the one
+whose few runs were lucky, or are long ago. So every measured batch moves the pace at once, and its own place in the
+shape only slowly. (Drawing the shape to a line c0 + c1 * size as well lost a fifth of the goodput of a network whose
+times rise in steps, as matrix kernels' do.) Integers, parts per million; knows no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, Dict, Mapping, Tuple
+
+PPM = 1_000_000
+PACE_LEN = 10  # measured batches that the pace looks back on, of any size
+SHAPE_SHARE = 8  # a batch moves its size's place in the shape by this part of the surprise
+
+
+class Pace:
+    """Likely and typical times per batch size. ``shape_ns`` are the times at pace 1; ``likely_ppm`` is how much longer
+    than these three of four batches take at most, before any was measured."""
+
+    __slots__ = ("_shape_ns", "_ratios", "_likely_ppm", "_typical_ppm", "_first_ppm")
+
+    def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM) -> None:
+        self._shape_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
+        self._ratios: Deque[Tuple[int, int]] = deque(maxlen=PACE_LEN)  # (when, measured over shape)
+        self._first_ppm = self._likely_ppm = likely_ppm
+        self._typical_ppm = PPM
+
+    def saw(self, now_ns: int, size: int, duration_ns: int) -> None:
+        """A batch of this size took so long."""
+        shape_ns = self._shape_ns[size]
+        ratio = duration_ns * PPM // shape_ns
+        self._ratios.append((now_ns, ratio))
+        self._set()
+        if len(self._shape_ns) == 1:
+            return
+        surprise = ratio * PPM // max(1, self._typical_ppm) - PPM
+        self._shape_ns[size] = max(1, shape_ns + shape_ns * surprise // (SHAPE_SHARE * PPM))
+
+    def forget(self, before_ns: int) -> None:
+        """Measurements from before then no longer count: back to the pace of the profile."""
+        while self._ratios and self._ratios[0][0] < before_ns:
+            self._ratios.popleft()
+        self._set()
+
+    def likely_ns(self, size: int) -> int:
+        """What three of four batches of this size stay below."""
+        return -(-self._shape_ns[size] * self._likely_ppm // PPM)
+
+    def typical_ns(self, size: int) -> int:
+        """The middle of what batches of this size take."""
+        return -(-self._shape_ns[size] * self._typical_ppm // PPM)
+
+    def _set(self) -> None:
+        ratios = sorted([ratio for _, ratio in self._ratios])
+        self._likely_ppm = ratios[3 * len(ratios) // 4] if ratios else self._first_ppm
+        self._typical_ppm = ratios[len(ratios) // 2] if ratios else PPM

@@ -1,0 +1,28 @@
+"""What an answer takes beside its lane, taken off the deadline that the scheduler plans for."""
+
+from __future__ import annotations
+
+from edgeserve.live.delivery import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, Delivery
+
+
+def test_nothing_is_taken_off_before_anything_is_known():
+    assert Delivery().planned_ns(0, 1000) == 1000
+
+
+def test_three_of_four_answers_take_less_than_the_margin():
+    delivery = Delivery()
+    for overhead in [10, 20, 30, 40, 50, 60, 70, 80]:
+        delivery.took(overhead)
+    assert delivery.margin_ns == 70
+    assert delivery.planned_ns(0, 10_000) == 9_930
+
+
+def test_a_stall_takes_no_more_than_a_share_and_is_forgotten():
+    delivery = Delivery()
+    for _ in range(REFRESH_EVERY):
+        delivery.took(10**9)
+    assert delivery.planned_ns(0, 8000) == 8000 - 8000 // SHARE_MAX
+    assert delivery.planned_ns(1000, 500) == 500  # already past: nothing is added either
+    for _ in range(WINDOW_LEN):
+        delivery.took(10)
+    assert delivery.planned_ns(0, 8000) == 7990

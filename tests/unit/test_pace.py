@@ -1,0 +1,55 @@
+"""The pace of a model: what all batch sizes share, and the shape that only slowly changes."""
+
+from __future__ import annotations
+
+from edgeserve.sched.pace import PACE_LEN, Pace
+
+
+def pace(likely_ppm: int = 1_000_000) -> Pace:
+    return Pace({1: 1000, 4: 2000, 16: 5000}, likely_ppm)
+
+
+def test_before_the_first_batch_the_profile_speaks():
+    known = pace(1_100_000)
+    assert [known.typical_ns(size) for size in (1, 4, 16)] == [1000, 2000, 5000]
+    assert [known.likely_ns(size) for size in (1, 4, 16)] == [1100, 2200, 5500]
+
+
+def test_a_slower_device_is_slower_for_every_size_at_once():
+    known = pace()
+    for step in range(PACE_LEN):
+        known.saw(step, 16, 7500)
+    assert abs(known.typical_ns(1) - 1500) < 20
+    assert abs(known.typical_ns(16) - 7500) < 100
+
+
+def test_one_slow_batch_sways_nothing():
+    known = pace()
+    for step in range(PACE_LEN - 1):
+        known.saw(step, 4, 2000)
+    known.saw(PACE_LEN, 4, 60_000)
+    assert known.likely_ns(1) == 1000
+    assert known.likely_ns(16) == 5000
+
+
+def test_a_size_that_is_always_slower_than_its_shape_finds_its_place():
+    known = pace()
+    for step in range(200):
+        known.saw(2 * step, 4, 3000)
+        known.saw(2 * step + 1, 16, 5000)
+    assert 0.55 < known.typical_ns(4) / known.typical_ns(16) < 0.65  # 0.4 in the profile
+
+
+def test_what_is_forgotten_leaves_the_profile():
+    known = pace()
+    for step in range(PACE_LEN):
+        known.saw(step, 16, 10_000)
+    known.forget(before_ns=PACE_LEN)
+    assert abs(known.typical_ns(1) - 1000) < 10
+
+
+def test_a_model_of_one_size_has_no_shape_to_learn():
+    known = Pace({1: 1000})
+    known.saw(0, 1, 2000)
+    known.saw(1, 1, 2000)
+    assert (known.typical_ns(1), known.likely_ns(1)) == (2000, 2000)
