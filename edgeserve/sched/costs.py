@@ -25,17 +25,21 @@ class AppCosts:
     """The cost of one app, in nanoseconds of lane time and of latency on idle lanes.
 
     ``rest_ns[node]`` is the longest time from the end of a node to the end of the request; ``rest_lane_ns[node]`` the
-    lane time of everything behind the node; ``alone_ns`` the lane time of a whole request.
+    lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
+    ``worth_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
     """
 
-    __slots__ = ("app", "alone_ns", "rest_ns", "rest_lane_ns", "_parts", "_batch_time", "_fresh_until_ns")
+    __slots__ = ("app", "alone_ns", "worth_ns", "rest_ns", "rest_lane_ns", "_parts", "_batch_time", "_share_time",
+                 "_fresh_until_ns")
 
-    def __init__(self, app: App, batch_time: BatchTime) -> None:
+    def __init__(self, app: App, batch_time: BatchTime, share_time: Callable[[str], int]) -> None:
         self.app = app
         self._batch_time = batch_time
+        self._share_time = share_time  # model -> lane time of one job in a full batch
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
         self._fresh_until_ns = -1
         self.alone_ns = 0
+        self.worth_ns = 0
         self.rest_ns: Dict[str, int] = {}
         self.rest_lane_ns: Dict[str, int] = {}
         self.refresh(0)
@@ -60,6 +64,7 @@ class AppCosts:
                 (cost[succ.name] + self.rest_ns[succ.name] for succ in node.succs), default=0)
             self.rest_lane_ns[node.name] = sum(cost[other.name] for other in behind)
         self.alone_ns = sum(cost.values())
+        self.worth_ns = sum([self._jobs(node) * self._share_time(node.model) for node in self.app.nodes])
 
     def _jobs(self, node: Node) -> int:
         """How many jobs a request makes at a node: the product of the mean parts of the scopes around it, rounded

@@ -87,7 +87,7 @@ class Life:
         request.log.append((now, ("arrived",)))
         costs = self.costs[facts.app]
         costs.refresh(now)
-        request.worth_ns = costs.alone_ns
+        request.worth_ns = costs.worth_ns
         if facts.facts and app.simple:
             request.worth_ns *= max(1, int(facts.facts.get("steps", 1)))
         admission = self.admission[facts.app]

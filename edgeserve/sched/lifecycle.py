@@ -70,7 +70,7 @@ class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
     ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``. ``worth_ns`` is
-    what the request counts in the auction: its expected lane time alone times its value (``papers/arbiter``, 1).
+    what the request counts in the auction: its lane time in full batches (``docs/policies/arbiter.md``).
     """
 
     __slots__ = ("id", "app", "facts", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",

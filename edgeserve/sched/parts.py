@@ -23,7 +23,7 @@ CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 class Worth:
     """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
 
-    A request counts its ``worth_ns`` (its expected lane time alone times its value) if it ends by its deadline. One
+    A request counts its ``worth_ns`` (its lane time in full batches times its value) if it ends by its deadline. One
     that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it.
     """
 

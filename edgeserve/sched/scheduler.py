@@ -65,7 +65,7 @@ class Scheduler:
             model: tuple(lane for lane in self.run_lanes if (model, lane.name) in latency) for model in models}
         self.works = Works()
         self.memory = Memory(self.devices, self.copy_lanes, self.works, models)
-        self.costs = {app.name: AppCosts(app, self._batch_time_ns) for app in apps}
+        self.costs = {app.name: AppCosts(app, self._batch_time_ns, self._share_time_ns) for app in apps}
         self.board = Board(self)
         streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         policy_of = {app.name: policy for policy in policies for app in policy.apps}
@@ -378,6 +378,11 @@ class Scheduler:
             for job in policy.queued():
                 if job.request.on_late == "answer" and not job.request.ended and not self._can_run(job.node.model):
                     self.life.end(job.request, "fail", f"no lane can run model {job.node.model!r} now")
+
+    def _share_time_ns(self, model: str) -> int:
+        """Lane time of one job in a full batch, on the lane that is fastest for it."""
+        latencies = [self.latency[model, lane.name] for lane in self.lanes_of[model]]
+        return max(1, min([item.typical_ns(item.size_max) // item.size_max for item in latencies]))
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """No device could load a model: waiting for it is pointless."""

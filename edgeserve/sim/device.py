@@ -72,14 +72,15 @@ class TrueTimes:
             base_ns = round(base_ns * (1.0 + entry.noise * deviate(self._draw)))
         return max(1, base_ns)
 
-    def alone_ns(self, model: str, facts: Mapping[str, float]) -> int:
-        """The expected time of one job alone, all its steps: what a request is worth in the auction."""
+    def share_ns(self, model: str, facts: Mapping[str, float]) -> float:
+        """One job's share of a full batch, all its steps: what it counts in a request's worth."""
         entry = self._models[model]
         steps = entry.truth.steps.mean() if entry.truth.steps else 1.0
-        if entry.times or entry.truth.fact:
-            return round(self._base_ns(entry, 1, (facts,)) * steps)
-        timing = _at_least(next(iter(entry.timings.values())), 1)
-        return round((timing.median_ns if timing else 1) * steps)
+        if entry.truth.fact or not entry.timings:
+            size = entry.sizes[-1] if entry.sizes else 1
+            return self._base_ns(entry, size, (facts,)) / size * steps
+        timings = next(iter(entry.timings.values()))
+        return max(timings[max(timings)].median_ns, 1) / max(timings) * steps
 
     def _base_ns(self, entry: _Model, size: int, facts: Sequence[Mapping[str, float]]) -> int:
         truth = entry.truth

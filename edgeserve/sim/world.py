@@ -43,7 +43,7 @@ class SimError(AssertionError):
 
 
 class Ended(NamedTuple):
-    """The end of one request, for reports. ``worth_ns`` is its expected lane time alone times its value."""
+    """The end of one request, for reports. ``worth_ns`` is its expected lane time in full batches times its value."""
 
     request: Request
     outcome: str
@@ -111,7 +111,7 @@ class SimWorld:
         self._open: Dict[int, _Open] = {}
         self._request_id = 0
         self._sources = list(sources)
-        self._alone_ns: Dict[str, int] = {}
+        self._share_ns: Dict[str, int] = {}
         for source in self._sources:
             for arrival, client in source.first():
                 self._at(arrival.at_ns, self._arrive, (source, arrival, client))
@@ -210,25 +210,25 @@ class SimWorld:
         entry = self._open.pop(action.request_id)
         request, source = entry.request, entry.source
         self.ended.append(Ended(request, action.outcome, action.reason, self._acts_ns, action.spent,
-                                round(self._alone(request) * request.value)))
+                                round(self._share(request) * request.value)))
         if source is not None and source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
             arrival = source.next_closed(self._acts_ns, entry.arrival.app_index, answered)
             if arrival is not None:
                 self._at(arrival.at_ns, self._arrive, (source, arrival, request.client))
 
-    def _alone(self, request: Request) -> int:
-        """The request's expected lane time alone; nodes inside a fan-out count once per expected part."""
-        if request.app in self._alone_ns and not request.facts:
-            return self._alone_ns[request.app]
+    def _share(self, request: Request) -> int:
+        """The request's expected lane time in full batches; nodes inside a fan-out count once per expected part."""
+        if request.app in self._share_ns and not request.facts:
+            return self._share_ns[request.app]
         weights: Dict[str, float] = {}
         total = 0.0
         for node in self.config.apps[request.app].nodes:
             before = [weights[name] for name in node.after or ()]
             weight = 1.0 if node.gather or not before else max(before)
-            total += weight * self._times.alone_ns(node.model, request.facts)
+            total += weight * self._times.share_ns(node.model, request.facts)
             weights[node.name] = weight * self._results.parts_mean(request.app, node.name)
-        self._alone_ns[request.app] = round(total)
+        self._share_ns[request.app] = round(total)
         return round(total)
 
     # --- lanes ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from edgeserve.sched.costs import PARTS_LEN, REFRESH_NS, AppCosts
 
 def costs(nodes, times):
     """``times``: model -> lane time of one job in ms; n jobs take n times that."""
-    return AppCosts(app_of(nodes), lambda model, count: times[model] * count * MS)
+    return AppCosts(app_of(nodes), lambda model, count: times[model] * count * MS,
+                    lambda model: times[model] * MS // 2)
 
 
 def node(name, *after, **keys):
@@ -21,6 +22,7 @@ def test_rests_are_the_longest_path_and_lane_time_counts_every_branch():
     assert made.rest_ns == {"a": 15 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.rest_lane_ns == {"a": 17 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.alone_ns == 18 * MS
+    assert made.worth_ns == 9 * MS  # a full batch takes half as long per job here
 
 
 def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
