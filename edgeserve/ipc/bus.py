@@ -192,7 +192,7 @@ class Bus:
         return news
 
     def _receive_one(self, now_ns: int, news: List[News]) -> None:
-        recv = self._recv
+        recv: Any = self._recv
         client = recv(_NOBLOCK)
         frame = recv(_NOBLOCK, False)  # a Frame says whether more follows; asking the socket costs more
         peer = self._peers.get(client)

@@ -114,7 +114,7 @@ class Link:
         frames: List[Any] = []
         more = True
         while more:
-            frame = self.socket.recv(_NOBLOCK, False)
+            frame: Any = self.socket.recv(_NOBLOCK, False)
             more = frame.more
             if len(frames) <= TENSORS_MAX + 1:
                 frames.append(frame.bytes if len(frame) < LARGE_BYTES else frame.buffer)
