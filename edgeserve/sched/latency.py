@@ -162,6 +162,10 @@ class ModelLatency:
         the window."""
         return self._scaled(self._pace.likely_ns(size))
 
+    def slowest_ns(self, size: int) -> int:
+        """As slow as the slowest of the last ten batches of any size: for what must not be late."""
+        return self._scaled(self._pace.slowest_ns(size))
+
     def typical_ns(self, size: int) -> int:
         """The middle of what batches take now: what the work is worth, not what it may take."""
         return self._scaled(self._pace.typical_ns(size))

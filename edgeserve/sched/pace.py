@@ -21,12 +21,13 @@ class Pace:
     """Likely and typical times per batch size. ``shape_ns`` are the times at pace 1; ``likely_ppm`` is how much longer
     than these three of four batches take at most, before any was measured."""
 
-    __slots__ = ("_shape_ns", "_ratios", "_likely_ppm", "_typical_ppm", "_first_ppm")
+    __slots__ = ("_shape_ns", "_ratios", "_slowest_ppm", "_likely_ppm", "_typical_ppm", "_first_ppm")
 
     def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM) -> None:
         self._shape_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
         self._ratios: Deque[Tuple[int, int]] = deque(maxlen=PACE_LEN)  # (when, measured over shape)
         self._first_ppm = self._likely_ppm = likely_ppm
+        self._slowest_ppm = likely_ppm
         self._typical_ppm = PPM
 
     def saw(self, now_ns: int, size: int, duration_ns: int) -> None:
@@ -50,11 +51,16 @@ class Pace:
         """What three of four batches of this size stay below."""
         return -(-self._shape_ns[size] * self._likely_ppm // PPM)
 
+    def slowest_ns(self, size: int) -> int:
+        """What a batch of this size takes if it is as slow as the slowest of those looked back on."""
+        return -(-self._shape_ns[size] * self._slowest_ppm // PPM)
+
     def typical_ns(self, size: int) -> int:
         """The middle of what batches of this size take."""
         return -(-self._shape_ns[size] * self._typical_ppm // PPM)
 
     def _set(self) -> None:
         ratios = sorted([ratio for _, ratio in self._ratios])
+        self._slowest_ppm = ratios[-1] if ratios else self._first_ppm
         self._likely_ppm = ratios[3 * len(ratios) // 4] if ratios else self._first_ppm
         self._typical_ppm = ratios[len(ratios) // 2] if ratios else PPM

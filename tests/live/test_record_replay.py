@@ -42,7 +42,7 @@ name = "b"
 """
 
 
-@pytest.fixture()
+@pytest.fixture
 def recorded(tmp_path):
     """A configuration and the recording of a run with bursts, refusals, loads and a cancellation."""
     path, record = tmp_path / "edge.toml", tmp_path / "live.jsonl"
