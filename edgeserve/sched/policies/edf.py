@@ -23,6 +23,10 @@ from edgeserve.sched.lifecycle import Job, RequestRecord
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, refusal, take
 from edgeserve.sched.policy import Bid, Policy
 
+ALMOST = 0.98
+"""What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
+of the estimates, and the fuller first batch is then the better one."""
+
 
 class ModelQueues:
     """The ready jobs of one model, two queues per class, each in deadline order.
@@ -118,8 +122,7 @@ class Edf(Policy):
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)
         critical = [queue for queue in queues.critical if queue.rows]
-        best: Tuple[int, float, float] | None = None
-        best_size = 0
+        choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         for size in latency.sizes:
             if size > self._batch_max and size != latency.sizes[0]:
                 break
@@ -132,13 +135,12 @@ class Edf(Policy):
             later = sum([len(queue.rows) - queue.position(ends_ns + latency.alone_likely_ns) for queue in filled])
             left = min(later, in_time - size)
             count = min(size, in_time)
-            score = (-lost, _saved_per_time(count, took_ns, left, latency), count / took_ns)
-            if best is None or score > best:
-                best, best_size = score, size
+            choices.append((lost, _saved_per_time(count, took_ns, left, latency), count / took_ns, size))
             if in_time <= size:
                 break  # a larger size would only hold padding
-        if best is None:
+        if not choices:
             return None
+        best_size = _choice(choices)
         ends_ns = starts_ns + latency.likely_ns(best_size)
         jobs: List[Job] = []
         for queue in filled:
@@ -148,6 +150,15 @@ class Edf(Policy):
             return None
         size = latency.size_for(len(jobs))
         return bid_for(jobs, size, latency.likely_ns(size), board)
+
+
+def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
+    """Of the sizes that lose fewest critical jobs and, with the batch that follows, save most or almost so, the one
+    that saves most by itself; the smaller of two that are equal."""
+    fewest = min([choice[0] for choice in choices])
+    enough = ALMOST * max([choice[1] for choice in choices if choice[0] == fewest])
+    return max([choice for choice in choices if choice[0] == fewest and choice[1] >= enough],
+               key=lambda choice: (choice[2], -choice[3]))[3]
 
 
 def _saved_per_time(count: int, took_ns: int, left: int, latency: ModelLatency) -> float:
