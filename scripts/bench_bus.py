@@ -4,8 +4,9 @@
 
 *Echo*: an app whose engine returns its input, against a bare pyzmq ROUTER that returns its messages. *Batching*: a
 small network that gains from batches, against one thread that drains the socket, batches greedily and sheds what
-cannot finish (``bench_servers.py``). One client process, the same messages for both, on one core; the server on the
-other. Rounds alternate between the servers; medians of rounds and ratios within a round are reported.
+cannot finish (``bench_servers.py``); here the client has one core and the server the other. One client process and
+the same messages for both. Rounds alternate between the servers; medians of rounds and of the ratios within a round
+are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench_checks import Checks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM_SEED = 20261121
-CORES = sorted(os.sched_getaffinity(0))  # the client takes the first, the servers the second
+CORES = sorted(os.sched_getaffinity(0))  # batching: the client takes the first, the servers the second
 
 ECHO_TOML = """
 [server]
@@ -60,12 +61,13 @@ slo = "10s"
 class Server:
     """A server process on the second core, and how much CPU it has used."""
 
-    def __init__(self, command: List[str], endpoint: str) -> None:
+    def __init__(self, command: List[str], endpoint: str, own_core: bool) -> None:
         self.endpoint = endpoint
         environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
         self.process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE)
-        if len(CORES) > 1:
+        os.sched_setaffinity(self.process.pid, set(CORES))
+        if own_core and len(CORES) > 1:
             os.sched_setaffinity(self.process.pid, {CORES[1]})
         path = endpoint[len("ipc://"):]
         for _ in range(600):
@@ -96,7 +98,7 @@ def edgeserve(folder: str, name: str, text: str, **values: str) -> Server:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.format(endpoint=endpoint, **values))
     try:
-        server = Server([sys.executable, "-m", "edgeserve.cli", "serve", path], endpoint)
+        server = Server([sys.executable, "-m", "edgeserve.cli", "serve", path], endpoint, own_core=name != "echo")
         load.ping(endpoint, name)
     finally:
         os.unlink(path)
@@ -106,7 +108,8 @@ def edgeserve(folder: str, name: str, text: str, **values: str) -> Server:
 def by_hand(folder: str, kind: str, *rest: str) -> Server:
     """One of ``bench_servers.py``."""
     endpoint = f"ipc://{folder}/by-hand-{kind}.bus"
-    return Server([sys.executable, os.path.join(HERE, "bench_servers.py"), kind, endpoint, *rest], endpoint)
+    return Server([sys.executable, os.path.join(HERE, "bench_servers.py"), kind, endpoint, *rest], endpoint,
+                  own_core=kind != "echo")
 
 
 def rounds(count: int, servers: Dict[str, Server], measure: Callable[[Server], float]) -> Dict[str, List[float]]:
@@ -159,6 +162,7 @@ def bench_echo(folder: str, count: int, seconds: float, checks: Checks) -> None:
 
 def bench_batching(folder: str, count: int, seconds: float, checks: Checks) -> None:
     """A network that gains from batches, against the hand-written thread."""
+    os.sched_setaffinity(0, {CORES[0]})
     path = os.path.join(folder, "net.onnx")
     load.make_network(path)
     single_s, gain = load.batching_gain(path)
@@ -234,7 +238,6 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--only", choices=("echo", "batching"))
     args = parser.parse_args()
-    os.sched_setaffinity(0, {CORES[0]})
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
     checks = Checks("bench_bus")
     parts: List[Tuple[str, Callable[[str, int, float, Checks], None]]] = [("echo", bench_echo),

@@ -14,32 +14,35 @@ from typing import Deque, Dict, Mapping, Tuple
 
 PPM = 1_000_000
 PACE_LEN = 10  # measured batches that the pace looks back on, of any size
-SHAPE_SHARE = 8  # a batch moves its size's place in the shape by this part of the surprise
+BIAS_STEP = 32  # a batch that was slower or faster than the pace moves its size's place by this part
+BIAS_MAX = 2  # a size is at most so many times slower or faster beside the others than the profile says
 
 
 class Pace:
     """Likely and typical times per batch size. ``shape_ns`` are the times at pace 1; ``likely_ppm`` is how much longer
     than these three of four batches take at most, before any was measured."""
 
-    __slots__ = ("_shape_ns", "_ratios", "_slowest_ppm", "_likely_ppm", "_typical_ppm", "_first_ppm")
+    __slots__ = ("_shape_ns", "_bias_ppm", "_ratios", "_slowest_ppm", "_likely_ppm", "_typical_ppm", "_first_ppm")
 
     def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM) -> None:
         self._shape_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
-        self._ratios: Deque[Tuple[int, int]] = deque(maxlen=PACE_LEN)  # (when, measured over shape)
+        self._bias_ppm: Dict[int, int] = dict.fromkeys(shape_ns, PPM)  # how a size's place differs from the profile's
+        self._ratios: Deque[Tuple[int, int, int]] = deque(maxlen=PACE_LEN)  # (when, size, measured over shape in ppm)
         self._first_ppm = self._likely_ppm = likely_ppm
         self._slowest_ppm = likely_ppm
         self._typical_ppm = PPM
 
     def saw(self, now_ns: int, size: int, duration_ns: int) -> None:
         """A batch of this size took so long."""
-        shape_ns = self._shape_ns[size]
-        ratio = duration_ns * PPM // shape_ns
-        self._ratios.append((now_ns, ratio))
+        ratio = duration_ns * PPM // self._shape_ns[size]
+        self._ratios.append((now_ns, size, ratio))
         self._set()
-        if len(self._shape_ns) == 1:
-            return
-        surprise = ratio * PPM // max(1, self._typical_ppm) - PPM
-        self._shape_ns[size] = max(1, shape_ns + shape_ns * surprise // (SHAPE_SHARE * PPM))
+        bias = self._bias_ppm[size]
+        surprise = ratio * PPM // bias - self._typical_ppm
+        if surprise and len(self._shape_ns) > 1:
+            step = bias // BIAS_STEP if surprise > 0 else -(bias // BIAS_STEP)
+            self._bias_ppm[size] = min(PPM * BIAS_MAX, max(PPM // BIAS_MAX, bias + step))
+            self._set()
 
     def forget(self, before_ns: int) -> None:
         """Measurements from before then no longer count: back to the pace of the profile."""
@@ -47,20 +50,25 @@ class Pace:
             self._ratios.popleft()
         self._set()
 
-    def likely_ns(self, size: int) -> int:
-        """What three of four batches of this size stay below."""
-        return -(-self._shape_ns[size] * self._likely_ppm // PPM)
-
     def slowest_ns(self, size: int) -> int:
         """What a batch of this size takes if it is as slow as the slowest of those looked back on."""
-        return -(-self._shape_ns[size] * self._slowest_ppm // PPM)
+        return self._at(size, self._slowest_ppm)
+
+    def likely_ns(self, size: int) -> int:
+        """What three of four batches of this size stay below."""
+        return self._at(size, self._likely_ppm)
 
     def typical_ns(self, size: int) -> int:
         """The middle of what batches of this size take."""
-        return -(-self._shape_ns[size] * self._typical_ppm // PPM)
+        return self._at(size, self._typical_ppm)
+
+    def _at(self, size: int, pace_ppm: int) -> int:
+        """Never less than a nanosecond: rates divide by it."""
+        return max(1, -(-self._shape_ns[size] * self._bias_ppm[size] * pace_ppm // (PPM * PPM)))
 
     def _set(self) -> None:
-        ratios = sorted([ratio for _, ratio in self._ratios])
+        bias = self._bias_ppm
+        ratios = sorted([max(1, ratio * PPM // bias[size]) for _, size, ratio in self._ratios])
         self._slowest_ppm = ratios[-1] if ratios else self._first_ppm
         self._likely_ppm = ratios[3 * len(ratios) // 4] if ratios else self._first_ppm
         self._typical_ppm = ratios[len(ratios) // 2] if ratios else PPM

@@ -28,8 +28,8 @@ def test_one_slow_batch_sways_nothing():
     for step in range(PACE_LEN - 1):
         known.saw(step, 4, 2000)
     known.saw(PACE_LEN, 4, 60_000)
-    assert known.likely_ns(1) == 1000
-    assert known.likely_ns(16) == 5000
+    assert abs(known.likely_ns(1) - 1000) <= 40
+    assert abs(known.likely_ns(16) - 5000) <= 200
 
 
 def test_a_size_that_is_always_slower_than_its_shape_finds_its_place():
@@ -53,3 +53,18 @@ def test_a_model_of_one_size_has_no_shape_to_learn():
     known.saw(0, 1, 2000)
     known.saw(1, 1, 2000)
     assert (known.typical_ns(1), known.likely_ns(1)) == (2000, 2000)
+
+
+def test_wild_times_keep_every_estimate_positive_and_near():
+    known = pace()
+    for step in range(5000):
+        known.saw(step, (1, 4, 16)[step % 3], (1, 50, 2000, 90_000)[step % 4])
+        assert 1 <= known.typical_ns(1) <= known.likely_ns(1) <= known.slowest_ns(1) <= 2**40
+
+
+def test_a_size_never_strays_far_from_its_place_beside_the_others():
+    known = pace()
+    for step in range(2000):
+        known.saw(2 * step, 4, 200_000)
+        known.saw(2 * step + 1, 16, 5000)
+    assert known.typical_ns(4) <= 5 * known.typical_ns(16)
