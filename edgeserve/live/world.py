@@ -63,9 +63,11 @@ SLEEP_S_MAX = 3600.0
 FD_SELECT_MAX = 1024
 """``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
 
-NAP_S = 0.0005
-"""While every lane is busy, messages are read together this long after the first of them came, or when a lane is back:
-waking up for each costs the lanes more time than the messages have to gain. A refusal may come this much later."""
+NAP_SHARE = 2
+NAP_NS_MAX = 10_000_000
+"""While every lane is busy, messages are read together: half a batch's time after the first of them came, at
+most this, or when a lane is back. Waking up for each, with caches that the lane's work has emptied, costs the lanes
+twice the time that reading takes, and nothing could start any earlier. A refusal may come this much later."""
 
 WARM_REPETITIONS = 1
 """Runs of each batch size after a load at run time: buffers exist then, and the copy lane is wanted again."""
@@ -139,6 +141,7 @@ class LiveWorld:
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
         self._delivery = Delivery()
+        self._nap_ns = 0
         self._overhead_from_ns = self.started_ns
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
@@ -211,8 +214,8 @@ class LiveWorld:
         ready = _wait_readable([bell] if door is None else [bell, door.fileno], timeout_s)
         if ready and bell not in ready and all(counts.in_flight for counts in self._run_counts):
             # Nothing that just came can start: let more come, and read them together when a lane is back.
-            nap_s = NAP_S if due_ns is None else max(0.0, min(NAP_S, (due_ns - clock_ns()) / NS_PER_S))
-            ready += _wait_readable([bell], nap_s)
+            nap_ns = self._nap_ns if due_ns is None else min(self._nap_ns, due_ns - clock_ns())
+            ready += _wait_readable([bell], max(0, nap_ns) / NS_PER_S)
         self._mailbox.awake(rang=bell in ready)
         return ready != [bell]
 
@@ -334,6 +337,7 @@ class LiveWorld:
             items.append(item)
             states.append(state)
         engine = self._engines[action.model, self._devices[action.lane]]
+        self._nap_ns = min(NAP_NS_MAX, action.expected_ns // NAP_SHARE)
         self._give(action, action.start_after_ns, action.start_before_ns, engine.run,
                    Batch(items, action.size, states, action.steps_max))
 
