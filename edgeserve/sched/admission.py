@@ -41,10 +41,6 @@ class Admission:
         if not theirs:
             del self.clients[request.client]
 
-    def is_full(self) -> bool:
-        """Whether somebody has to go before anybody can come in."""
-        return self.pending >= self.app.pending_max
-
     def use(self, client: str) -> float:
         """A client's pending requests per unit of its weight."""
         return len(self.clients.get(client, ())) / self.app.weights.get(client, 1.0)

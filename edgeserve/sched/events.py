@@ -10,7 +10,6 @@ from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 CLASSES = ("critical", "normal", "background")
 """Classes bound the auction; the order is from most to least urgent."""
-CLASS_RANK = {name: rank for rank, name in enumerate(CLASSES)}
 
 ON_LATE = ("drop", "answer", "partial")
 """What to do with a request that cannot be on time: give up, answer late, or answer with what there is."""

@@ -56,11 +56,6 @@ class Distribution:
         """From stored quantiles, as a profile holds them."""
         return cls(quantiles_ns, shares)
 
-    @classmethod
-    def constant(cls, time_ns: float) -> Distribution:
-        """Always ``time_ns``."""
-        return cls([time_ns], [1.0])
-
     def p_by(self, time_ns: float) -> float:
         """P(T <= time_ns)."""
         times = self.times_ns

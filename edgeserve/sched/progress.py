@@ -6,7 +6,7 @@ the request when none is left, is the scheduler's. A join row is ``[tokens, done
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
+from typing import List, Tuple
 
 from edgeserve.sched.apps import Node
 from edgeserve.sched.events import JobResult, Part
@@ -154,9 +154,3 @@ def _fire(request: RequestRecord, node: Node, part: Part, done: bool, ready: Lis
         ready.append((node, part))
     else:
         _pass_on(request, node, part, None, ready)
-
-
-def open_joins(request: RequestRecord) -> Dict[Tuple[str, Part], Tuple[int, int]]:
-    """(node, part) -> (tokens, of them done) of the joins that still wait; for stories and tests."""
-    return {(request.app.nodes[index].name, part): (row[0], row[1])
-            for (index, part), row in (request.joins or {}).items() if not row[2]}
