@@ -262,17 +262,22 @@ class Config:
 
 def load_config(path: str) -> Config:
     """Read and check one TOML file. Raises :class:`ConfigError` with the file, the key and the mend."""
-    try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    table = read_toml(path)
     try:
         return parse_config(table, directory=os.path.dirname(os.path.abspath(path)), source=path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def read_toml(path: str) -> Dict[str, Any]:
+    """The table of one TOML file, unchecked. :class:`ConfigError` names the file when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return dict(tomllib.load(file))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
 
 
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:

@@ -6,7 +6,6 @@ This module reads and checks; it draws nothing and simulates nothing.
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -28,13 +27,9 @@ from edgeserve.config import (
     _tuple_of,
     parse_config,
     read_table,
+    read_toml,
 )
 from edgeserve.errors import ConfigError, nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
 EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
@@ -182,8 +177,9 @@ class Scenario:
 
 def load_scenario(path: str) -> Scenario:
     """Read and check one scenario file. :class:`ConfigError` names the file, the key and the mend."""
+    table = read_toml(path)
     try:
-        return parse_scenario(_read(path), os.path.dirname(os.path.abspath(path)), path)
+        return parse_scenario(table, os.path.dirname(os.path.abspath(path)), path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -198,7 +194,7 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
     edge: Dict[str, Any] = {}
     if "config" in table:
         edge_path = os.path.join(directory, _string(table["config"], "config"))
-        edge = _read(edge_path)
+        edge = read_toml(edge_path)
         config_directory = os.path.dirname(os.path.abspath(edge_path))
     else:
         config_directory = directory
@@ -224,16 +220,6 @@ def with_policy(scenario: Scenario, kind: str) -> Scenario:
     edge = dict(scenario.edge, policy={name: {"kind": kind, **options}},
                 app={app: dict(table, policy=name) for app, table in scenario.edge["app"].items()})
     return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)
-
-
-def _read(path: str) -> Dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            return dict(tomllib.load(file))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Dict[str, Any]:

@@ -18,13 +18,9 @@ import zipfile
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
+from edgeserve.config import read_toml
 from edgeserve.engines.files import cache_directory, file_sha256
 from edgeserve.errors import ConfigError, EdgeServeError, nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DOWNLOAD_S_MAX = 900
 """How long one package may take; 100 MB at 1 Mbit/s."""
@@ -65,13 +61,7 @@ Download = Callable[[Package, str], str]
 
 def read_assets(path: str) -> List[Package]:
     """The packages that a TOML file lists. Raises :class:`ConfigError` with the file, the key and the mend."""
-    try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a list of assets") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    table = read_toml(path)
     entries = table.get("package")
     if set(table) != {"package"} or not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path}: expected [[package]] tables and nothing else, found {sorted(table)}")
