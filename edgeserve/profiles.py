@@ -43,6 +43,7 @@ class LaneProfile:
     per_item_ns: int = 0  # c1
     fit_error_max: float = 0.0  # largest relative error of the fit over the measured sizes
     load_ns: int = 0  # median time to load
+    alone: Dict[str, Tuple[int, ...]] = field(default_factory=dict)  # app -> times alone of its inputs in ns, rising
 
 
 @dataclass(frozen=True)
@@ -105,5 +106,7 @@ def _lane(table: Mapping[str, Any]) -> LaneProfile:
                                     int(timing["mean_ns"]), int(timing["sd_ns"]),
                                     tuple(int(value) for value in timing["quantiles_ns"]), float(timing["drift"]),
                                     float(timing.get("p99_error", 1.0)))
+    alone = {str(app): tuple(sorted(int(time_ns) for time_ns in times)) for app, times in
+             table.get("alone", {}).items()}
     return LaneProfile(timings, int(table["fixed_ns"]), int(table["per_item_ns"]), float(table["fit_error_max"]),
-                       int(table["load_ns"]))
+                       int(table["load_ns"]), alone)

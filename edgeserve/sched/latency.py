@@ -113,16 +113,18 @@ class ModelLatency:
 
     Integers only, so that decisions are the same on every Python. ``sizes`` are the batch sizes that were profiled;
     a batch of n jobs runs as the smallest size that holds it. ``alone_ns`` is the careful estimate of the smallest,
-    ``alone_likely_ns`` the likely one.
+    ``alone_likely_ns`` the likely one. ``fixed_ns`` is the part of a batch's time that does not grow with it (c0 of the
+    affine fit), ``alone`` the profiled times alone by app, for models whose time depends on the input; both at speed 1.
     :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change it. Durations are kept at
     speed 1 and scaled on the way out, rounded up.
     """
 
     __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_pace", "_speed",
-                 "_oldest_ns", "age_ns", "_size_for", "alone_ns", "alone_likely_ns")
+                 "_oldest_ns", "age_ns", "_size_for", "alone_ns", "alone_likely_ns", "fixed_ns", "alone")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
-                 age_ns: int = WINDOW_AGE_NS) -> None:
+                 age_ns: int = WINDOW_AGE_NS, fixed_ns: int = 0,
+                 alone: Mapping[str, Sequence[int]] | None = None) -> None:
         missing = [size for size in sizes if size not in seeds]
         if missing:
             raise ProfileError(f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
@@ -133,6 +135,8 @@ class ModelLatency:
         self.sizes = tuple(sizes)
         self.size_max = self.sizes[-1]
         self.age_ns = age_ns
+        self.fixed_ns = fixed_ns or fixed_part_ns({size: seeds[size].median_ns for size in sizes})
+        self.alone: Mapping[str, Sequence[int]] = alone or {}
         self._seeds = {size: seeds[size] for size in self.sizes}
         self._windows: Dict[int, Deque[Tuple[int, int]]] = {size: deque(maxlen=WINDOW_LEN) for size in self.sizes}
         self._speed = 1.0
@@ -215,6 +219,18 @@ class ModelLatency:
 
     def _scaled(self, time_ns: int) -> int:
         return time_ns if self._speed == 1.0 else math.ceil(time_ns / self._speed)
+
+
+def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
+    """c0 of the straight line ``c0 + c1 * size`` through the times (least squares), between 0 and the smallest time;
+    0 for a single size, which tells nothing about it."""
+    if len(times_ns) < 2:
+        return 0
+    mean_size = sum(times_ns) / len(times_ns)
+    mean_ns = sum(times_ns.values()) / len(times_ns)
+    rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()]) \
+        / sum([(size - mean_size) ** 2 for size in times_ns])
+    return max(0, min(round(mean_ns - rise * mean_size), min(times_ns.values())))
 
 
 def _pace_of(seeds: Mapping[int, Timing]) -> Pace:

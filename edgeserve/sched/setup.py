@@ -50,10 +50,13 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     """
     lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns) for name, lane in config.lanes.items()}
     seeds = seed_timings(config, profiles, measured or {})
+    profiled = profiled_lanes(profiles)
     latency: Dict[Tuple[str, str], ModelLatency] = {}
     for model in config.models.values():
         for name in model_lanes(config, model):
-            latency[model.name, name] = ModelLatency(model.name, name, seeds[model.name, name], model.batch)
+            known = profiled.get((model.name, name), LaneProfile({}))
+            latency[model.name, name] = ModelLatency(model.name, name, seeds[model.name, name], model.batch,
+                                                     fixed_ns=known.fixed_ns, alone=known.alone)
             lanes[name].models[model.name] = True
     devices = [_device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
                for name in config.devices]
@@ -66,8 +69,7 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
 def seed_timings(config: Config, profiles: Sequence[Profile], measured: Measured) -> Dict[Tuple[str, str],
                                                                                          Dict[int, Timing]]:
     """For every allowed (model, lane): batch size -> the best knowledge there is before anything ran."""
-    profiled: Dict[Tuple[str, str], LaneProfile] = {
-        (profile.model, lane): timings for profile in profiles for lane, timings in profile.lanes.items()}
+    profiled = profiled_lanes(profiles)
     seeds: Dict[Tuple[str, str], Dict[int, Timing]] = {}
     for model in config.models.values():
         for lane in model_lanes(config, model):
@@ -83,6 +85,11 @@ def seed_timings(config: Config, profiles: Sequence[Profile], measured: Measured
                     f"[model.{model.name}.expected]")
             seeds[model.name, lane] = known
     return seeds
+
+
+def profiled_lanes(profiles: Sequence[Profile]) -> Dict[Tuple[str, str], LaneProfile]:
+    """(model, lane) -> what was measured of it."""
+    return {(profile.model, lane): known for profile in profiles for lane, known in profile.lanes.items()}
 
 
 def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints,

@@ -13,6 +13,7 @@ from edgeserve.sched.latency import (
     WINDOW_LEN,
     Distribution,
     ModelLatency,
+    fixed_part_ns,
     timing_constant,
     timing_of,
 )
@@ -173,3 +174,10 @@ def test_measured_durations_become_a_timing():
     assert timing_constant(7) == Timing(0, 7, 7, 7, 0)
     with pytest.raises(ConfigError, match="at least one measured duration"):
         timing_of([])
+
+
+def test_the_fixed_part_is_the_intercept_of_the_times_and_never_more_than_the_smallest() -> None:
+    assert fixed_part_ns({1: 15, 2: 20, 4: 30}) == 10
+    assert fixed_part_ns({1: 10, 2: 20}) == 0
+    assert fixed_part_ns({1: 10, 2: 5}) == 5  # times that fall are noise: the smallest bounds it
+    assert fixed_part_ns({4: 30}) == 0
