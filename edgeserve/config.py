@@ -7,6 +7,7 @@ options stay a plain mapping that the policy itself checks.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
@@ -118,6 +119,13 @@ def _join(value: Any, where: str) -> Union[str, int]:
     if value in ("all", "policy") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return "all" if value == "all" else "policy" if value == "policy" else int(value)
     raise ConfigError(f"{where} = {value!r}: expected 'all', 'policy' or a number of parts to wait for")
+
+
+def _input_axis(value: Any, where: str) -> Tuple[str, int]:
+    match = re.fullmatch(r"(.+)\[(\d{1,2})\]", _string(value, where))
+    if match is None:
+        raise ConfigError(f"{where} = {value!r}: expected an input's name and one of its axes, such as 'image[1]'")
+    return match.group(1), int(match.group(2))
 
 
 def _key(reader: Reader, default: Any = MISSING, key: str | None = None, factory: Any = MISSING) -> Any:
@@ -239,6 +247,7 @@ class AppConfig:
     streams_max: int = _key(_integer(1), 1024)  # states kept at a time
     pending_max: int = _key(_integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = _key(_table_of(_number(0.001)), factory=dict)  # client -> share of pending_max
+    length: Optional[Tuple[str, int]] = _key(_input_axis, None)  # the axis whose size is a request's fact "length"
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     outputs: Tuple[str, ...] = _key(_tuple_of(_string), ())  # left out = everything the last nodes return
 
@@ -378,8 +387,21 @@ def check_config(config: Config) -> None:
         elif len(config.policies) > 1:
             raise ConfigError(f"[app.{app.name}] needs policy = '...', since the file has several: "
                               f"{', '.join(sorted(config.policies))}")
+        if app.length is not None:
+            _check_length(app, *app.length)
         for node in app.nodes:
             _refers(node.model or node.name, config.models, f"[app.{app.name}] node {node.name!r} model")
+
+
+def _check_length(app: AppConfig, name: str, axis: int) -> None:
+    where = f"[app.{app.name}] length = '{name}[{axis}]'"
+    if name not in app.inputs:
+        raise ConfigError(f"{where}: the app declares no input {name!r}{nearest(name, app.inputs)}; "
+                          f"declare it in [app.{app.name}.inputs]")
+    axes = len(app.inputs[name].shape)
+    if axis >= axes:
+        raise ConfigError(f"{where}: input {name!r} has {axes} axes, counted from 0, without a batch axis; correct the "
+                          f"axis, or shape in [app.{app.name}.inputs]")
 
 
 def _refers(name: str, known: Mapping[str, Any], where: str) -> None:

@@ -137,7 +137,7 @@ class Runtime:
         now_ns = clock_ns()
         rules = rules_of(self._rules, app)
         rules.check_inputs(inputs)
-        terms = rules.settle_terms(Wishes(klass, value, stream, on_late, facts))
+        terms = rules.settle_terms(Wishes(klass, value, stream, on_late, facts), inputs)
         deadline_ns = rules.deadline_ns(slo_ns_of(slo_ms), now_ns, now_ns, terms.on_late)
         future = RequestFuture(self._cancel)
         held = future.held = Held(rules.plan, dict(inputs), terms, FutureOrigin(future), now_ns, deadline_ns)

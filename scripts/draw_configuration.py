@@ -28,6 +28,7 @@ SECTIONS = {"server": config.ServerConfig, "device": config.DeviceConfig, "lane"
 PLAIN = {config._string: "text", config._boolean: "true or false", config._duration: "duration", config._size: "size",
          config._sizes: "list of batch sizes", config._anything: "any",
          config._durations_by_size: "table: size = duration",
+         config._input_axis: "input[axis]",
          config._join: '"all", "policy" or a number'}
 TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":

@@ -92,13 +92,14 @@ class InputRule:
 class AppRules:
     """All that is checked of a request to one app, prepared once."""
 
-    __slots__ = ("plan", "config", "inputs", "_usual")
+    __slots__ = ("plan", "config", "inputs", "_usual", "_length")
 
     def __init__(self, plan: AppPlan) -> None:
         self.plan = plan
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
         self._usual = Terms(self.config.klass, self.config.value, None, self.config.on_late, None)
+        self._length = self.config.length
 
     def check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
@@ -118,10 +119,10 @@ class AppRules:
             unknown = next(name for name in inputs if name not in self.inputs)
             raise BadInput(f"app {app!r}: has no input {unknown!r}{nearest(str(unknown), self.inputs)}")
 
-    def settle_terms(self, wishes: Wishes) -> Terms:
-        """Wishes to terms; raises :class:`BadInput`."""
+    def settle_terms(self, wishes: Wishes, inputs: Mapping[str, Any]) -> Terms:
+        """Wishes to terms; raises :class:`BadInput`. ``inputs`` are checked ones: their length may become a fact."""
         if wishes == NO_WISHES:
-            return self._usual
+            return self._usual if self._length is None else self._usual._replace(facts=self._facts_of(None, inputs))
         config = self.config
         klass = config.klass if wishes.klass is None else wishes.klass
         on_late = config.on_late if wishes.on_late is None else wishes.on_late
@@ -136,7 +137,15 @@ class AppRules:
             self._check_stream(wishes.stream)
         if wishes.facts:
             self._check_facts(wishes.facts)
-        return Terms(klass, float(value) * config.value, wishes.stream, on_late, wishes.facts or None)
+        return Terms(klass, float(value) * config.value, wishes.stream, on_late,
+                     self._facts_of(wishes.facts, inputs))
+
+    def _facts_of(self, facts: Optional[Mapping[str, float]],
+                  inputs: Mapping[str, Any]) -> Optional[Mapping[str, float]]:
+        """The request's own facts, and its length where the app says how to read it and the request does not say it."""
+        if self._length is not None and self._length[0] in inputs:
+            return {"length": inputs[self._length[0]].shape[self._length[1]], **(facts or {})}
+        return facts or None
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name

@@ -86,7 +86,7 @@ class FrontDoor:
         try:
             rules = rules_of(self._rules, ask.app)
             rules.check_inputs(ask.inputs)
-            terms = rules.settle_terms(Wishes(ask.klass, ask.value, ask.stream, ask.on_late, ask.facts))
+            terms = rules.settle_terms(Wishes(ask.klass, ask.value, ask.stream, ask.on_late, ask.facts), ask.inputs)
             sent_ns = now_ns if ask.sent_ns is None else min(ask.sent_ns, now_ns)
             deadline_ns = rules.deadline_ns(ask.slo_ns, sent_ns, now_ns, terms.on_late)
         except RequestError as error:
