@@ -169,6 +169,19 @@ class ModelLatency:
         """The middle of what batches take now: what the work is worth, not what it may take."""
         return self._scaled(self._pace.typical_ns(size))
 
+    def profiled_ns(self, size: int) -> int:
+        """The profile's mean, whatever was measured since: for policies that planned ahead of time."""
+        return self._scaled(self._seeds[size].mean_ns)
+
+    def factor(self, size: int) -> float:
+        """How many times the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
+        part, as profiled: c(k) of ``fixed + c(k) * u``. Where the profile does not tell, as many as it has jobs."""
+        first = self.sizes[0]
+        alone_ns = self._seeds[first].median_ns - self.fixed_ns
+        if alone_ns <= 0:
+            return size / first
+        return max(1.0, (self._seeds[size].median_ns - self.fixed_ns) / alone_ns)
+
     def distribution(self, size: int) -> Distribution:
         """All that is known of a batch of this size, at the present speed: the window if it is full, else the
         profile."""

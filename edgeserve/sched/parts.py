@@ -5,16 +5,19 @@ Pure: they read the board and change nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, List, Sequence, Tuple
+import math
+from typing import TYPE_CHECKING, Callable, Iterable, List, Sequence, Tuple
 
 from edgeserve.sched.actions import START_ANY_TIME_NS
 from edgeserve.sched.jobqueue import JobQueue
+from edgeserve.sched.latency import Distribution
 from edgeserve.sched.lifecycle import Job, RequestRecord, steps_left
 from edgeserve.sched.policy import Bid
 
 if TYPE_CHECKING:
     from edgeserve.sched.board import Board
     from edgeserve.sched.lanes import Lane
+    from edgeserve.sched.latency import ModelLatency
 
 CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 """Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
@@ -83,9 +86,45 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
 
 
-def earliest_end_ns(model: str, board: Board, careful: bool = False) -> int | None:
+class LikelyWorth:
+    """What a bid of uncertain length is expected to deliver: each request counts with its chance to be in time.
+
+    Like :class:`Worth` otherwise; ``after_ns`` is what follows the bid's own work.
+    """
+
+    __slots__ = ("rows", "after_ns", "_known")
+
+    def __init__(self, jobs: Iterable[Job], known: Distribution, after_ns: int) -> None:
+        sure = Worth(jobs, after_ns)
+        self.rows = sure.rows
+        self.after_ns = after_ns
+        self._known = known
+
+    def value(self, start_ns: int) -> float:
+        """The value expected if the work starts at ``start_ns``, in nanoseconds of lane time."""
+        starts_ns = start_ns + self.after_ns
+        total = 0.0
+        for deadline_ns, worth, soft_ns in self.rows:
+            chance = self._known.p_by(deadline_ns - starts_ns)
+            total += worth * chance
+            if soft_ns and chance < 1.0:
+                late_ns = max(0.0, starts_ns + self._known.mean_ns() - deadline_ns)
+                total += (1.0 - chance) * worth * soft_ns / (soft_ns + late_ns)
+        return total
+
+
+def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board) -> Bid:
+    """The bid to run ``jobs`` as a batch whose time has this distribution."""
+    expected_ns = math.ceil(known.mean_ns())
+    bid = bid_for(jobs, size, expected_ns, board)
+    after_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
+    bid.worth = LikelyWorth(jobs, known, after_ns)
+    return bid
+
+
+def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
     """When a job of this model alone would end at the earliest, given what is on the lanes now, or None when no lane
-    is up. A model that is not resident has to be loaded first. By the likely time, or by the careful one."""
+    is up. A model that is not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
     best: int | None = None
     now_ns = board.now_ns
     for lane in board.lanes_of(model):
@@ -93,19 +132,21 @@ def earliest_end_ns(model: str, board: Board, careful: bool = False) -> int | No
             continue
         starts_ns = max(lane.available_ns(now_ns), board.resident_at_ns(model, lane))
         latency = board.latency(model, lane.name)
-        ends_ns = starts_ns + (latency.alone_ns if careful else latency.alone_likely_ns)
+        ends_ns = starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
         if best is None or ends_ns < best:
             best = ends_ns
     return best
 
 
-def refusal(request: RequestRecord, board: Board, careful: bool = False) -> str | None:
+def refusal(request: RequestRecord, board: Board,
+            alone_ns: Callable[[ModelLatency], int] | None = None) -> str | None:
     """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
-    enough for the rest. Requests that are answered late anyway are never refused for their deadline."""
+    enough for the rest (times as in :func:`earliest_end_ns`). Requests that are answered late anyway are never refused
+    for their deadline."""
     if request.on_late == "answer":
         return None
     for node in request.app.entries:
-        ends_ns = earliest_end_ns(node.model, board, careful)
+        ends_ns = earliest_end_ns(node.model, board, alone_ns)
         if ends_ns is None:
             return "no_lane"
         if ends_ns + board.rest_ns(request.app, node) > request.deadline_ns:
@@ -116,6 +157,16 @@ def refusal(request: RequestRecord, board: Board, careful: bool = False) -> str 
 def droppable(job: Job) -> bool:
     """Whether a job's request may be given up for its deadline."""
     return job.request.on_late != "answer"
+
+
+def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
+    """Give a late job that is answered anyway as many more SLOs as it takes to count as in time again."""
+    request = job.request
+    slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+    assert job.key is not None
+    key = job.key + slo_ns * -(-(ends_ns - job.key) // slo_ns)
+    queue.remove(job)
+    queue.add(key, job)
 
 
 def best_class(jobs: Sequence[Job]) -> str:

@@ -30,6 +30,26 @@ class TestClockwork(PolicyConformance):
     kind = "clockwork"
 
 
+class TestClockworkWithTheProfilesMean(PolicyConformance):
+    kind = "clockwork"
+    options = {"estimate": "mean"}
+    soak_seeds = (1, 2)
+
+
+class TestClipper(PolicyConformance):
+    kind = "clipper"
+
+
+class TestNexus(PolicyConformance):
+    kind = "nexus"
+
+
+class TestNexusWithoutEarlyDrop(PolicyConformance):
+    kind = "nexus"
+    options = {"early_drop": False}
+    soak_seeds = (1, 2)
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     for kind, policy in HONEST.items():

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Dict, Type
 
+from edgeserve.sched.policies.clipper import Clipper
 from edgeserve.sched.policies.clockwork import Clockwork
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.policies.nexus import Nexus
+from edgeserve.sched.policies.orloj import Orloj
 from edgeserve.sched.policy import Policy
 
-POLICIES: Dict[str, Type[Policy]] = {"fifo": Fifo, "edf": Edf, "clockwork": Clockwork}
+POLICIES: Dict[str, Type[Policy]] = {
+    "fifo": Fifo, "edf": Edf, "clockwork": Clockwork, "clipper": Clipper, "nexus": Nexus,
+    "orloj": Orloj}

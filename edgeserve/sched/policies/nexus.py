@@ -1,0 +1,97 @@
+"""Nexus: first in, first out, with a batch size that was planned ahead from mean latencies (SOSP 2019, section 4.1).
+
+The planned size is the largest whose profiled mean time fits twice into the SLO: a request that just missed a batch
+waits for it to end and rides in the next. The plan is made of the profile once; what batches take later does not change
+it. A lane that is free takes as many requests as the plan says, or fewer when fewer wait.
+
+``early_drop``: when a lane is free, requests at the head of the queue that a batch of the planned size, started now,
+would not finish in time are dropped, so that those behind them need not be late too. Without it nothing is given up;
+the scheduler still ends a request whose deadline passes while it waits, unless its app says ``on_late = "answer"``.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Tuple
+
+from edgeserve.sched.apps import App
+from edgeserve.sched.board import Board
+from edgeserve.sched.lanes import Lane, Work
+from edgeserve.sched.latency import ModelLatency
+from edgeserve.sched.lifecycle import Job
+from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable
+from edgeserve.sched.policies.inorder import InOrder
+from edgeserve.sched.policy import Bid, Policy
+
+FITS = 2
+"""So many batches of the planned size fit into the SLO: the one a request has just missed, and its own."""
+
+
+class Nexus(Policy):
+    """Options: ``early_drop``, and ``batch_max`` (the plan never exceeds it; 0 = the model's largest profiled size)."""
+
+    defaults = {"early_drop": True, "batch_max": 0}
+
+    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+        super().__init__(name, apps, options)
+        self._early_drop = bool(self.options["early_drop"])
+        self._batch_max = int(str(self.options["batch_max"]))
+        self._waiting = InOrder()
+        self._slo_ns: Dict[str, int] = {}  # model -> the tightest SLO of the apps that use it
+        for app in self.apps:
+            for node in app.nodes:
+                self._slo_ns[node.model] = min(app.slo_ns, self._slo_ns.get(node.model, app.slo_ns))
+        self._planned: Dict[Tuple[str, str], int] = {}  # (model, lane) -> the batch size, once it was asked for
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        self._waiting.add(job)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._waiting.remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        self._waiting.started(work)
+
+    def plan(self, board: Board) -> None:
+        if not self._early_drop:
+            return
+        for model, queue in list(self._waiting.queues.items()):  # giving up may make other jobs ready
+            ends_ns = self._earliest_end_ns(model, board) if queue.rows else None
+            while ends_ns is not None and queue.rows:
+                job = queue.rows[0][2]
+                if job.deadline_ns >= ends_ns or not droppable(job):
+                    break
+                board.give_up(job, CANNOT_MAKE_DEADLINE)
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        model = self._waiting.oldest(lane, board)
+        if model is None:
+            return None
+        latency = board.latency(model, lane.name)
+        jobs = self._waiting.first(model, lane, self._planned_size(latency))
+        size = latency.size_for(len(jobs))
+        return bid_for(jobs, size, latency.profiled_ns(size), board)
+
+    def queued(self) -> List[Job]:
+        return list(self._waiting)
+
+    def _planned_size(self, latency: ModelLatency) -> int:
+        """The largest size whose mean time fits twice into the SLO, or 1."""
+        place = (latency.model, latency.lane)
+        if place not in self._planned:
+            bound = min(latency.size_max, self._batch_max or latency.size_max)
+            slo_ns = self._slo_ns[latency.model]
+            self._planned[place] = max([1] + [count for count in range(1, bound + 1) if FITS * latency.profiled_ns(
+                latency.size_for(count)) <= slo_ns])
+        return self._planned[place]
+
+    def _earliest_end_ns(self, model: str, board: Board) -> int | None:
+        """When a batch of the planned size would end on the fastest lane that is free now, or None when none is."""
+        ends_ns: int | None = None
+        for lane in board.lanes_of(model):
+            if not lane.accepts(board.now_ns) or not board.is_resident(model, lane):
+                continue
+            latency = board.latency(model, lane.name)
+            took_ns = latency.profiled_ns(latency.size_for(self._planned_size(latency)))
+            at_ns = lane.available_ns(board.now_ns) + took_ns
+            ends_ns = at_ns if ends_ns is None else min(ends_ns, at_ns)
+        return ends_ns
