@@ -155,8 +155,8 @@ BUGS: Tuple[Bug, ...] = (
     # --- policies
     Bug("edf-cuts-to-the-tightest", "policies/edf.py", "jobs += take(queue, lane, queue.position(ends_ns),",
         "jobs += take(queue, lane, 0,", unit("policy_edf")),
-    Bug("edf-takes-the-largest", "policies/edf.py", "left, latency), count / took_ns, size)",
-        "left, latency) * took_ns, count, size)", unit("policy_edf")),
+    Bug("edf-takes-the-largest", "policies/edf.py", "left, times_ns), count / took_ns, size)",
+        "left, times_ns) * took_ns, count, size)", unit("policy_edf")),
     Bug("edf-forgets-critical", "policies/edf.py", "    fewest = min(", "    fewest = max(", unit("policy_edf")),
     Bug("edf-does-not-look-further", "policies/edf.py", "    if left <= 0:", "    if True:", unit("policy_edf")),
     Bug("edf-keeps-the-hopeless", "policies/edf.py", "board.give_up(job, CANNOT_MAKE_DEADLINE)", "break",

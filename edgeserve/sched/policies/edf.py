@@ -123,10 +123,10 @@ class Edf(Policy):
         starts_ns = lane.available_ns(board.now_ns)
         critical = [queue for queue in queues.critical if queue.rows]
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
-        for size in latency.sizes:
+        times_ns = [(size, latency.likely_ns(size)) for size in latency.sizes]  # asked once, not for every pair
+        for size, took_ns in times_ns:
             if size > self._batch_max and size != latency.sizes[0]:
                 break
-            took_ns = latency.likely_ns(size)
             ends_ns = starts_ns + took_ns
             in_time = sum([len(queue.rows) - queue.position(ends_ns) for queue in filled])
             if in_time == 0:
@@ -135,7 +135,7 @@ class Edf(Policy):
             later = sum([len(queue.rows) - queue.position(ends_ns + latency.alone_likely_ns) for queue in filled])
             left = min(later, in_time - size)
             count = min(size, in_time)
-            choices.append((lost, _saved_per_time(count, took_ns, left, latency), count / took_ns, size))
+            choices.append((lost, _saved_per_time(count, took_ns, left, times_ns), count / took_ns, size))
             if in_time <= size:
                 break  # a larger size would only hold padding
         if not choices:
@@ -161,11 +161,11 @@ def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
                key=lambda choice: (choice[2], -choice[3]))[3]
 
 
-def _saved_per_time(count: int, took_ns: int, left: int, latency: ModelLatency) -> float:
+def _saved_per_time(count: int, took_ns: int, left: int, times_ns: Sequence[Tuple[int, int]]) -> float:
     """Jobs saved per nanosecond by a batch of ``count`` and the best one for the ``left`` jobs that could follow."""
     if left <= 0:
         return count / took_ns
-    return max([(count + min(size, left)) / (took_ns + latency.likely_ns(size)) for size in latency.sizes])
+    return max([(count + min(size, left)) / (took_ns + then_ns) for size, then_ns in times_ns])
 
 
 def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency) -> int:
