@@ -1,0 +1,132 @@
+"""What a cohort costs: the batches it really needs, module by module, and when it would end (``pard_local``).
+
+Pure functions of learnt times; the margin for noise is added by whoever compares an end with a deadline.
+"""
+
+from __future__ import annotations
+
+from typing import List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.sched.latency import ModelLatency
+from edgeserve.sched.policies.pard_local_line import MILLI
+
+COUNT_MAX = 4096
+"""Jobs of one node that are split exactly; more are counted in proportion."""
+
+
+class Split:
+    """How one model on one lane serves n jobs fastest: the best split into batches, and the first batch of it.
+
+    Profiles are general: a batch of 8 may take longer than two of 4 (a CPU), or 32 no longer than 17 (padding). The
+    table is worked out as far as it was asked for, O(n * sizes), and anew when a time has changed.
+    """
+
+    __slots__ = ("latency", "_times", "_best", "_first")
+
+    def __init__(self, latency: ModelLatency) -> None:
+        self.latency = latency
+        self._times: List[Tuple[int, int]] = []
+        self._best: List[int] = [0]
+        self._first: List[int] = [0]
+
+    def refresh(self) -> None:
+        """Look whether a time has changed. O(sizes)."""
+        times = [(size, self.latency.likely_ns(size)) for size in self.latency.sizes]
+        if times != self._times:
+            self._times = times
+            self._best, self._first = [0], [0]
+
+    def time_ns(self, milli: int) -> int:
+        """Lane time of a number of jobs in thousandths; between whole numbers on a straight line."""
+        whole, rest = divmod(milli, MILLI)
+        if whole >= COUNT_MAX:
+            return self._of(COUNT_MAX) * milli // (COUNT_MAX * MILLI)
+        low = self._of(whole)
+        return low + (self._of(whole + 1) - low) * rest // MILLI if rest else low
+
+    def first(self, count: int) -> int:
+        """Of ``count`` jobs, how many go into the first batch."""
+        self._of(min(count, COUNT_MAX))
+        return min(count, self._first[min(count, COUNT_MAX)])
+
+    def batches(self, milli: int) -> List[int]:
+        """The times of the batches one by one, for a forecast of what shares the lane."""
+        times: List[int] = []
+        count = min(-(-milli // MILLI), COUNT_MAX)
+        self._of(count)
+        while count > 0:
+            size = self._first[count]
+            times.append(self._best[count] - self._best[max(0, count - size)])
+            count -= size
+        return times
+
+    def _of(self, count: int) -> int:
+        best, first, times = self._best, self._first, self._times
+        while len(best) <= count:
+            here = len(best)
+            found, found_size = -1, 0
+            for size, time_ns in times:
+                total = time_ns + (best[here - size] if here > size else 0)
+                if found < 0 or total <= found:
+                    found, found_size = total, size
+                if size >= here:
+                    break  # a larger one would only hold padding
+            best.append(found)
+            first.append(found_size)
+        return best[count]
+
+
+class Stage(NamedTuple):
+    """One module's share of a cohort: its batches, one after the other on one lane."""
+
+    lane: str
+    batches: Sequence[int]
+
+
+class Course(NamedTuple):
+    """What a cohort in flight has still to run. ``ready_ns``: when its first stage may go on; ``busy_ns``: when what
+    it has on lanes is over, which its second stage waits for."""
+
+    stages: Sequence[Stage]
+    ready_ns: int
+    busy_ns: int
+
+
+def forecast(courses: Sequence[Course], free_ns: Mapping[str, int]) -> List[int]:
+    """When each course ends if a free lane always takes the first course that has something for it.
+
+    Exact for what the policy does: batches are not interrupted, the stages of a course follow each other, an earlier
+    course goes first. ``free_ns`` says when each lane is free. O(batches * courses).
+    """
+    free = dict(free_ns)
+    at = [course.ready_ns for course in courses]
+    place = [[0, 0] for _ in courses]  # stage, batch
+    while True:
+        best: Tuple[int, int] | None = None
+        for index, course in enumerate(courses):
+            stage = place[index][0]
+            if stage < len(course.stages):
+                starts_ns = max(at[index], free[course.stages[stage].lane])
+                if best is None or starts_ns < best[0]:
+                    best = (starts_ns, index)
+        if best is None:
+            return [max(at[index], course.busy_ns) for index, course in enumerate(courses)]
+        starts_ns, index = best
+        course = courses[index]
+        here = place[index]
+        stage_now = course.stages[here[0]]
+        ends_ns = starts_ns + stage_now.batches[here[1]]
+        free[stage_now.lane] = ends_ns
+        here[1] += 1
+        if here[1] == len(stage_now.batches):
+            at[index] = max(ends_ns, course.busy_ns) if here[0] == 0 else ends_ns
+            here[0], here[1] = here[0] + 1, 0
+
+
+def one_by_one(stages: Sequence[Tuple[str, int, int]], free_ns: Mapping[str, int], from_ns: int) -> int:
+    """When a cohort that shares its lanes with no other ends: :func:`forecast` in closed form. Each stage is its lane,
+    its time, and when its model is resident."""
+    at = from_ns
+    for lane, time_ns, resident_ns in stages:
+        at = max(at, free_ns[lane], resident_ns) + time_ns
+    return at

@@ -1,0 +1,208 @@
+"""Cohorts in flight, and when they would end: alone, beside each other, with a new one among them (``pard_local``).
+
+A stage begins when the stages before it are over, wherever they ran. So the time of a host function on another lane
+counts in full, and while it lasts the home lane may take a second cohort, if the forecast says that nobody is late.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence
+
+from edgeserve.sched.board import Board
+from edgeserve.sched.lanes import Lane
+from edgeserve.sched.lifecycle import READY, Job
+from edgeserve.sched.policies.pard_local_cost import Course, Stage, forecast
+from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member
+from edgeserve.sched.policies.pard_local_places import Places, Steps, free_lanes
+
+CUT_INS_MAX = 2
+"""Cohorts that may stand before the one that they interrupted: each makes the others' slack smaller."""
+
+
+class Cohort:
+    """Requests that go through their line together. Their order is that of their deadlines."""
+
+    __slots__ = ("line", "home", "members", "cuts_in")
+
+    def __init__(self, line: Line, home: str, members: Sequence[Member], cuts_in: bool = False) -> None:
+        self.line = line
+        self.home = home
+        self.members = list(members)
+        self.cuts_in = cuts_in
+
+    def left(self) -> List[int]:
+        """Jobs left per node, in thousandths, the running ones included."""
+        return added([member.left() for member in self.members], len(self.line.nodes))
+
+    def steps(self) -> Steps:
+        """How often the stage of an iterative node runs: as often as its longest member."""
+        return most_steps(self.members)
+
+    def stage(self) -> int:
+        """The first node that is not over, or -1."""
+        left = self.left()
+        return next((index for index, milli in enumerate(left) if milli), -1)
+
+    def due_ns(self) -> int | None:
+        """When the first of those must be answered that would be dropped otherwise."""
+        return min([member.due_ns for member in self.members if member.request.on_late != "answer"], default=None)
+
+    def is_running(self) -> bool:
+        """Whether anything of it is on a lane."""
+        return any(member.is_running() for member in self.members)
+
+    def runs_on(self, lane: Lane) -> bool:
+        """Whether a batch of it is on this lane."""
+        ours = {member.request.id for member in self.members}
+        return any(job.request.id in ours for work in lane.works for job in work.jobs)
+
+    def waits_for_more(self) -> bool:
+        """Whether anything is left besides what is on lanes."""
+        running = sum([len(member.running()) for member in self.members])
+        return sum(self.left()) > running * MILLI
+
+
+class Flights:
+    """The cohorts in flight, in the order in which they go first. Knows when each ends; chooses nobody."""
+
+    __slots__ = ("cohorts", "_places", "_cohorts_max")
+
+    def __init__(self, places: Places, cohorts_max: int) -> None:
+        self.cohorts: List[Cohort] = []
+        self._places = places
+        self._cohorts_max = cohorts_max
+
+    def start(self, cohort: Cohort) -> None:
+        """A cohort's first batch runs."""
+        if cohort.cuts_in:
+            self.cohorts.insert(0, cohort)
+        else:
+            self.cohorts.append(cohort)
+
+    def ends_ns(self, cohort: Cohort, board: Board) -> int | None:
+        """When a cohort in flight ends, those before and beside it considered; None while a stage has no lane."""
+        courses = self.courses(board)
+        own = courses[self.cohorts.index(cohort)]
+        if own is None:
+            return None
+        known = [course for course in courses if course is not None]
+        ends = forecast(known, free_lanes(board))
+        return next(ends_ns for course, ends_ns in zip(known, ends) if course is own)
+
+    def courses(self, board: Board) -> List[Course | None]:
+        """What each cohort in flight has still to run."""
+        return [self.course(cohort, board) for cohort in self.cohorts]
+
+    def may_start(self, home: str, lane: Lane) -> bool:
+        """Whether a new cohort may begin on this lane behind those of its home: when they are about to leave it, or
+        when they are elsewhere and there is room for one more."""
+        here = [cohort for cohort in self.cohorts if cohort.home == home]
+        staying = [cohort for cohort in here if cohort.waits_for_more()]
+        if not staying:
+            return True
+        if len(here) >= self._cohorts_max:
+            return False
+        return not any(cohort.runs_on(lane) for cohort in staying)
+
+    def may_cut_in(self) -> bool:
+        """Whether one more cohort may go before those in flight."""
+        return sum([cohort.cuts_in for cohort in self.cohorts]) < CUT_INS_MAX
+
+    def course(self, cohort: Cohort, board: Board) -> Course | None:
+        """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
+        lane."""
+        busy_ns = now_ns = board.now_ns
+        left, places = cohort.left(), self._places
+        started = [0] * len(left)
+        for member in cohort.members:
+            for job in member.running():
+                started[job.node.index] += MILLI
+                for lane in board.lanes_of(job.node.model):
+                    if any(job in work.jobs for work in lane.works):
+                        busy_ns = max(busy_ns, lane.available_ns(now_ns))
+        steps = cohort.steps()
+        stages: List[Stage] = []
+        for node in cohort.line.nodes:
+            milli = left[node.index] - started[node.index]
+            if milli > 0:
+                place = places.lane_of(node.model, cohort.home, board)
+                if place is None:
+                    return None
+                batches = places.split(node.model, place.name, board).batches(milli)
+                stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
+        first = cohort.stage()
+        waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
+        return Course(stages, busy_ns if waits else now_ns, busy_ns)
+
+class Beside:
+    """When a new cohort would end beside those in flight, for any number of trials in one decision.
+
+    ``goes_first``: it cuts in, and those in flight come after it.
+    """
+
+    __slots__ = ("_places", "_board", "_line", "_home", "_from_ns", "_known", "_limits", "_free", "_first", "ends")
+
+    def __init__(self, flights: Flights, places: Places, board: Board, line: Line, home: str, from_ns: int,
+                 goes_first: bool) -> None:
+        self._places = places
+        self._board = board
+        self._line = line
+        self._home = home
+        self._from_ns = from_ns
+        self._free = free_lanes(board)
+        self._first = goes_first
+        self._known: List[Course] = []
+        dues: List[int | None] = []
+        for cohort, course in zip(flights.cohorts, flights.courses(board)):
+            if course is not None and course.stages:
+                self._known.append(course)
+                dues.append(cohort.due_ns())
+        self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
+        self._limits = [2**62 if due_ns is None else max(due_ns, ends_ns) for due_ns, ends_ns in zip(dues, self.ends)]
+
+    def ends_ns(self, left: Sequence[int], steps: Steps) -> int | None:
+        """When it would end; None when it cannot run, or when one in flight would then be late."""
+        if not self._known:
+            return self._places.alone_ends_ns(self._line, left, steps, self._home, self._from_ns, self._board)
+        stages: List[Stage] = []
+        for node in self._line.nodes:
+            if left[node.index]:
+                lane = self._places.lane_of(node.model, self._home, self._board)
+                if lane is None:
+                    return None
+                batches = self._places.split(node.model, lane.name, self._board).batches(left[node.index])
+                stages.append(Stage(lane.name, batches * steps.get(node.index, 1)))
+        new = Course(stages, self._from_ns, self._from_ns)
+        if self._first:
+            new_ns, *ends = forecast([new, *self._known], self._free)
+        else:
+            *ends, new_ns = forecast([*self._known, new], self._free)
+        if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):
+            return None
+        return new_ns
+
+
+def added(lists: Sequence[Sequence[int]], size: int) -> List[int]:
+    """The sums of the lists' entries."""
+    total = [0] * size
+    for item in lists:
+        for index, milli in enumerate(item):
+            total[index] += milli
+    return total
+
+
+def most_steps(members: Sequence[Member]) -> Steps:
+    """The most steps that any of the members needs at a node; empty where no request declares any."""
+    found: Dict[int, int] = {}
+    for member in members:
+        if member.request.facts:
+            for index, steps in member.steps().items():
+                found[index] = max(found.get(index, 1), steps)
+    return found
+
+
+def ready_jobs(cohort: Cohort, index: int, lane: Lane) -> List[Job]:
+    """The cohort's jobs at a node that may run on a lane now, most urgent request first."""
+    found = [(member.due_ns, job.seq, job) for member in cohort.members for job in member.jobs.values()
+             if job.state == READY and job.node.index == index and (not job.lane or job.lane == lane.name)]
+    return [job for _, _, job in sorted(found)]

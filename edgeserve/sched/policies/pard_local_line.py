@@ -1,0 +1,221 @@
+"""Lines: pipelines of equal shape, and what is left to do of each request in one (``pard_local``).
+
+A request's cost on one device is the work it still makes, so each request is a list of jobs left per node: those that
+exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
+moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
+Knows no lane and no time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.apps import App, Node
+from edgeserve.sched.lifecycle import READY, RUNNING, Job, RequestRecord, steps_left
+
+MILLI = 1000
+"""Jobs are counted in thousandths: an expected number of parts is no whole number."""
+
+SEEN_LEN = 64
+"""Fan-outs and branches remembered per node: a few seconds of a busy pipeline, so that a change of scene is noticed."""
+
+
+def shape_of(app: App) -> Tuple[object, ...]:
+    """Apps of equal shape make equal work: their requests may share cohorts."""
+    return tuple((node.name, node.model, tuple(pred.index for pred in node.preds), node.fan_out, node.gather, node.join,
+                  node.route_one) for node in app.nodes)
+
+
+class Line:
+    """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
+
+    ``template`` is what a request that has not begun has left, by node. :meth:`saw_parts` and :meth:`saw_branch` are
+    the only methods that change it.
+    """
+
+    __slots__ = ("nodes", "facts", "template", "openers", "_parts", "_branches", "_mean_milli", "_share_milli")
+
+    def __init__(self, app: App) -> None:
+        self.nodes: Sequence[Node] = app.nodes
+        self.facts = frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps")) | (
+            {"steps"} if app.simple else set())
+        self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
+        self._parts: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.fan_out}
+        self._branches: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes
+                                                 if node.route_one}
+        self._mean_milli: Dict[int, int] = {}
+        self._share_milli: Dict[Tuple[int, int], int] = {}
+        self._learn()
+
+    def saw_parts(self, node: Node, count: int) -> None:
+        """A fan-out made so many parts."""
+        self._parts[node.index].append(count)
+        self._learn()
+
+    def saw_branch(self, node: Node, taken: int) -> None:
+        """A node with ``route = "one"`` chose the successor of this index (-1: none)."""
+        self._branches[node.index].append(taken)
+        self._learn()
+
+    def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float],
+             ) -> List[int]:
+        """Jobs left per node, in thousandths, of a request with ``live`` jobs (ready or running) and ``done`` ones.
+
+        ``parts`` are the parts that its fan-outs have made. ``facts`` of the request predict: ``NODE.parts`` how many
+        parts a fan-out will make, ``NODE.route`` which successor (counted from 0) a node will choose. O(edges).
+        """
+        nodes = self.nodes
+        left = [0] * len(nodes)
+        for index, node in enumerate(nodes):
+            preds = node.preds
+            future = 0
+            if node.gather:
+                opener = self.openers[index]
+                if any(left[pred.index] for pred in preds) or left[opener]:
+                    future = (done[opener] - done[index] - live[index]) * MILLI + left[opener]
+            elif len(preds) == 1:
+                future = self._flow(preds[0], index, left, facts)
+            elif preds:
+                made = (done[index] + live[index]) * MILLI
+                future = min(self._span(node, left, parts, facts) - made,
+                             sum([self._flow(pred, index, left, facts) for pred in preds]))
+            left[index] = live[index] * MILLI + max(0, future)
+        return left
+
+    def _flow(self, pred: Node, index: int, left: Sequence[int], facts: Mapping[str, float]) -> int:
+        """Jobs that what is left of ``pred`` is expected to bring to one successor."""
+        flow = left[pred.index]
+        if not flow:
+            return 0
+        if pred.fan_out:
+            return flow * self._parts_milli(pred, facts) // MILLI
+        if pred.route_one:
+            named = facts.get(pred.name + ".route") if facts else None
+            if named is not None:
+                return flow if 0 <= int(named) < len(pred.succs) and pred.succs[int(named)].index == index else 0
+            return flow * self._share_milli[pred.index, index] // MILLI
+        return flow
+
+    def _span(self, node: Node, left: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float]) -> int:
+        """How often a join inside its scope can run at most: once, or once per part."""
+        if node.scope is None:
+            return MILLI
+        opener = node.scope
+        return parts.get(opener.index, 0) * MILLI + left[opener.index] * self._parts_milli(opener, facts) // MILLI
+
+    def _parts_milli(self, node: Node, facts: Mapping[str, float]) -> int:
+        if facts:
+            declared = facts.get(node.name + ".parts")
+            if declared is not None:
+                return max(0, round(declared * MILLI))
+        return self._mean_milli[node.index]
+
+    def _learn(self) -> None:
+        for index, seen in self._parts.items():
+            self._mean_milli[index] = sum(seen) * MILLI // len(seen) if seen else MILLI
+        for index, taken in self._branches.items():
+            succs = self.nodes[index].succs
+            for succ in succs:  # before anything was seen, every branch is as likely
+                self._share_milli[index, succ.index] = (taken.count(succ.index) * len(succs) + 1) * MILLI // (
+                    (len(taken) + 1) * len(succs))
+        size = len(self.nodes)
+        self.template: List[int] = self.left([int(not node.preds) for node in self.nodes], [0] * size, {}, {})
+
+
+class Member:
+    """One open request: its jobs, what is left of it, and the cohort it travels in.
+
+    ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. The lists are
+    worked out again after its jobs changed.
+    """
+
+    __slots__ = ("request", "line", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "_done",
+                 "_left", "_stale")
+
+    def __init__(self, request: RequestRecord, line: Line) -> None:
+        self.request = request
+        self.line = line
+        self.jobs: Dict[int, Job] = {}
+        self.cohort: object | None = None
+        self.due_ns = request.deadline_ns
+        self.key: Tuple[int, int] | None = None  # where it stands among those that wait
+        self.priced_out = False  # the shadow price kept it waiting
+        self.begun = False
+        self.foretold = bool(request.facts) and any(name in line.facts for name in request.facts)
+        self._done = [0] * len(line.nodes)
+        self._left: List[int] = []
+        self._stale = True
+
+    def has(self, job: Job) -> None:
+        """A job of the request is ready (again)."""
+        self.jobs[job.seq] = job
+        self._stale = True
+
+    def lost(self, job: Job) -> None:
+        """A ready job left without having run."""
+        self.jobs.pop(job.seq, None)
+        self._stale = True
+
+    def moved(self) -> None:
+        """One of its jobs was started, or came back."""
+        self._stale = True
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is as any other of its line that has not begun."""
+        return not self.begun and not self.foretold
+
+    def left(self) -> List[int]:
+        """Jobs left per node, in thousandths, the running ones included."""
+        if self.plain:
+            return self.line.template
+        if self._stale:
+            self._settle()
+            live = [0] * len(self._done)
+            for job in self.jobs.values():
+                live[job.node.index] += 1
+            if not self.jobs:  # it has just arrived
+                live = [int(not node.preds) for node in self.line.nodes]
+            parts: Dict[int, int] = {}
+            for (index, _), count in (self.request.scopes or {}).items():
+                parts[index] = parts.get(index, 0) + count
+            self._left = self.line.left(live, self._done, parts, self.request.facts)
+        return self._left
+
+    def steps(self) -> Mapping[int, int]:
+        """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
+        found: Dict[int, int] = {}
+        if self.foretold:
+            for job in self.jobs.values():
+                found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
+            for node in self.line.nodes:
+                declared = self.request.facts.get(node.name + ".steps")
+                if declared is not None and node.index not in found:
+                    found[node.index] = max(1, int(declared))
+        return found
+
+    def ready(self) -> List[Job]:
+        """Its jobs that may run now."""
+        return [job for job in self.jobs.values() if job.state == READY]
+
+    def running(self) -> List[Job]:
+        """Its jobs that are on a lane."""
+        return [job for job in self.jobs.values() if job.state == RUNNING]
+
+    def is_running(self) -> bool:
+        """Whether any of its jobs is on a lane."""
+        return any(job.state == RUNNING for job in self.jobs.values())
+
+    def _settle(self) -> None:
+        """Jobs that neither wait nor run any more are done, whatever became of them."""
+        for seq, job in list(self.jobs.items()):
+            if job.state not in (READY, RUNNING):
+                del self.jobs[seq]
+                self._done[job.node.index] += 1
+        self._stale = False
+
+
+def _opener(node: Node) -> int:
+    scope = node.preds[0].scope_after() if node.gather and node.preds else None
+    return scope.index if scope is not None else -1

@@ -1,0 +1,118 @@
+"""Where stages run and how long they take: the learnt times of all models on all lanes (``pard_local``).
+
+A cohort has a *home*, the lane that runs the heaviest model of its line. Its other stages run at home too where they
+may; host functions, and models that are not allowed there, run on the fastest lane that is up. Makes no choice.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.board import Board
+from edgeserve.sched.lanes import Lane
+from edgeserve.sched.policies.pard_local_cost import Split, one_by_one
+from edgeserve.sched.policies.pard_local_line import MILLI, Line
+
+Steps = Mapping[int, int]
+"""Node -> how often its stage runs, where that is more than once (iterative models)."""
+
+
+class Places:
+    """Where stages run and how long they take: the learnt times of all models on all lanes, for one policy."""
+
+    __slots__ = ("_splits", "_fresh", "_homes")
+
+    def __init__(self) -> None:
+        self._homes: Dict[int, List[str]] = {}  # by the line's identity: lines live as long as the policy
+        self._splits: Dict[Tuple[str, str], Split] = {}
+        self._fresh: Dict[Tuple[str, str], bool] = {}
+
+    def changed(self) -> None:
+        """Something was measured, or a lane changed: look at the times again."""
+        self._fresh.clear()
+
+    def split(self, model: str, lane: str, board: Board) -> Split:
+        """How a model on a lane serves any number of jobs."""
+        key = (model, lane)
+        found = self._splits.get(key)
+        if found is None:
+            found = self._splits[key] = Split(board.latency(model, lane))
+        if key not in self._fresh:
+            found.refresh()
+            self._fresh[key] = True
+        return found
+
+    def lane_of(self, model: str, home: str, board: Board) -> Lane | None:
+        """The lane of a stage: home where it may run there, else the one that is fastest for a single job; None while
+        none is up."""
+        best: Lane | None = None
+        best_ns = 0
+        for lane in board.lanes_of(model):
+            if lane.up and not lane.hung:
+                if lane.name == home:
+                    return lane
+                time_ns = self.split(model, lane.name, board).time_ns(MILLI)
+                if best is None or time_ns < best_ns:
+                    best, best_ns = lane, time_ns
+        return best
+
+    def stages(self, line: Line, left: Sequence[int], steps: Steps, home: str, board: Board,
+               ) -> List[Tuple[str, int, int]] | None:
+        """(lane, time, not before) of what is left; None while a stage has no lane."""
+        found: List[Tuple[str, int, int]] = []
+        for node in line.nodes:
+            milli = left[node.index]
+            if not milli:
+                continue
+            lane = self.lane_of(node.model, home, board)
+            if lane is None:
+                return None
+            time_ns = self.split(node.model, lane.name, board).time_ns(milli) * steps.get(node.index, 1)
+            found.append((lane.name, time_ns, board.resident_at_ns(node.model, lane)))
+        return found
+
+    def alone_ends_ns(self, line: Line, left: Sequence[int], steps: Steps, home: str, from_ns: int, board: Board,
+                      ) -> int | None:
+        """When work that starts at ``from_ns`` and shares its lanes with nothing new ends."""
+        stages = self.stages(line, left, steps, home, board)
+        return None if stages is None else one_by_one(stages, free_lanes(board), from_ns)
+
+    def homes(self, line: Line, board: Board) -> List[str]:
+        """The lanes that may be a cohort's home: those that run the line's heaviest model and are up, or any that is up
+        when none of them is (what is left of a request may not need them)."""
+        found = self._homes.get(id(line))
+        if found is None:
+            shares = [(line.template[node.index] * min([_share_ns(node.model, lane, board) for lane in
+                                                        board.lanes_of(node.model)]), -node.index)
+                      for node in line.nodes]
+            heaviest = line.nodes[-max(shares)[1]]
+            found = self._homes[id(line)] = [lane.name for lane in board.lanes_of(heaviest.model)]
+        up = [lane.name for lane in board.lanes if lane.up and not lane.hung]
+        return [name for name in found if name in up] or up
+
+    def serves(self, lane: Lane, model: str, home: str, board: Board) -> bool:
+        """Whether a stage may run on this lane: its home, or any other lane when home cannot run it now."""
+        if model not in lane.models or not board.is_resident(model, lane):
+            return False
+        if lane.name == home:
+            return True
+        at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
+        return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
+
+    def worth_ns(self, line: Line, left: Sequence[int], board: Board) -> int:
+        """Lane time of what is left, each job counted as its share of a full batch on its first lane."""
+        total = 0
+        for node in line.nodes:
+            if left[node.index]:
+                total += left[node.index] * _share_ns(node.model, board.lanes_of(node.model)[0], board) // MILLI
+        return total
+
+
+def _share_ns(model: str, lane: Lane, board: Board) -> int:
+    latency = board.latency(model, lane.name)
+    return latency.typical_ns(latency.size_max) // latency.size_max
+
+
+def free_lanes(board: Board) -> Dict[str, int]:
+    """When each lane is free."""
+    return {lane.name: lane.available_ns(board.now_ns) for lane in board.lanes}
