@@ -70,9 +70,21 @@ class Board:
         """Lane time that a request still needs behind a node."""
         return self._scheduler.costs[app.name].rest_lane_ns[node.name] if node.succs else 0
 
+    def is_kept(self, job: Job) -> bool:
+        """Whether the world keeps this job's inputs for a probe."""
+        return job.seq in self._scheduler.probes.kept
+
+    def can_probe(self, model: str, lane: Lane) -> bool:
+        """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
+        return self._scheduler.probes.fits(model, lane)
+
     def story(self, request: RequestRecord) -> Sequence[str]:
         """What happened to a request so far."""
         return request.story()
+
+    def note(self, request: RequestRecord, *words: object) -> None:
+        """Add a line to a request's story: why a policy decides as it does. Changes nothing else."""
+        request.note(self.now_ns, *words)
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
@@ -92,6 +104,15 @@ class Board:
     def settle(self, request: RequestRecord) -> None:
         """Let every join that has something go on without waiting for the rest."""
         self._scheduler.life.settle(request)
+
+    def keep(self, job: Job) -> bool:
+        """Have the world keep a ready job's inputs, whatever becomes of its request, until a bid with ``probe`` runs
+        them or :meth:`let_go`. False, and nothing is kept, while the server drains."""
+        return self._scheduler.probes.keep(job)
+
+    def let_go(self, job: Job) -> None:
+        """No probe of this job will be run."""
+        self._scheduler.probes.let_go(job)
 
     def open_requests(self) -> Tuple[RequestRecord, ...]:
         """Every accepted request that has not ended, oldest first. O(open requests): not for the hot path."""

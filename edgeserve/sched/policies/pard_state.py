@@ -1,0 +1,228 @@
+"""PARD's state planner: what each module knows of itself and of the modules behind it, renewed once a period.
+
+A *module* is a model that this policy's apps use, with the lanes that may run it. It publishes how long requests wait
+in its queues (a window of seconds, newest heaviest), how long its batches take, and how its load compares with what it
+can do. From that the planner sums up, for every node, what still lies before a request when it leaves the node.
+
+The load factor ``mu`` is what came in over what the lanes can do in full batches; ``eps`` is how much the rate jumps.
+Above ``1 + eps`` those with the most time left go first (HBF), below ``1 - eps`` those with the least (LBF), in between
+the order stays. All whole numbers, rates in milli-requests per second. Knows no queue and no board.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.apps import App, Node
+from edgeserve.sched.policies.pard_waits import PPM, Waits, forget_before, weighted_mean_ns
+
+SMOOTHED_OVER = 5
+"""Periods over which the arrival rate is averaged to see how much it jumps (section 3.4: 5 s)."""
+
+JUMPS_OVER = 10
+"""Periods whose jumps make ``eps``."""
+
+BUCKET_MIN = 50
+"""Arrivals that a bucket of the rate should hold: by chance alone, fewer jump more than any threshold allows."""
+
+BUCKET_PERIODS_MAX = 10
+"""A bucket is closed after so many periods, however few arrived."""
+
+SAMPLES_MAX = 20_000
+"""Waits and latencies remembered per module at most."""
+
+PATHS_MAX = 64
+"""Downstream paths looked at per node; of a graph with more, the longest alone."""
+
+MRPS = 10**12
+"""Arrivals times this, over nanoseconds, are milli-requests per second."""
+
+
+class LoadFactor:
+    """Whether the requests with the most time left go first: ``high``. One per module."""
+
+    __slots__ = ("high", "_hbf_from_ppm", "_lbf_from_ppm", "_instant", "_rates", "_jumps")
+
+    def __init__(self, hbf_from: float = 1.0, lbf_from: float = 1.0, instant: bool = False) -> None:
+        self.high = False
+        self._hbf_from_ppm = round(hbf_from * PPM)
+        self._lbf_from_ppm = round(lbf_from * PPM)
+        self._instant = instant
+        self._rates: Deque[int] = deque(maxlen=SMOOTHED_OVER)
+        self._jumps: Deque[Tuple[int, int]] = deque(maxlen=JUMPS_OVER)  # (rate, how far from the mean of the last)
+
+    def saw(self, rate: int, capacity: int) -> None:
+        """The rate of the bucket that just closed, and what the lanes can do, in milli-requests per second."""
+        self._rates.append(rate)
+        self._jumps.append((rate, abs(rate - sum(self._rates) // len(self._rates))))
+        if rate == 0:
+            self.high = False
+            return
+        mu_ppm = rate * PPM // max(1, capacity)
+        eps_ppm = self.eps_ppm()
+        if mu_ppm > self._hbf_from_ppm + eps_ppm:
+            self.high = True
+        elif mu_ppm < self._lbf_from_ppm - eps_ppm:
+            self.high = False
+
+    def eps_ppm(self) -> int:
+        """How much the rate jumps, relative to itself."""
+        total = sum([rate for rate, _ in self._jumps])
+        return 0 if self._instant or not total else sum([jump for _, jump in self._jumps]) * PPM // total
+
+
+class Module:
+    """One model as the planner sees it. ``time_ns`` is that of a batch of the configured size, per lane and over all
+    lanes; ``queue_ns`` is the published waiting time."""
+
+    __slots__ = ("model", "place", "sizes", "times_ns", "time_ns", "queue_ns", "capacity", "load", "arrived",
+                 "bucket_since_ns", "period_ns", "period_count", "overloaded", "_delays", "_tested")
+
+    def __init__(self, model: str, place: int, load: LoadFactor) -> None:
+        self.model = model
+        self.place = place  # in topological order, over all apps
+        self.load = load
+        self.sizes: Dict[str, int] = {}  # lane -> batch size
+        self.times_ns: Dict[str, int] = {}
+        self.time_ns = 0
+        self.queue_ns = 0
+        self.capacity = 0
+        self.arrived = 0
+        self.bucket_since_ns = 0
+        self.period_ns = 0  # waiting of this period's requests
+        self.period_count = 0
+        self.overloaded = False
+        self._delays: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
+        self._tested: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
+
+    def set_times(self, times_ns: Mapping[str, int], up: Sequence[str]) -> None:
+        """How long a full batch takes on each lane, and which lanes are up."""
+        self.times_ns = dict(times_ns)
+        known = [times_ns[lane] for lane in up] or list(times_ns.values())
+        self.time_ns = sum(known) // len(known)
+        self.capacity = sum([self.sizes[lane] * MRPS // times_ns[lane] for lane in up])
+
+    def admitted(self, now_ns: int, delay_ns: int) -> None:
+        """A request joined a batch after so long in the queue."""
+        self._delays.append((now_ns, delay_ns))
+        self.period_ns += delay_ns
+        self.period_count += 1
+
+    def tested(self, now_ns: int, local_ns: int) -> None:
+        """A request, kept or dropped, would leave the module so long after it came."""
+        self._tested.append((now_ns, local_ns))
+
+    def worst_ns(self) -> int:
+        """The longest time in the module of all that were tested in the window; a batch's time before any was."""
+        return max([local_ns for _, local_ns in self._tested], default=self.time_ns)
+
+    def close_period(self, now_ns: int, length_ns: int, window_ns: int, threshold_ns: int) -> None:
+        """A period is over: publish the waiting time, judge the load."""
+        forget_before(self._delays, now_ns - window_ns)
+        forget_before(self._tested, now_ns - window_ns)
+        self.queue_ns = weighted_mean_ns(self._delays, now_ns, window_ns)
+        self.overloaded = self.period_count > 0 and self.period_ns > threshold_ns * self.period_count
+        self.period_ns = self.period_count = 0
+        age_ns = now_ns - self.bucket_since_ns
+        if self.arrived == 0 or self.arrived >= BUCKET_MIN or age_ns >= BUCKET_PERIODS_MAX * length_ns:
+            self.load.saw(self.arrived * MRPS // max(1, age_ns), self.capacity)
+            self.arrived = 0
+            self.bucket_since_ns = now_ns
+
+
+class Planner:
+    """All modules of a policy, and what lies behind each node. ``rest`` names the sum: ``none``, ``d`` (batch times),
+    ``qd`` (and queues), ``qdw`` (and a low quantile of the batch waits), ``qdd`` (and the longest batch waits)."""
+
+    def __init__(self, apps: Sequence[App], load: Mapping[str, LoadFactor], waits: Waits, rest: str, *,
+                 period_ns: int, window_ns: int, threshold_ns: int, worst: bool) -> None:
+        self.modules = {model: Module(model, place, load[model]) for place, model in enumerate(models_of(apps))}
+        self.waits = waits
+        self.rest_ns: Dict[Node, int] = {}  # from the end of a node's batch to the end of the request
+        self.share: Dict[Node, Tuple[int, int]] = {}  # a node's part of the time along the longest path
+        self.due_ns = 0
+        self._apps = tuple(apps)
+        self._rest = rest
+        self._worst = worst
+        self._period_ns, self._window_ns, self._threshold_ns = period_ns, window_ns, threshold_ns
+        self._paths = {node: paths_behind(node) for app in apps for node in app.nodes}
+
+    def sync(self, now_ns: int) -> None:
+        """A period is over: every module publishes, and every node's rest is summed up anew."""
+        for module in self.modules.values():
+            module.close_period(now_ns, self._period_ns, self._window_ns, self._threshold_ns)
+        self.due_ns = now_ns + self._period_ns
+        self.renew()
+
+    def renew(self) -> None:
+        """Sum up what lies behind each node from what the modules publish now."""
+        for app in self._apps:
+            for node in app.nodes:
+                self.rest_ns[node] = self._rest_of(node)
+            self._set_shares(app)
+
+    def _rest_of(self, node: Node) -> int:
+        if self._rest == "none" or not node.succs:
+            return 0
+        paths = self._paths[node]
+        if paths is None:
+            paths = (self._longest_path(node),)
+        return max([self._path_ns(path) for path in paths])
+
+    def _path_ns(self, path: Sequence[Node]) -> int:
+        modules = [self.modules[node.model] for node in path]
+        times_ns = [module.time_ns for module in modules]
+        total = sum(times_ns)
+        if self._rest != "d":
+            total += sum([module.queue_ns for module in modules])
+        if self._rest == "qdw":
+            total += self.waits.quantile_ns([module.model for module in modules], times_ns)
+        elif self._rest == "qdd":
+            total += sum(times_ns)
+        return total
+
+    def _longest_path(self, node: Node) -> Tuple[Node, ...]:
+        """The path behind a node with the largest sum of queues and batch times. O(nodes) from a node's successors
+        up, for graphs with more paths than can be listed."""
+        best: Dict[Node, Tuple[int, Tuple[Node, ...]]] = {}
+
+        def behind(at: Node) -> Tuple[int, Tuple[Node, ...]]:
+            if at not in best:
+                module = self.modules[at.model]
+                further = [behind(succ) for succ in at.succs]
+                rest = max(further, key=lambda item: item[0]) if further else (0, ())
+                best[at] = (rest[0] + module.queue_ns + module.time_ns, (at, *rest[1]))
+            return best[at]
+
+        return max([behind(succ) for succ in node.succs], key=lambda item: item[0])[1]
+
+    def _set_shares(self, app: App) -> None:
+        """Each node's part of the SLO: in proportion to its batch time, or to its worst time in the module."""
+        part = {node: self.modules[node.model].worst_ns() if self._worst else self.modules[node.model].time_ns
+                for node in app.nodes}
+        upto: Dict[Node, int] = {}
+        for node in app.nodes:  # predecessors first
+            upto[node] = part[node] + max([upto[pred] for pred in node.preds], default=0)
+        longest = max(1, max(upto.values()))
+        for node in app.nodes:
+            self.share[node] = (part[node], longest)
+
+
+def models_of(apps: Sequence[App]) -> List[str]:
+    """The models of some apps, each once, predecessors first."""
+    return list(dict.fromkeys(node.model for app in apps for node in app.nodes))
+
+
+def paths_behind(node: Node) -> Tuple[Tuple[Node, ...], ...] | None:
+    """Every path from behind a node to an end of its graph, or None when there are more than :data:`PATHS_MAX`."""
+    paths: List[Tuple[Node, ...]] = []
+    waiting: List[Tuple[Node, ...]] = [(succ,) for succ in reversed(node.succs)]
+    while waiting:
+        path = waiting.pop()
+        if not path[-1].succs:
+            paths.append(path)
+        waiting.extend(path + (succ,) for succ in reversed(path[-1].succs))
+        if len(paths) + len(waiting) > PATHS_MAX:
+            return None
+    return tuple(paths)
