@@ -6,7 +6,7 @@ thread and no I/O, and never changes a request or a job itself. ``docs/policies/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, List, Mapping, Protocol, Sequence, Tuple
 
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.actions import START_ANY_TIME_NS
@@ -16,7 +16,13 @@ from edgeserve.sched.lifecycle import Job, RequestRecord
 if TYPE_CHECKING:
     from edgeserve.sched.board import Board
     from edgeserve.sched.lanes import Lane, Work
-    from edgeserve.sched.parts import Worth
+
+
+class WorthOfStart(Protocol):
+    """What a bid delivers, as a function of when it starts (``sched/parts.py`` makes it)."""
+
+    def value(self, start_ns: int) -> float:
+        """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
 
 
 class Bid:
@@ -32,8 +38,8 @@ class Bid:
     __slots__ = ("model", "jobs", "size", "expected_ns", "worth", "remaining_ns", "start_after_ns", "start_before_ns",
                  "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy")
 
-    def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, worth: Worth, remaining_ns: int,
-                 start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
+    def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, worth: WorthOfStart,
+                 remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
                  latest_start_ns: int | None = None, drops: Sequence[Tuple[RequestRecord, str]] = (),
                  steps_max: int | None = None, probe: bool = False, klass: str = "normal") -> None:
         self.model = model
@@ -79,7 +85,8 @@ class Policy:
         """Your bid won; its jobs are running: unqueue them."""
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        """A work of yours ended: learn from it. (The shared latency model has learnt already.)"""
+        """A work of yours ended: learn from it. (The shared latency model has learnt already.) ``work.failed`` says that
+        some of it was not done; with ``work.probe`` it was a probe of yours and has no jobs (``sched/sampler.py``)."""
 
     def on_refused(self, work: Work, board: Board) -> None:
         """The lane would not start it. Jobs whose request you leave open become ready again after this."""
