@@ -44,7 +44,8 @@ class RunBatch:
     ``size`` is the batch size that was profiled and that the engine pads to (``len(jobs) <= size``). The lane waits
     until ``start_after_ns`` and refuses to start after ``start_before_ns``. ``expected_ns`` is the predicted
     execution time. ``steps_max`` bounds the steps of an iterative model before it returns ``unfinished`` jobs.
-    ``probe`` marks work that nobody waits for (the online profiler).
+    ``probe`` marks work that nobody waits for (the online profiler): its one job's inputs were kept
+    (:class:`KeepJob`), this batch takes them, and its result is thrown away.
     """
 
     work_id: int
@@ -89,6 +90,21 @@ class DropState:
 
 
 @dataclass(frozen=True)
+class KeepJob:
+    """Keep the inputs of a ready job, whatever becomes of its request, until a probe takes them or :class:`DropKept`
+    says that none will."""
+
+    job: JobId
+
+
+@dataclass(frozen=True)
+class DropKept:
+    """Let go of inputs that were kept."""
+
+    job: JobId
+
+
+@dataclass(frozen=True)
 class FinishRequest:
     """The one end of a request. Its jobs that still run are ignored from now on."""
 
@@ -98,10 +114,10 @@ class FinishRequest:
     spent: Spent = Spent()
 
 
-Action = Union[RunBatch, LoadModel, EvictModel, DropState, FinishRequest]
+Action = Union[RunBatch, LoadModel, EvictModel, DropState, KeepJob, DropKept, FinishRequest]
 
 ACTION_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in (
-    RunBatch, LoadModel, EvictModel, DropState, FinishRequest)}
+    RunBatch, LoadModel, EvictModel, DropState, KeepJob, DropKept, FinishRequest)}
 
 START_ANY_TIME_NS = 2**62
 """A ``start_before_ns`` that never passes."""

@@ -3,8 +3,8 @@
 Two bids are compared as A-then-B against B-then-A by total value delivered; on a tie the one with more value per
 remaining lane time wins. The winner of each comparison meets the next, in the order of the policies' names.
 Classes bound the auction. A ``critical`` bid that would lose value by waiting for the other goes first. ``background``
-and probe work starts only when nobody else bids. Others cut in on a continuation only if they end before its latest
-start. Pure; knows no queue and no policy.
+work starts only when nobody else bids, a probe only when there is no background work either. Others cut in on a
+continuation only if they end before its latest start. Pure; knows no queue and no policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgeserve.sched.policy import Bid
 def choose(bids: Sequence[Bid], at_ns: int) -> Bid:
     """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order."""
     foreground = [bid for bid in bids if not is_background(bid)]
-    winner, *others = foreground or bids
+    winner, *others = foreground or [bid for bid in bids if not bid.probe] or bids
     for bid in others:
         if _first(bid, winner, at_ns):
             winner = bid

@@ -22,6 +22,7 @@ def check_books(scheduler: Scheduler) -> None:
     _check_queues(scheduler)
     _check_memory(scheduler)
     _check_streams(scheduler)
+    _check_probes(scheduler)
 
 
 def _check_lanes(scheduler: Scheduler) -> Dict[int, Job]:
@@ -113,3 +114,15 @@ def _check_streams(scheduler: Scheduler) -> None:
         for request in stream.held:
             assert request.state == HELD, f"stream {key}: a waiting request is {request.state}"
             assert stream.active is not None, f"stream {key}: requests wait for nobody"
+
+
+def _check_probes(scheduler: Scheduler) -> None:
+    """Inputs are kept once, for jobs that a probe can still run; nothing is kept while draining."""
+    probes = scheduler.probes
+    assert not (scheduler.life.draining and probes.kept), f"{list(probes.kept.values())} are kept while draining"
+    for seq, job in probes.kept.items():
+        assert job.seq == seq, f"{job!r} is kept as {seq}"
+    for work in scheduler.works.by_id.values():
+        if work.probe is not None:
+            assert work.kind == RUN and not work.jobs, f"work {work.id} is a probe and has jobs"
+            assert work.probe.seq not in probes.kept, f"{work.probe!r} is being probed and still kept"

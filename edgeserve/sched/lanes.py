@@ -26,13 +26,17 @@ RUN, LOAD, EVICT = "run", "load", "evict"
 
 
 class Work:
-    """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads and evictions."""
+    """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads, evictions and probes.
+
+    ``probe`` is the job whose kept inputs a probe runs: nobody waits for it, so whatever the lane answers moves no job.
+    ``failed`` is set when the lane is back: some job of the batch failed, or the probe was not done.
+    """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost")
+                 "lost", "probe", "failed")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
-                 expected_ns: int, starts_ns: int, policy: Any) -> None:
+                 expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
         self.id = id
         self.kind = kind
         self.lane = lane
@@ -44,6 +48,8 @@ class Work:
         self.starts_ns = starts_ns  # when it is expected to start
         self.policy = policy
         self.lost = False  # its jobs were taken from it; the answer only frees the lane
+        self.probe = probe
+        self.failed = False
 
 
 class Lane:
@@ -143,11 +149,11 @@ class Works:
         self._lost: OrderedDict[int, None] = OrderedDict()
 
     def put(self, now_ns: int, kind: str, lane: Lane, model: str, expected_ns: int, jobs: Tuple[Job, ...] = (),
-            size: int = 0, policy: Any = None) -> Work:
+            size: int = 0, policy: Any = None, probe: Job | None = None) -> Work:
         """Give a lane a work behind those it has."""
         self._last_id += 1
         starts_ns = lane.available_ns(now_ns)
-        work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy)
+        work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy, probe)
         lane.put(work)
         self.by_id[work.id] = work
         return work

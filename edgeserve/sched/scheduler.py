@@ -33,6 +33,7 @@ from edgeserve.sched.life import Life
 from edgeserve.sched.lifecycle import READY, move_job
 from edgeserve.sched.memory import Memory
 from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.probes import Probes
 from edgeserve.sched.residency import RESIDENT, Device, Placement
 from edgeserve.sched.streams import Streams
 from edgeserve.units import NS_PER_MS
@@ -71,6 +72,7 @@ class Scheduler:
         policy_of = {app.name: policy for policy in policies for app in policy.apps}
         self.life = Life(self.apps, policy_of, self.costs, self.memory, streams, self.board,
                          lambda model: self._batch_time_ns(model, 1), self._can_run)
+        self.probes = Probes(apps, self.run_lanes, latency, self.costs, self.memory, self.life)
         self.now_ns = -1
         self._bidders = {lane.name: tuple(policy for policy in self.policies if _may_use(policy, lane))
                          for lane in self.run_lanes}
@@ -103,7 +105,10 @@ class Scheduler:
             policy.plan(board)
         self._auction()
         if self.memory.tracked:
-            actions.extend(self.memory.manage(now_ns))
+            managed = self.memory.manage(now_ns)
+            actions.extend(managed)
+            if self.probes.kept:
+                self.probes.let_go_evicted(managed)
         return actions
 
     def wake_at(self) -> int | None:
@@ -169,6 +174,9 @@ class Scheduler:
         if work.lost:
             return
         jobs, results = work.jobs, event.results
+        if work.probe is not None:
+            self._probed(work, event)
+            return
         if len(results) != len(jobs):
             raise PolicyError(f"work {work.id} on lane {lane.name!r} has {len(jobs)} jobs but {len(results)} results")
         failed = False
@@ -178,8 +186,22 @@ class Scheduler:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
             failed = failed or result.status == "failed"
             self.life.returned(job, result, work, took)
+        work.failed = failed
         if not failed:
             self.latency[work.model, lane.name].observe(self.now_ns, work.size, event.finished_ns - event.started_ns)
+        work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
+
+    def _probed(self, work: Work, event: WorkFinished) -> None:
+        """A probe is over. It teaches the latency model as what it was, a batch of the smallest size: where such are
+        rare, it keeps their estimate fresh. (The policy hears of a probe only here: there is no job to unqueue.)"""
+        assert work.probe is not None
+        if [result.job for result in event.results] != [work.probe.id]:
+            raise PolicyError(f"work {work.id} on lane {work.lane.name!r} is a probe of {work.probe.id} but has "
+                              f"results of {[result.job for result in event.results]}")
+        took_ns = event.finished_ns - event.started_ns
+        work.failed = event.results[0].status != "done"
+        if not work.failed:
+            self.latency[work.model, work.lane.name].observe(self.now_ns, work.size, took_ns)
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
 
     def _refused(self, event: WorkRefused) -> None:
@@ -189,7 +211,7 @@ class Scheduler:
         if work.kind != RUN:
             self.memory.refused(work, self.now_ns)
             return
-        if work.lost:
+        if work.lost or work.probe is not None:
             return
         for job in work.jobs:
             job.request.note(self.now_ns, "lane", work.lane.name, "refused work", work.id, "-", event.reason)
@@ -224,6 +246,7 @@ class Scheduler:
 
     def _drain_requested(self, event: DrainRequested) -> None:
         self.life.draining = True
+        self.probes.let_go_all()
 
     # --- lanes --------------------------------------------------------------------------------------------------------
 
@@ -291,7 +314,10 @@ class Scheduler:
                 self._launch(lane, bid, at_ns)
 
     def _background_may_run(self, bid: Bid, lane: Lane) -> bool:
-        """Whether background work would be over before the next critical request could need the lane."""
+        """Whether background work would be over before the next critical request could need the lane, and a probe
+        before anybody could."""
+        if bid.probe and not self.probes.may_start(bid, lane, self.now_ns):
+            return False
         for app, (last_ns, slack_ns) in self.life.critical.items():
             until_ns = last_ns + CRITICAL_MEMORY_NS
             if until_ns > self.now_ns and bid.expected_ns > slack_ns and _uses(self.apps[app], lane):
@@ -311,6 +337,9 @@ class Scheduler:
         for request, reason in bid.drops:
             if not request.ended:
                 self.life.end(request, "drop", reason)
+        if bid.probe:
+            self._launch_probe(lane, bid, placement)
+            return
         jobs = tuple(bid.jobs)
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
@@ -334,10 +363,22 @@ class Scheduler:
                                           bid.expected_ns, bid.steps_max, bid.probe))
         work.policy.on_started(work, self.board)
 
+    def _launch_probe(self, lane: Lane, bid: Bid, placement: Placement) -> None:
+        """Run kept inputs again. Its model does not count as used by that: demand decides what stays in memory."""
+        job = bid.jobs[0]
+        self.probes.take(job)
+        work = self.works.put(self.now_ns, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
+        placement.in_flight += 1
+        self.life.actions.append(RunBatch(work.id, lane.name, bid.model, (job.id,), bid.size, bid.start_after_ns,
+                                          min(bid.start_before_ns, self.now_ns + lane.hang_ns), bid.expected_ns,
+                                          None, True))
+
     def _illegal(self, lane: Lane, bid: Bid, placement: Placement | None) -> str:
         """Why a bid must not run, or ``""``."""
         if placement is None or placement.state != RESIDENT or bid.model not in lane.models:
             return f"model {bid.model!r} is not resident on this lane's device"
+        if bid.probe:
+            return self.probes.illegal(bid, lane)
         if not bid.jobs or len(bid.jobs) > bid.size or bid.size not in self.latency[bid.model, lane.name].sizes:
             return f"{len(bid.jobs)} jobs in size {bid.size}: sizes are {self.latency[bid.model, lane.name].sizes}"
         dropped = [request for request, _ in bid.drops]
@@ -378,6 +419,7 @@ class Scheduler:
             for job in policy.queued():
                 if job.request.on_late == "answer" and not job.request.ended and not self._can_run(job.node.model):
                     self.life.end(job.request, "fail", f"no lane can run model {job.node.model!r} now")
+        self.probes.let_go_stranded(self._can_run)
 
     def _share_time_ns(self, model: str) -> int:
         """Lane time of one job in a full batch, on the lane that is fastest for it."""

@@ -11,7 +11,17 @@ from collections import Counter
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from edgeserve.config import AppConfig, Config, NodeConfig
-from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch
+from edgeserve.sched.actions import (
+    Action,
+    DropKept,
+    DropState,
+    EvictModel,
+    FinishRequest,
+    KeepJob,
+    LoadModel,
+    Outcome,
+    RunBatch,
+)
 from edgeserve.sched.events import JobId, JobResult, Part, Request
 
 DONE, SKIPPED, FAILED, PENDING = "done", "skipped", "failed", "pending"
@@ -67,12 +77,27 @@ class Books:
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
         self._on_lane: Counter = Counter()
+        self._models_on: Dict[str, Set[str]] = {name: set() for name in config.lanes}
+        for model in config.models.values():
+            for lane in model.lanes or config.lanes:
+                self._models_on[lane].add(model.name)
+        self._kept: Dict[JobId, str] = {}  # job -> its model
+        self._draining = False
         self._streams: Dict[Tuple[str, str], List[int]] = {}
 
     @property
     def works_count(self) -> int:
         """Works that were ordered and not answered."""
         return len(self._works)
+
+    @property
+    def kept_count(self) -> int:
+        """Inputs that are kept for probes."""
+        return len(self._kept)
+
+    def draining(self) -> None:
+        """The scheduler is told to drain."""
+        self._draining = True
 
     def arrived(self, request: Request) -> None:
         """A request goes to the scheduler."""
@@ -90,6 +115,11 @@ class Books:
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
             self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
+        elif isinstance(action, KeepJob):
+            self._keep(now_ns, action.job)
+        elif isinstance(action, DropKept):
+            self._rule(action.job in self._kept, now_ns, f"{action}: it is not kept")
+            del self._kept[action.job]
         else:
             self._rule(action.work_id not in self._work_ids, now_ns, f"work id {action.work_id} was used twice")
             self._rule(action.lane in self._device_of, now_ns, f"{action} names no lane of the configuration")
@@ -112,7 +142,7 @@ class Books:
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
             self._running[action.work_id] = now_ns
-            for job in action.jobs:
+            for job in () if action.probe else action.jobs:
                 self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
                            f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
 
@@ -144,7 +174,9 @@ class Books:
                 entry.done[result.job.node, result.job.part] = result
 
     def stepped(self, now_ns: int) -> None:
-        """All actions of a step were given: nobody may be left waiting past a deadline."""
+        """All actions of a step were given: nobody may be left waiting past a deadline, nothing is kept while it
+        drains."""
+        self._rule(not (self._draining and self._kept), now_ns, f"{list(self._kept)[:3]} are kept while it drains")
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_ns:
             entry = self._entries.get(deadlines[0][1])
@@ -169,6 +201,7 @@ class Books:
         if not self._ahead.get(action.lane):
             self._rule(self._on_lane[action.lane] == 1, now_ns, f"lane {action.lane} was given a second work: {action}")
         if action.probe:
+            self._order_probe(now_ns, action)
             return
         for job in action.jobs:
             entry = self._entries.get(job.request_id)
@@ -192,6 +225,33 @@ class Books:
             entry.started = True
             self._jobs_out[job] = action.work_id
             entry.out += 1
+
+    def _keep(self, now_ns: int, job: JobId) -> None:
+        entry = self._entries.get(job.request_id)
+        self._rule(entry is not None and entry.finished is None and job not in self._kept, now_ns,
+                   f"{job} is to be kept, but its request has ended or is unknown, or it is kept already")
+        assert entry is not None
+        self._rule((job.node, job.part) not in entry.done and job not in self._jobs_out, now_ns,
+                   f"{job} is to be kept, but it has run or is on a lane")
+        self._kept[job] = self._apps[entry.request.app].models.get(job.node, "")
+
+    def _order_probe(self, now_ns: int, action: RunBatch) -> None:
+        """A probe takes inputs that were kept, on a lane that has nothing else and that nobody waits for."""
+        self.marks["probe"] += 1
+        self._rule(len(action.jobs) == 1 and self._kept.pop(action.jobs[0], None) == action.model, now_ns,
+                   f"{action} is no probe of one job that was kept for this model")
+        self._rule(self._on_lane[action.lane] == 1, now_ns, f"probe {action} stands behind other work")
+        for entry in self._entries.values():
+            if entry.finished is None and not entry.out:
+                waits = self._apps[entry.request.app].may_want(entry.done, self._models_on[action.lane])
+                self._rule(not waits or self._is_held(entry), now_ns,
+                           f"probe {action} starts, while {entry.request} waits with no job on a lane")
+
+    def _is_held(self, entry: _Entry) -> bool:
+        """Whether a request waits for the one before it in its stream."""
+        request = entry.request
+        return request.stream is not None and self._apps[request.app].stream != "none" \
+            and self._streams[request.app, request.stream][0] != request.id
 
     def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
         """What is known of a request, with its jobs on a hanging lane counted as failed."""
@@ -289,6 +349,17 @@ class _Graph:
             return True  # no part at all: it gathers empty lists
         wanted = 1 if node.join == "policy" or PENDING not in tokens else int(node.join)
         return tokens.count(DONE) >= wanted
+
+    def may_want(self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str]) -> bool:
+        """Whether a request with no job on a lane waits to run one of these models: some node that may run now needs
+        one of them, and nothing behind it may run already (then the join was satisfied without it)."""
+        if not self.linked:
+            return not models.isdisjoint(self.models.values())
+        ready = {node.name for node in self.nodes.values() for part in self._parts_of(done, self._scope(node))
+                 if (node.name, part) not in done and self.may_run(done, node.name, part, False)}
+        behind = {name: {other.name for other in self.nodes.values() if name in (other.after or ())} for name in ready}
+        begun = {name for name, _ in done}
+        return any(self.models[name] in models for name in ready if not behind[name] & (ready | begun))
 
     def complete(self, done: Mapping[Tuple[str, Part], JobResult]) -> bool:
         """Whether every last node ran, for every part, where the route led to it."""

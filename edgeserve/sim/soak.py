@@ -62,6 +62,8 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) ->
     if scheduler.open_count or scheduler.busy:
         raise AssertionError(f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
                              f"busy = {scheduler.busy}")
+    if drain and scheduler.probes.kept:
+        raise AssertionError(f"seed {seed}: after draining {list(scheduler.probes.kept.values())} are still kept")
     return SoakResult(seed, dict(world.books.marks), len(world.ended), steps, digest.hexdigest())
 
 

@@ -11,7 +11,18 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config import Config
-from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
+from edgeserve.sched.actions import (
+    Action,
+    DropKept,
+    DropState,
+    EvictModel,
+    FinishRequest,
+    KeepJob,
+    LoadModel,
+    Outcome,
+    RunBatch,
+    Spent,
+)
 from edgeserve.sched.events import (
     DeviceChanged,
     DrainRequested,
@@ -109,6 +120,8 @@ class SimWorld:
         self._sequence = 0
         self._events: List[Event] = []
         self._open: Dict[int, _Open] = {}
+        self._kept: Dict[JobId, _Open] = {}
+        self._probed: Dict[int, _Open] = {}  # work -> whose kept inputs it runs
         self._request_id = 0
         self._sources = list(sources)
         self._share_ns: Dict[str, int] = {}
@@ -157,10 +170,17 @@ class SimWorld:
             self._finish(action)
         elif isinstance(action, DropState):
             pass  # states are counted by the scheduler; the books look at the action's form
-        elif self._acts_ns > self.now_ns:
-            self._at(self._acts_ns, self._deliver, action)
+        elif isinstance(action, KeepJob):
+            self._kept[action.job] = self._open[action.job.request_id]
+        elif isinstance(action, DropKept):
+            del self._kept[action.job]
         else:
-            self._deliver(action)
+            if isinstance(action, RunBatch) and action.probe:
+                self._probed[action.work_id] = self._kept.pop(action.jobs[0])
+            if self._acts_ns > self.now_ns:
+                self._at(self._acts_ns, self._deliver, action)
+            else:
+                self._deliver(action)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -185,6 +205,8 @@ class SimWorld:
                            f"{self.books.open_count} requests open")
         for event in events:
             self.books.marks[type(event).__name__] += 1
+            if isinstance(event, DrainRequested):
+                self.books.draining()
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -283,13 +305,19 @@ class SimWorld:
             return 1
         if isinstance(action, LoadModel):
             return self._times.load_ns(action.model)
-        known = [self._open.get(job.request_id) for job in action.jobs]
+        known: List[Optional[_Open]] = [self._probed[action.work_id]] if action.probe else [
+            self._open.get(job.request_id) for job in action.jobs]
         facts = [entry.request.facts if entry is not None else {} for entry in known]
         return self._times.batch_ns(action.model, lane.name, action.size, facts, self._steps(action))
 
     def _steps(self, action: RunBatch) -> int:
         """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
         longest, bound = 1, action.steps_max or 0
+        if action.probe:  # from its beginning, whatever the request's own job had behind it
+            app, job = self._probed[action.work_id].request.app, action.jobs[0]
+            longest = self._results.steps(app, self._probed[action.work_id].place, job)
+            bound = self._results.steps_per_run(app, job.node)
+            return min(longest, bound) if bound else longest
         for job in action.jobs:
             entry = self._open.get(job.request_id)
             if entry is not None:
@@ -305,6 +333,7 @@ class SimWorld:
         return entry.steps[job]
 
     def _refuse(self, action: Any, reason: str) -> None:
+        self._probed.pop(action.work_id, None)
         self.books.answered(self.now_ns, action, failed=True)
         self._events.append(WorkRefused(action.work_id, reason))
 
@@ -318,7 +347,8 @@ class SimWorld:
         if isinstance(action, RunBatch):
             broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(self.now_ns)
             steps = self._steps(action)
-            results = tuple(self._result(job, steps, broken) for job in action.jobs)
+            results = (self._probe_result(action, steps),) if action.probe else tuple(
+                self._result(job, steps, broken) for job in action.jobs)
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.books.answered(self.now_ns, action, results, bool(failed))
@@ -344,6 +374,14 @@ class SimWorld:
         return JobResult(job, "done", self._results.parts(app, entry.place, job),
                          self._results.route(app, entry.place, job),
                          state_bytes=state_bytes if entry.request.stream is not None else 0)
+
+    def _probe_result(self, action: RunBatch, steps: int) -> JobResult:
+        """What the model returns to a probe: nobody uses it."""
+        entry, job = self._probed.pop(action.work_id), action.jobs[0]
+        app, trouble = entry.request.app, self._trouble
+        if self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
+            return JobResult(job, "failed", reason="the engine raised")
+        return JobResult(job, "done" if steps >= self._results.steps(app, entry.place, job) else "unfinished")
 
     # --- trouble --------------------------------------------------------------------------------------------------
 
@@ -381,6 +419,7 @@ class SimWorld:
         lane.running = None
         lane.inbox.clear()
         for action in lost:
+            self._probed.pop(action.work_id, None)
             jobs = action.jobs if isinstance(action, RunBatch) else ()
             self.books.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs], True)
             if amount < 0.5:

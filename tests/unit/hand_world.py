@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Sequence, Union
 
 from edgeserve.config import parse_config
-from edgeserve.sched.actions import Action, DropState, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
+from edgeserve.sched.actions import Action, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
 from edgeserve.sched.apps import App
 from edgeserve.sched.events import (
     DeviceChanged,
@@ -121,7 +121,7 @@ class Driver:
             if isinstance(action, FinishRequest):
                 assert action.request_id not in self.ends, f"request {action.request_id} ended twice"
                 self.ends[action.request_id] = action
-            elif not isinstance(action, DropState):
+            elif isinstance(action, (RunBatch, LoadModel, EvictModel)):
                 self.on_lane[action.work_id] = action
                 self.given_ms[action.work_id] = self.now_ms
         self.seen += self.actions
