@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config import Config
-from edgeserve.engines.base import Batch, Engine, Result
+from edgeserve.engines.base import Batch, Engine
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EdgeServeError, EngineError, ExampleUnknown, Rejected
 from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
@@ -23,14 +23,19 @@ from edgeserve.live.asked import AppRules
 from edgeserve.live.counts import AppCounts, LaneCounts
 from edgeserve.live.delivery import Delivery
 from edgeserve.live.endings import refusal
+from edgeserve.live.kept import Kept
 from edgeserve.live.mailbox import Mailbox
-from edgeserve.live.payloads import Held, Payloads
+from edgeserve.live.patience import AGAIN_PAUSE_NS, Patience
+from edgeserve.live.payloads import Held, Payloads, wrong_form
+from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.actions import (
     START_ANY_TIME_NS,
     Action,
+    DropKept,
     DropState,
     EvictModel,
     FinishRequest,
+    KeepJob,
     LoadModel,
     Outcome,
     RunBatch,
@@ -62,12 +67,6 @@ SLEEP_S_MAX = 3600.0
 
 FD_SELECT_MAX = 1024
 """``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
-
-NAP_SHARE = 2
-NAP_NS_MAX = 10_000_000
-"""While every lane is busy, messages are read together: half a batch's time after the first of them came, at
-most this, or when a lane is back. Waking up for each, with caches that the lane's work has emptied, costs the lanes
-twice the time that reading takes, and nothing could start any earlier. A refusal may come this much later."""
 
 WARM_REPETITIONS = 1
 """Runs of each batch size after a load at run time: buffers exist then, and the copy lane is wanted again."""
@@ -129,6 +128,7 @@ class LiveWorld:
                  engines: Mapping[Tuple[str, str], Engine], mailbox: Mailbox) -> None:
         self.config = config
         self.payloads = Payloads()
+        self.kept = Kept(self.payloads)
         self.app_counts = {name: AppCounts() for name in rules}
         self.lane_counts = {name: LaneCounts() for name in lanes}
         self.started_ns = clock_ns()
@@ -141,7 +141,7 @@ class LiveWorld:
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
         self._delivery = Delivery()
-        self._nap_ns = 0
+        self._patience = Patience(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
@@ -150,7 +150,7 @@ class LiveWorld:
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state}
+            EvictModel: self._evict, DropState: self._drop_state, KeepJob: self.kept.keep, DropKept: self.kept.drop}
         self._open_mail: Dict[type, Callable[[Any, List[Event]], None]] = {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
             Held: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
@@ -169,22 +169,13 @@ class LiveWorld:
 
     def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
         """Everything that has happened; if nothing has, wait for it or until ``until_ns``."""
-        handlers = self._open_mail
         events: List[Event] = []
-        door = self.door
         if self._to_finish:  # after all lanes were given their works: they run while the answers are sent
-            finishing, self._to_finish[:] = list(self._to_finish), ()
-            for action in finishing:
-                self._finish(action)
+            self._finish_all()
         look = False  # at the door, although there is no other sign that somebody stands there
         slept = False
         while True:
-            mail = self._mailbox.take()
-            for item in mail:
-                handlers[type(item)](item, events)
-            # With mail there is no sleep, so the door gets its turn here; without, the sleep says whether to look.
-            if door is not None and (look or not door.drained or (mail and not slept)):
-                door.receive(events)
+            self._read(events, look, slept)
             now_ns = clock_ns()
             if self._drained_by_ns is not None and now_ns >= self._drained_by_ns:
                 self._cancel_the_rest(events)
@@ -192,6 +183,41 @@ class LiveWorld:
                 return now_ns, events
             look = self._sleep(now_ns, until_ns)
             slept = True
+
+    def _read(self, events: List[Event], look: bool, slept: bool) -> None:
+        """Mail, and messages where it is time for them."""
+        mail = self._open_all_mail(events)
+        door = self.door
+        # With mail there is no sleep, so the door gets its turn here; without, the sleep says whether to look.
+        if door is None or not (look or not door.drained or (mail and not slept)):
+            return
+        all_busy = self._all_busy()
+        if all_busy and not look and self._patience.look_at_ns(clock_ns()) is not None:
+            return
+        before = len(events)
+        door.receive(events)
+        if len(events) == before:
+            return
+        if all_busy:
+            self._patience.nap_from(clock_ns())
+            return
+        while self._patience.expects_more(clock_ns(), len(events)):
+            before = len(events)
+            time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
+            self._open_all_mail(events)
+            door.receive(events)
+            if len(events) == before:
+                return
+
+    def _open_all_mail(self, events: List[Event]) -> bool:
+        handlers = self._open_mail
+        mail = self._mailbox.take()
+        for item in mail:
+            handlers[type(item)](item, events)
+        return bool(mail)
+
+    def _all_busy(self) -> bool:
+        return all(counts.in_flight for counts in self._run_counts)
 
     def post(self, item: Any) -> None:
         """Mail for the loop, from any thread."""
@@ -201,23 +227,31 @@ class LiveWorld:
         """Until mail, a message or the next thing that is due, to the microsecond and without spinning. Whether
         somebody may be at the door."""
         door = self.door
-        if door is not None and not door.drained:
-            return True
+        bell = self._mailbox.fileno()
         due_ns = until_ns
         for other_ns in (self._drained_by_ns, door.next_due_ns() if door is not None else None):
             if other_ns is not None and (due_ns is None or other_ns < due_ns):
                 due_ns = other_ns
-        if (due_ns is not None and due_ns <= now_ns) or not self._mailbox.going_to_sleep():
-            return True
-        timeout_s = SLEEP_S_MAX if due_ns is None else min(SLEEP_S_MAX, (due_ns - now_ns) / NS_PER_S)
-        bell = self._mailbox.fileno()
-        ready = _wait_readable([bell] if door is None else [bell, door.fileno], timeout_s)
-        if ready and bell not in ready and all(counts.in_flight for counts in self._run_counts):
-            # Nothing that just came can start: let more come, and read them together when a lane is back.
-            nap_ns = self._nap_ns if due_ns is None else min(self._nap_ns, due_ns - clock_ns())
-            ready += _wait_readable([bell], max(0, nap_ns) / NS_PER_S)
-        self._mailbox.awake(rang=bell in ready)
-        return ready != [bell]
+        while True:
+            files, wake_ns = [bell], due_ns
+            look_at_ns = self._patience.look_at_ns(now_ns) if door is not None and self._all_busy() else None
+            if look_at_ns is not None:
+                wake_ns = look_at_ns if due_ns is None else min(due_ns, look_at_ns)
+            elif door is not None:
+                if not door.drained:
+                    return True
+                files.append(door.fileno)
+            if (wake_ns is not None and wake_ns <= now_ns) or not self._mailbox.going_to_sleep():
+                return True
+            ready = _wait_readable(files, SLEEP_S_MAX if wake_ns is None
+                                   else min(SLEEP_S_MAX, (wake_ns - now_ns) / NS_PER_S))
+            self._mailbox.awake(rang=bell in ready)
+            napped = look_at_ns is not None
+            if napped or not ready or bell in ready or not (self._patience.nap_ns and self._all_busy()):
+                return napped or ready != [bell]
+            # Nothing that just came can start: let more come, and read them together.
+            now_ns = clock_ns()
+            self._patience.nap_from(now_ns)
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
@@ -285,7 +319,7 @@ class LiveWorld:
         counts.in_flight.pop(action.work_id, None)
         if type(action) is RunBatch:
             for job in action.jobs:
-                self.payloads.not_started(job)
+                self.kept.of(action).not_started(job)
         events.append(WorkRefused(action.work_id, mail.reason))
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
@@ -301,15 +335,16 @@ class LiveWorld:
         results: Tuple[JobResult, ...] = ()
         if type(action) is RunBatch:
             counts.jobs += len(action.jobs)
+            counts.probes += action.probe
             results = self._results(action, mail.value, failed)
             failed = ""
         events.append(WorkFinished(action.work_id, mail.started_ns, mail.finished_ns, results, failed))
 
     def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
         """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
-        returned = self.payloads.returned
+        returned = self.kept.of(action).returned
         if not failed:
-            failed = _wrong_form(action, value)
+            failed = wrong_form(action, value)
             if failed:
                 self._grumble(action, EngineError(failed))
         if failed:
@@ -331,13 +366,17 @@ class LiveWorld:
     def _run_batch(self, action: RunBatch) -> None:
         items = []
         states = []
-        launch = self.payloads.launch
+        missing = self.kept.refusal(action)
+        if missing is not None:
+            self.post(missing)
+            return
+        launch = self.kept.of(action).launch
         for job in action.jobs:
             item, state = launch(job)
             items.append(item)
             states.append(state)
         engine = self._engines[action.model, self._devices[action.lane]]
-        self._nap_ns = min(NAP_NS_MAX, action.expected_ns // NAP_SHARE)
+        self._patience.launched(clock_ns(), action.expected_ns)
         self._give(action, action.start_after_ns, action.start_before_ns, engine.run,
                    Batch(items, action.size, states, action.steps_max))
 
@@ -366,6 +405,12 @@ class LiveWorld:
         else:
             self.payloads.drop_stream_state(action.app, action.stream)
 
+    def _finish_all(self) -> None:
+        finishing, self._to_finish[:] = list(self._to_finish), ()
+        for action in finishing:
+            self._finish(action)
+        self._patience.answered(clock_ns(), len(finishing))
+
     def _finish(self, action: FinishRequest) -> None:
         held = self.payloads[action.request_id]
         counts = self.app_counts[held.plan.config.name]
@@ -384,15 +429,9 @@ class LiveWorld:
         self.payloads.end(held)
 
 
-def _wrong_form(action: RunBatch, value: Any) -> str:
-    """Why what an engine returned is no list of results, or ``""``."""
-    if not isinstance(value, (list, tuple)) or len(value) != len(action.jobs):
-        count = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
-        return f"model {action.model!r} returned {count} results for a batch of {len(action.jobs)}; expected one each"
-    for result in value:
-        if type(result) is not Result and not isinstance(result, Result):
-            return f"model {action.model!r} returned a {type(result).__name__} where a Result was expected"
-    return ""
+def _lane_threads(config: Config) -> int:
+    """Threads that the lanes compute with on this machine's cores; a GPU's lane waits."""
+    return sum(lane.threads for lane in config.lanes.values() if config.devices[lane.device].kind == "cpu")
 
 
 def _wait_readable(files: Sequence[int], timeout_s: float) -> List[int]:
