@@ -354,9 +354,10 @@ class HullQueue:
         """The point of a request from now on; its next milestone is noted."""
         lines = request.lines
         region = lines.region(request.deadline_ns - now_ns)
-        if region:
-            due_ns = request.deadline_ns - floor(lines.edges[region - 1])
-            heapq.heappush(self.milestones, (due_ns, next(self._ties), request))
+        if not region:  # surely late, for how long ever: there is nothing to scale
+            return 0.0, 0.0
+        due_ns = request.deadline_ns - floor(lines.edges[region - 1])
+        heapq.heappush(self.milestones, (due_ns, next(self._ties), request))
         alpha, beta = lines.pairs[region]
         return alpha * exp(-self.rate * (request.deadline_ns - self.base_ns)), beta
 
