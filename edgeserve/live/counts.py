@@ -71,13 +71,15 @@ class AppCounts:
 
 
 class LaneCounts:
-    """One lane's counts since start. ``in_flight`` holds when each work that it has not answered was given to it."""
+    """One lane's counts since start. ``in_flight`` holds when each work that it has not answered was given to it.
+    ``probes`` are counted among the works and jobs too: the lane's time went into them."""
 
-    __slots__ = ("works", "jobs", "busy_ns", "refused", "failed", "in_flight", "up")
+    __slots__ = ("works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up")
 
     def __init__(self) -> None:
         self.works = 0
         self.jobs = 0
+        self.probes = 0
         self.busy_ns = 0
         self.refused = 0
         self.failed = 0
@@ -86,7 +88,8 @@ class LaneCounts:
 
     def table(self, now_ns: int, started_ns: int, hang_ns: int) -> Dict[str, Any]:
         oldest_ns = now_ns - min(self.in_flight.values()) if self.in_flight else 0
-        return {"works": self.works, "jobs": self.jobs, "busy": self.busy_ns / max(1, now_ns - started_ns),
+        return {"works": self.works, "jobs": self.jobs, "probes": self.probes,
+                "busy": self.busy_ns / max(1, now_ns - started_ns),
                 "refused": self.refused, "failed": self.failed, "in_flight": len(self.in_flight),
                 "oldest_ms": ns_to_ms(oldest_ns), "state": self._state(oldest_ns, hang_ns)}
 

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from edgeserve.engines.base import Result, Values
 from edgeserve.live.asked import Terms
 from edgeserve.live.plan import AppPlan, NodePlan, Source
+from edgeserve.sched.actions import RunBatch
 from edgeserve.sched.events import JobId, JobResult, Part
 
 Place = Tuple[str, Part]
@@ -84,13 +85,12 @@ class Payloads:
     def launch(self, job: JobId) -> Tuple[Values, Any]:
         """The inputs of a job and the state that its last call left behind (or ``None``); it counts as running."""
         held = self._held[job.request_id]
-        node = held.plan.nodes[job.node]
         held.running += 1
-        if node.sources is not None:
-            return _named_inputs(held, node.sources, job.part), self._state(held, job)
-        if not node.predecessors:
-            return dict(held.inputs), self._state(held, job)
-        return _all_inputs(held, node, job.part), self._state(held, job)
+        return _inputs(held, job), self._state(held, job)
+
+    def inputs(self, job: JobId) -> Values:
+        """The inputs of a ready job, for a probe of it."""
+        return _inputs(self._held[job.request_id], job)
 
     def returned(self, job: JobId, result: Optional[Result], reason: str = "") -> JobResult:
         """Keep what a job returned and say of it what the scheduler may know. ``result`` of ``None``: it failed."""
@@ -170,6 +170,17 @@ class Payloads:
         return chosen
 
 
+def wrong_form(action: RunBatch, value: Any) -> str:
+    """Why what an engine returned is no list of results, or ``""``."""
+    if not isinstance(value, (list, tuple)) or len(value) != len(action.jobs):
+        count = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
+        return f"model {action.model!r} returned {count} results for a batch of {len(action.jobs)}; expected one each"
+    for result in value:
+        if type(result) is not Result and not isinstance(result, Result):
+            return f"model {action.model!r} returned a {type(result).__name__} where a Result was expected"
+    return ""
+
+
 _ABSENT: Any = object()
 
 
@@ -199,6 +210,16 @@ def _keep_values(held: Held, node: NodePlan, part: Part, result: Result) -> None
     held.parts[node.name, part] = len(parts)
     for index, values in enumerate(parts):
         held.values[node.name, part + (index,)] = {**result.outputs, **values} if result.outputs else values
+
+
+def _inputs(held: Held, job: JobId) -> Values:
+    """What a job runs on."""
+    node = held.plan.nodes[job.node]
+    if node.sources is not None:
+        return _named_inputs(held, node.sources, job.part)
+    if not node.predecessors:
+        return dict(held.inputs)
+    return _all_inputs(held, node, job.part)
 
 
 def _named_inputs(held: Held, sources: Tuple[Source, ...], part: Part) -> Values:
