@@ -101,3 +101,13 @@ def test_clockwork_can_plan_with_the_profiles_mean_instead_of_what_it_measures()
         assert driver.arrive("a", at=90, slo=50) == (refused if estimate == "max" else [ran("m", 3)])
     with pytest.raises(ConfigError, match=r"\[policy.clockwork\] estimate = 'median': expected one of max, mean"):
         world("clockwork", estimate="median")
+
+
+def test_clockwork_can_leave_the_refusal_to_when_a_lane_asks():
+    for early, at_once in ((True, [ended(2, "rejected", "cannot_make_deadline")]), (False, [])):
+        driver = world("clockwork", {"m": {1: 12}}, refuse_early=early)
+        driver.arrive("a")
+        assert driver.arrive("a", at=1, slo=20) == at_once  # the lane is expected to be busy until 12
+        assert driver.finish(at=5)[1:] == ([] if early else [ran("m", 2)])  # it was free sooner
+    assert driver.arrive("a", at=6, slo=17) == []
+    assert driver.finish(at=17) == [ended(2, "completed"), ended(3, "dropped", "cannot_make_deadline")]

@@ -39,9 +39,11 @@ class Clockwork(Policy):
     "narrow"), ``margin_ms`` (plan for a deadline this much earlier; 0 in the paper, 5 in the implementation) and
     ``estimate``: ``"max"`` of the last ten, as published, or ``"mean"``, the profile's mean that nothing measured later
     changes. With that and a narrow window a model whose time depends on its input fails every other batch: the
-    behaviour that Orloj's authors report of Clockwork."""
+    behaviour that Orloj's authors report of Clockwork. ``refuse_early``: requests end as soon as no strategy can
+    complete by the time at which the lane is *expected* to be free; otherwise when a lane asks for work. The same where
+    estimates are exact; where they are not, a lane that is free sooner still finds them."""
 
-    defaults = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max"}
+    defaults = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
@@ -50,11 +52,12 @@ class Clockwork(Policy):
         if self.options["estimate"] not in ESTIMATES:
             raise ConfigError(f"[policy.{name}] estimate = {self.options['estimate']!r}: expected one of "
                               f"{', '.join(ESTIMATES)}")
+        self._refuse_early = bool(self.options["refuse_early"])
         self._took_ns = ESTIMATES[str(self.options["estimate"])]
         self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        return refusal(request, board, self._alone_ns)
+        return refusal(request, board, self._alone_ns) if self._refuse_early else None
 
     def on_ready(self, job: Job, board: Board) -> None:
         queue = self._queues.get(job.node.model)
@@ -80,6 +83,8 @@ class Clockwork(Policy):
         for model in list(self._queues):
             queue = self._queues.get(model)
             if queue is None:
+                continue
+            if not self._refuse_early and not any(lane.accepts(board.now_ns) for lane in board.lanes_of(model)):
                 continue
             ends_ns = earliest_end_ns(model, board, self._alone_ns)
             for _, _, job in list(queue.rows[:queue.position(ends_ns)]) if ends_ns is not None else ():
