@@ -38,13 +38,14 @@ class BooksError(AssertionError):
 
 
 class _Entry:
-    """One request: what ran of it, and what is out on a lane."""
+    """One request: what ran of it, what is out on a lane, and which lane holds the state of what came back unfinished."""
 
-    __slots__ = ("request", "done", "out", "free_since_ns", "finished", "started")
+    __slots__ = ("request", "done", "bound", "out", "free_since_ns", "finished", "started")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.done: Dict[Tuple[str, Part], JobResult] = {}
+        self.bound: Dict[Tuple[str, Part], str] = {}
         self.out = 0
         self.free_since_ns = request.arrival_ns
         self.finished: Optional[FinishRequest] = None
@@ -170,7 +171,11 @@ class Books:
                 self._forget(entry)
         for result in results:
             entry = self._entries.get(result.job.request_id)
-            if entry is not None and result.status != "unfinished" and not action.probe:
+            if entry is None or action.probe:
+                continue
+            if result.status == "unfinished":
+                entry.bound[result.job.node, result.job.part] = action.lane
+            else:
                 entry.done[result.job.node, result.job.part] = result
 
     def stepped(self, now_ns: int) -> None:
@@ -243,7 +248,8 @@ class Books:
         self._rule(self._on_lane[action.lane] == 1, now_ns, f"probe {action} stands behind other work")
         for entry in self._entries.values():
             if entry.finished is None and not entry.out:
-                waits = self._apps[entry.request.app].may_want(entry.done, self._models_on[action.lane])
+                elsewhere = {place for place, lane in entry.bound.items() if lane != action.lane}
+                waits = self._apps[entry.request.app].may_want(entry.done, self._models_on[action.lane], elsewhere)
                 self._rule(not waits or self._is_held(entry), now_ns,
                            f"probe {action} starts, while {entry.request} waits with no job on a lane")
 
@@ -350,13 +356,14 @@ class _Graph:
         wanted = 1 if node.join == "policy" or PENDING not in tokens else int(node.join)
         return tokens.count(DONE) >= wanted
 
-    def may_want(self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str]) -> bool:
-        """Whether a request with no job on a lane waits to run one of these models: some node that may run now needs
-        one of them, and nothing behind it may run already (then the join was satisfied without it)."""
-        if not self.linked:
-            return not models.isdisjoint(self.models.values())
+    def may_want(self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str],
+                 elsewhere: Set[Tuple[str, Part]]) -> bool:
+        """Whether a request with no job on a lane waits to run one of these models: some node that may run now, and
+        not ``elsewhere`` only, needs one of them, and nothing behind it may run already (then the join was satisfied
+        without it)."""
         ready = {node.name for node in self.nodes.values() for part in self._parts_of(done, self._scope(node))
-                 if (node.name, part) not in done and self.may_run(done, node.name, part, False)}
+                 if (node.name, part) not in done and (node.name, part) not in elsewhere
+                 and self.may_run(done, node.name, part, False)}
         behind = {name: {other.name for other in self.nodes.values() if name in (other.after or ())} for name in ready}
         begun = {name for name, _ in done}
         return any(self.models[name] in models for name in ready if not behind[name] & (ready | begun))
