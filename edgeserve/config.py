@@ -248,6 +248,7 @@ class AppConfig:
     pending_max: int = _key(_integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = _key(_table_of(_number(0.001)), factory=dict)  # client -> share of pending_max
     length: Optional[Tuple[str, int]] = _key(_input_axis, None)  # the axis whose size is a request's fact "length"
+    examples: str = _key(_string, "")  # "module:function" that returns requests whose times alone are profiled
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     outputs: Tuple[str, ...] = _key(_tuple_of(_string), ())  # left out = everything the last nodes return
 

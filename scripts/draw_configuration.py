@@ -30,7 +30,7 @@ PLAIN = {config._string: "text", config._boolean: "true or false", config._durat
          config._durations_by_size: "table: size = duration",
          config._input_axis: "input[axis]",
          config._join: '"all", "policy" or a number'}
-TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
 BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":
             "table: name ="}
 

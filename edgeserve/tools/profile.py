@@ -35,11 +35,15 @@ from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
 from edgeserve.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
+from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
 from edgeserve.units import format_duration, format_size, s_to_ns
 
 DRIFT_MAX = 0.05
 """Above this the device was getting slower while it was measured: throttling, or other work on the machine."""
+
+ALONE_FACTOR = 10
+"""An app's requests are measured alone for at most this many times what a batch size may take (``--seconds``)."""
 
 CHECK_RUNS = 20
 """Runs of the first size again after the last, to see drift over the whole lane."""
@@ -56,6 +60,7 @@ class Outcome(NamedTuple):
     kept: Tuple[int, ...] = ()
     why: str = ""
     path: str = ""
+    alone: Tuple[str, ...] = ()  # apps whose requests were measured alone now
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,11 +131,26 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
         "settings") == settings else LaneProfile({})
     kept = () if force else tuple(size for size in sizes if size in before.timings)
     todo = [size for size in sizes if size not in kept]
-    if not todo:
+    examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
+    before_examples = lane_circumstances.get(lane, {}).get("examples", {})
+    alone = {app: times for app, times in before.alone.items()
+             if not force and app in examples and before_examples.get(app) == examples[app]}
+    strangers = [app for app in examples if app not in alone]
+    if not todo and not strangers:
         return Outcome(model_name, lane, kept=kept, path=path)
     progress("loading", 0)
     footprint = engine.load()
     try:
+        for done, app in enumerate(strangers):
+            progress(f"{app} alone", done)
+            items = example_items(config.apps[app], entry_nodes(config, model_name)[app], config.directory)
+            alone[app] = tuple(sorted(measure_alone(engine, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)))
+            if stopped():
+                return Outcome(model_name, lane, (), kept, "interrupted; run it again to go on", path)
+        if not todo:
+            lane_circumstances[lane]["examples"] = examples
+            _write(path, profile, lane, replace(before, alone=alone), footprint.weights_bytes, profile.work_bytes)
+            return Outcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
         item = engine.example()
         load_ns = measure_loads(engine, clock_ns)
         progress("warming up", 0)
@@ -144,23 +164,27 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
                 return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
             timings[size] = summarise(samples)
             lane_circumstances[lane] = {
-                "settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0,
+                "settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0, "examples": examples,
                 # Well below the number of threads on a CPU lane: the machine had other work to do.
                 "cpu_share": round((time.process_time() - busy_s) / (time.perf_counter() - begun_s), 3)}
-            profile = _write(path, profile, lane, timings, load_ns, footprint.weights_bytes, work_bytes)
+            profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes,
+                             work_bytes)
         progress("checking", len(todo))
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, item, todo[0], timings[todo[0]], clock_ns)
-        _write(path, profile, lane, timings, load_ns, footprint.weights_bytes, work_bytes)
-        return Outcome(model_name, lane, tuple(todo), kept, path=path)
+        _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
+        return Outcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers))
     finally:
         engine.unload()
 
 
-def _write(path: str, profile: Profile, lane: str, timings: Dict[int, Timing], load_ns: int, weights_bytes: int,
-           work_bytes: int) -> Profile:
+def _fitted(timings: Dict[int, Timing], load_ns: int, alone: Dict[str, Tuple[int, ...]]) -> LaneProfile:
     fixed_ns, per_item_ns, error_max = fit_affine(medians(timings))
-    lanes = {**profile.lanes, lane: LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max,
-                                                load_ns)}
+    return LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max, load_ns, alone)
+
+
+def _write(path: str, profile: Profile, lane: str, measured: LaneProfile, weights_bytes: int,
+           work_bytes: int) -> Profile:
+    lanes = {**profile.lanes, lane: measured}
     # Working memory belongs to the model, not to a lane: the largest that was seen counts.
     profile = replace(profile, lanes=lanes, weights_bytes=weights_bytes, work_bytes=max(profile.work_bytes, work_bytes))
     write_profile(path, profile)
@@ -322,6 +346,8 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
             continue
         profile = read_profile(outcome.path)
         lane, circumstances = profile.lanes[outcome.lane], profile.circumstances["lanes"][outcome.lane]
+        lines += [f"{app} alone on {outcome.lane}: {alone_text(times)}{'' if app in outcome.alone else ' (kept)'}"
+                  for app, times in sorted(lane.alone.items())]
         for size in sorted((*outcome.measured, *outcome.kept)):
             cells, said = _cells(lane.timings[size], size in outcome.kept)
             table.add_row(outcome.model, outcome.lane, str(size), *cells)
@@ -335,6 +361,13 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
         console.print(line, highlight=False)
+
+
+def alone_text(times: Sequence[int]) -> str:
+    """The spread of an app's times alone; ``times`` rises."""
+    shown = ", ".join(f"{name} {format_duration(times[min(len(times) - 1, int(q * len(times)))])}" for name, q in (
+        ("least", 0.0), ("median", 0.5), ("p99", 0.99)))
+    return f"{len(times)} requests, {shown}"
 
 
 def _cells(timing: Timing, kept: bool) -> Tuple[List[str], List[str]]:

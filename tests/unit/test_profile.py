@@ -17,6 +17,7 @@ from edgeserve.engines.base import Engine, Footprint, Result
 from edgeserve.errors import ConfigError
 from edgeserve.profiles import QUANTILES, profile_path, read_profile
 from edgeserve.tools import profile as command
+from edgeserve.tools.alone import PASSES, measure_alone
 from edgeserve.tools.measure import (
     StopRule,
     drift,
@@ -312,6 +313,102 @@ def test_the_script_checks_every_model(config, tmp_path):
     assert "broken" in rows
     assert "falls short" in rows["broken"]
     assert (tmp_path / "checks.json").exists()
+
+
+# --- apps alone ---
+
+APPS = """
+[app.short]
+model = "host"
+examples = "profile_functions:short"
+[app.long]
+node = [{ name = "first", model = "host", inputs = { x = "request.size" } }, { name = "then", model = "host" }]
+examples = "profile_functions:long"
+[app.silent]
+model = "host"
+"""
+EXAMPLES = """
+import time
+def double(inputs):
+    time.sleep(inputs["x"] / 1000)
+    return {"x": inputs["x"]}
+def example():
+    return {"x": 0}
+def short():
+    return [{"x": x} for x in (1, 2, 1)]
+def long():
+    return [{"size": 6, "other": 0}]
+"""
+
+
+@pytest.fixture
+def alone_config(tmp_path):
+    (tmp_path / "edge.toml").write_text(CONFIG + APPS)
+    (tmp_path / "profile_functions.py").write_text(EXAMPLES)
+    return str(tmp_path / "edge.toml")
+
+
+def alone_of(config, lane="cpu1"):
+    return read_profile(path_of(config, "host")).lanes[lane].alone
+
+
+def test_the_requests_of_each_app_are_measured_alone(alone_config, capsys):
+    assert run(alone_config, "--model", "host") == 0
+    alone = alone_of(alone_config)
+    assert sorted(alone) == ["long", "short"]  # the one without examples, and the node behind the first, are left out
+    assert len(alone["short"]) == 3
+    assert list(alone["short"]) == sorted(alone["short"])
+    assert alone["short"][0] >= 1_000_000
+    assert alone["short"][2] >= 2_000_000
+    assert alone["long"][0] >= 6_000_000  # request.size is the model's x
+    assert "short alone on cpu1: 3 requests" in capsys.readouterr().out
+
+
+def test_what_an_app_takes_alone_is_kept_until_its_examples_change(alone_config, capsys):
+    assert run(alone_config, "--model", "host") == 0
+    first = read_profile(path_of(alone_config, "host")).lanes["cpu1"]
+    with open(alone_config, encoding="utf-8") as file:
+        text = file.read()
+    with open(alone_config, "w", encoding="utf-8") as file:
+        file.write(text.replace('functions:short"', 'functions:long"').replace('model = "host"\nexamples', (
+            'node = [{ name = "host", inputs = { x = "request.size" } }]\nexamples')))
+    assert run(alone_config, "--model", "host") == 0
+    second = read_profile(path_of(alone_config, "host")).lanes["cpu1"]
+    assert second.timings == first.timings  # the sizes are not measured again
+    assert second.alone["long"] == first.alone["long"]
+    assert second.alone["short"][0] >= 6_000_000
+    assert "long alone on cpu1: 1 requests" in capsys.readouterr().out
+    assert run(alone_config, "--model", "host", "--force", "--quiet") == 0
+    assert alone_of(alone_config)["long"] != first.alone["long"]
+
+
+@pytest.mark.parametrize(("returned", "words"), [
+    ("[]", "expected a list of requests"), ("[1]", "expected a list of requests"),
+    ('[{"x": 1}]', "a request has no 'size', which node 'first' takes; it has x")])
+def test_examples_that_cannot_be_used_are_said(alone_config, capsys, returned, words):
+    path = os.path.join(os.path.dirname(alone_config), "profile_functions.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(EXAMPLES.replace('[{"size": 6, "other": 0}]', returned))
+    assert run(alone_config, "--model", "host", "--quiet") == 1
+    error = capsys.readouterr().err
+    assert "[app.long] examples = 'profile_functions:long'" in error
+    assert words in error
+
+
+def test_a_time_alone_is_the_median_of_its_passes():
+    engine = Stated([10, 100, 70, 30, 20, 50])  # two items, three passes over both
+    assert PASSES == 3
+    assert measure_alone(engine, [{}, {}], lambda: engine.now_ns) == [20, 50]
+
+
+def test_the_time_for_an_app_is_bounded():
+    engine = Stated([10] * 9)
+    assert measure_alone(engine, [{}] * 5, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # a part of one pass
+    engine = Stated([10] * 9)
+    assert measure_alone(engine, [{}] * 3, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # one whole pass
+    assert engine.now_ns == 30
+    engine = Stated([10] * 9)
+    assert measure_alone(engine, [{}] * 3, lambda: engine.now_ns, 10**9, lambda: engine.now_ns >= 20) == [10, 10]
 
 
 # --- the device's name ---
