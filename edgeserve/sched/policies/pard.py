@@ -349,7 +349,6 @@ class Pard(Policy):
                 workers.append(worker)
                 self._by_number.append(worker)
                 self._at_lane.setdefault(lane.name, []).append(worker)
-            module.bucket_since_ns = board.now_ns
         for lane in board.lanes:
             here = self._at_lane.get(lane.name, [])
             if len(here) > 1:
@@ -357,7 +356,7 @@ class Pard(Policy):
                 for worker in here:
                     worker.shared = True
         self._renew_times(board)
-        self._planner.sync(board.now_ns)
+        self._planner.begin(board.now_ns)
 
     def _renew_times(self, board: Board) -> None:
         for model, module in self._planner.modules.items():

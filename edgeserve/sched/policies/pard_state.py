@@ -148,6 +148,13 @@ class Planner:
         self._period_ns, self._window_ns, self._threshold_ns = period_ns, window_ns, threshold_ns
         self._paths = {node: paths_behind(node) for app in apps for node in app.nodes}
 
+    def begin(self, now_ns: int) -> None:
+        """The first period begins."""
+        for module in self.modules.values():
+            module.bucket_since_ns = now_ns
+        self.due_ns = now_ns + self._period_ns
+        self.renew()
+
     def sync(self, now_ns: int) -> None:
         """A period is over: every module publishes, and every node's rest is summed up anew."""
         for module in self.modules.values():
