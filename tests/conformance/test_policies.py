@@ -36,6 +36,20 @@ class TestClockworkWithTheProfilesMean(PolicyConformance):
     soak_seeds = (1, 2)
 
 
+class TestPard(PolicyConformance):
+    kind = "pard"
+
+
+class TestPardPlus(PolicyConformance):
+    kind = "pard+"
+
+
+class TestPardWithNexusRule(PolicyConformance):
+    kind = "pard"
+    options = {"rule": "nexus", "estimator": "joint"}
+    soak_seeds = (1, 2)
+
+
 class TestClipper(PolicyConformance):
     kind = "clipper"
 

@@ -1,0 +1,211 @@
+"""PARD's state planner: quantiles of waits, windows, the load factor and its delayed turns, sums over graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.config import AppConfig, NodeConfig
+from edgeserve.sched.apps import App
+from edgeserve.sched.policies.pard_state import LoadFactor, Planner, models_of, paths_behind
+from edgeserve.sched.policies.pard_waits import PPM, Waits, rank_of, weighted_mean_ns
+from edgeserve.sched.policies.pard_worker import window_start
+
+S = 10**9
+MS = 10**6
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "quantile"), [(1, 0.10), (2, 0.447), (3, 0.843), (4, 1.245)])
+def test_the_tenth_of_sums_of_uniform_waits_is_the_papers_example(count, quantile):
+    waits = Waits("uniform", 0.1, 10_000, 4, seed=1)
+    assert waits.quantile_ns(["m"] * count, [PPM] * count) / PPM == pytest.approx(quantile, abs=0.02)
+
+
+def test_the_quantile_lies_between_nothing_and_everything():
+    times = [3 * MS, 5 * MS, 7 * MS]
+    found = [Waits("uniform", lam, 2000, 3, seed=1).quantile_ns("abc", times) for lam in (0.0, 0.1, 0.5, 0.9, 1.0)]
+    assert found[0] == 0 and found[-1] == sum(times)
+    assert found == sorted(found)
+    assert found[2] == pytest.approx(sum(times) / 2, rel=0.05)
+    assert Waits("uniform", 0.1, 100, 3, seed=1).quantile_ns([], []) == 0
+
+
+def test_equal_seeds_draw_equal_quantiles():
+    one, other, third = (Waits("uniform", 0.1, 500, 2, seed).quantile_ns("ab", [MS, 2 * MS]) for seed in (1, 1, 2))
+    assert one == other != third
+
+
+def test_observed_waits_are_drawn_again():
+    waits = Waits("empirical", 0.5, 4000, 2, seed=1)
+    assert waits.quantile_ns("ab", [9, 9]) == 0  # nothing seen: nothing to wait for
+    for value in range(1000):
+        waits.saw(value, "a", value * 1000)
+        waits.saw(value, "b", 5 * MS)
+    assert waits.quantile_ns("a", [9]) == pytest.approx(500_000, rel=0.05)
+    assert waits.quantile_ns("ab", [9, 9]) == pytest.approx(5_500_000, rel=0.02)
+
+
+def test_joint_sums_are_of_those_that_passed_the_whole_path():
+    waits = Waits("joint", 0.5, 100, 2, seed=1)
+    for number in range(9):
+        waits.saw(number, "a", number)
+        if number < 5:
+            waits.saw(number, "b", 100)
+    assert waits.quantile_ns("ab", [9, 9]) == 102
+    assert waits.quantile_ns("a", [9]) == 4
+
+
+def test_the_rank_of_a_quantile():
+    assert [rank_of(share, 10) for share in (0, 1, 100_000, 100_001, 500_000, PPM)] == [0, 0, 0, 1, 4, 9]
+
+
+def test_a_sample_weighs_less_the_older_it_is():
+    samples = [(0, 100), (4 * S, 10), (5 * S, 40)]
+    assert weighted_mean_ns(samples, 5 * S, 5 * S) == (0 * 100 + 4 * 10 + 5 * 40) // 9
+    assert weighted_mean_ns(samples, 50 * S, 5 * S) == 0  # an empty window means nothing waits, not what once did
+    assert weighted_mean_ns([], 0, 5 * S) == 0
+
+
+# --- load factor ------------------------------------------------------------------------------------------------------
+
+
+def test_the_order_turns_late_both_ways():
+    load = LoadFactor()
+    turns = []
+    for rate in (90, 90, 90, 90, 90, 110, 104, 104, 104, 104, 101, 99, 99, 99, 99, 99, 85):
+        load.saw(rate * 1000, 100 * 1000)
+        turns.append(load.high)
+    #        steady below: no    jumps: 1.10 is not above 1 + eps at once; 0.99 is above 1 - eps: it stays
+    assert turns[:5] == [False] * 5
+    assert turns[5] is True  # eps is 16 of 560, so 0.029
+    assert turns[6:16] == [True] * 10
+    assert turns[16] is False
+
+
+def test_what_jumps_much_turns_late_and_instant_at_once():
+    jumpy, instant = LoadFactor(), LoadFactor(instant=True)
+    for rate in (50, 150, 50, 150, 50, 110):
+        for load in (jumpy, instant):
+            load.saw(rate * 1000, 100 * 1000)
+    assert jumpy.eps_ppm() > 300_000 and jumpy.high is False
+    assert instant.eps_ppm() == 0 and instant.high is True
+
+
+def test_nothing_arriving_ends_the_high_order():
+    load = LoadFactor()
+    load.saw(150_000, 100_000)
+    assert load.high
+    load.saw(0, 100_000)
+    assert not load.high
+
+
+def test_pard_plus_turns_only_when_the_load_is_clearly_too_high():
+    load = LoadFactor(1.05, 1.05)
+    for rate, high in ((103, False), (103, False), (112, True), (103, False)):
+        load.saw(rate * 1000, 100 * 1000)
+        assert load.high is high, rate
+
+
+# --- the planner ------------------------------------------------------------------------------------------------------
+
+
+def app_of(*nodes):
+    made = tuple(NodeConfig(name=name, model=name, after=after) for name, after in nodes)
+    return App(AppConfig(name="app", nodes=made), "pard")
+
+
+DA = app_of(("person", ()), ("pose", ("person",)), ("face", ("person",)), ("expression", ("pose", "face")),
+            ("eye", ("expression",)))
+
+
+def planner_of(app, rest, lam=0.0, worst=False, **times_ms):
+    load = {model: LoadFactor() for model in models_of([app])}
+    planner = Planner([app], load, Waits("uniform", lam, 1000, 4, 1), rest, period_ns=S, window_ns=5 * S,
+                      threshold_ns=20 * MS, worst=worst)
+    for model, module in planner.modules.items():
+        module.sizes = {"l": 5}
+        module.set_times({"l": times_ms[model] * MS}, ["l"])
+    planner.begin(0)
+    return planner
+
+
+TIMES = {"person": 80, "pose": 64, "face": 42, "expression": 30, "eye": 35}
+
+
+def test_the_rest_is_the_longest_path():
+    planner = planner_of(DA, "d", **TIMES)
+    rest = {node.name: planner.rest_ns[node] // MS for node in DA.nodes}
+    assert rest == {"person": 64 + 30 + 35, "pose": 65, "face": 65, "expression": 35, "eye": 0}
+
+
+def test_queues_count_and_may_change_which_path_is_longest():
+    planner = planner_of(DA, "qd", **TIMES)
+    for _ in range(3):
+        planner.modules["face"].admitted(S, 40 * MS)
+    planner.sync(S)
+    assert planner.modules["face"].queue_ns == 40 * MS
+    assert planner.rest_ns[DA.by_name["person"]] == (42 + 40 + 30 + 35) * MS
+    planner.sync(7 * S)
+    assert planner.modules["face"].queue_ns == 0
+    assert planner.rest_ns[DA.by_name["person"]] == 129 * MS
+
+
+def test_the_longest_waits_count_each_batch_twice():
+    planner = planner_of(DA, "qdd", **TIMES)
+    assert planner.rest_ns[DA.by_name["person"]] == 2 * 129 * MS
+
+
+def test_a_module_is_as_fast_as_the_lanes_that_are_up():
+    module = planner_of(DA, "d", **TIMES).modules["face"]
+    module.sizes = {"fast": 5, "slow": 5}
+    module.set_times({"fast": 50 * MS, "slow": 100 * MS}, ["fast", "slow"])
+    assert (module.time_ns, module.capacity) == (75 * MS, 150_000)
+    module.set_times({"fast": 50 * MS, "slow": 100 * MS}, ["fast"])
+    assert (module.time_ns, module.capacity) == (50 * MS, 100_000)
+    module.set_times({"fast": 50 * MS, "slow": 100 * MS}, [])
+    assert (module.time_ns, module.capacity) == (75 * MS, 0)
+
+
+def test_shares_follow_batch_times_or_the_worst_latencies_dropped_ones_too():
+    planner = planner_of(DA, "none", **TIMES)
+    assert planner.share[DA.by_name["face"]] == (42 * MS, (80 + 64 + 30 + 35) * MS)
+    planner = planner_of(DA, "none", worst=True, **TIMES)
+    planner.modules["face"].tested(0, 300 * MS)
+    planner.sync(S)
+    assert planner.share[DA.by_name["face"]] == (300 * MS, (80 + 300 + 30 + 35) * MS)
+
+
+def test_the_load_counts_what_came_before_it_was_dropped_and_waits_for_enough_of_it():
+    planner = planner_of(DA, "none", **TIMES)
+    module = planner.modules["person"]  # one lane: 62.5 a second
+    module.arrived = 40
+    planner.sync(S)
+    assert module.arrived == 40 and not module.load.high  # too few to tell: the bucket stays open
+    module.arrived = 200
+    planner.sync(2 * S)
+    assert module.arrived == 0 and module.load.high
+
+
+def test_all_paths_are_listed_or_none():
+    assert [[node.name for node in path] for path in paths_behind(DA.by_name["person"])] == [
+        ["pose", "expression", "eye"], ["face", "expression", "eye"]]
+    assert paths_behind(DA.by_name["eye"]) == ()
+    layers = [("n0", ())]
+    for layer in range(5):
+        before = tuple(name for name, _ in layers if name.startswith(f"l{layer - 1}") or layer == 0)
+        layers += [(f"l{layer}{index}", before) for index in range(4)]
+    wide = app_of(*layers)  # 4 ** 5 paths
+    assert paths_behind(wide.by_name["n0"]) is None
+    planner = planner_of(wide, "qd", **{node.name: 10 + node.index for node in wide.nodes})
+    assert planner.rest_ns[wide.by_name["n0"]] == sum(10 + 4 * layer for layer in range(1, 6)) * MS
+
+
+def test_the_first_window_in_which_nobody_is_late():
+    assert window_start([False, False, False], 2) == 0
+    assert window_start([False, True, False, False], 2) == 2
+    assert window_start([True, True, False], 2) == 2  # a shorter window at the end counts
+    assert window_start([False, False, True], 2) == 0  # the third is not looked at
+    assert window_start([True, True], 5) == 2
+    assert window_start([], 5) == 0
