@@ -68,7 +68,7 @@ class Timeline:
             return  # its lane was lost before; the answer came late
         arguments: Dict[str, Any] = {"work": action.work_id}
         if isinstance(action, RunBatch):
-            name = f"{action.model} x{len(action.jobs)}"
+            name = f"probe {action.model}" if action.probe else f"{action.model} x{len(action.jobs)}"
             bad = sum(1 for result in event.results if result.status != "done")
             arguments.update(size=action.size, requests=[job.request_id for job in action.jobs[:64]], not_done=bad,
                              expected_ms=action.expected_ns / 1e6, probe=action.probe)

@@ -38,7 +38,7 @@ class BooksError(AssertionError):
 
 
 class _Entry:
-    """One request: what ran of it, what is out on a lane, and which lane holds the state of what came back unfinished."""
+    """One request: what ran of it, what is out on a lane, and the lanes that hold the states of unfinished jobs."""
 
     __slots__ = ("request", "done", "bound", "out", "free_since_ns", "finished", "started")
 

@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from edgeserve.sched.actions import DropState, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
+from edgeserve.sched.actions import (
+    DropKept,
+    DropState,
+    EvictModel,
+    FinishRequest,
+    KeepJob,
+    LoadModel,
+    RunBatch,
+    Spent,
+)
 from edgeserve.sched.events import (
     DeviceChanged,
     DrainRequested,
@@ -40,7 +49,7 @@ EVENTS = (
     WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7), DrainRequested())
 ACTIONS = (
     RunBatch(3, "l", "m", (JOB, JobId(8, "read", ())), 4, 0, 2**62, 17, 2, True), LoadModel(4, "copy:d", "m", 5, 6),
-    EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"),
+    EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"), KeepJob(JOB), DropKept(JOB),
     FinishRequest(7, "completed", "", Spent(1, 2, 3, 4)))
 
 
