@@ -136,6 +136,7 @@ TIMES = {"person": 80, "pose": 64, "face": 42, "expression": 30, "eye": 35}
 
 def test_the_rest_is_the_longest_path():
     planner = planner_of(DA, "d", **TIMES)
+    assert planner.batches_ns == planner.rest_ns
     rest = {node.name: planner.rest_ns[node] // MS for node in DA.nodes}
     assert rest == {"person": 64 + 30 + 35, "pose": 65, "face": 65, "expression": 35, "eye": 0}
 

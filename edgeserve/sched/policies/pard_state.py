@@ -140,6 +140,7 @@ class Planner:
         self.modules = {model: Module(model, place, load[model]) for place, model in enumerate(models_of(apps))}
         self.waits = waits
         self.rest_ns: Dict[Node, int] = {}  # from the end of a node's batch to the end of the request
+        self.batches_ns: Dict[Node, int] = {}  # the same, of batch times alone
         self.share: Dict[Node, Tuple[int, int]] = {}  # a node's part of the time along the longest path
         self.due_ns = 0
         self._apps = tuple(apps)
@@ -165,7 +166,9 @@ class Planner:
     def renew(self) -> None:
         """Sum up what lies behind each node from what the modules publish now."""
         for app in self._apps:
-            for node in app.nodes:
+            for node in reversed(app.nodes):  # successors first
+                self.batches_ns[node] = max([self.batches_ns[succ] + self.modules[succ.model].time_ns
+                                             for succ in node.succs], default=0)
                 self.rest_ns[node] = self._rest_of(node)
             self._set_shares(app)
 

@@ -96,5 +96,6 @@ def _urgency(across: str, worker: Worker, planner: Planner) -> Tuple[int, int]:
     if across == "fifo":
         return min([(job.ready_ns, job.seq) for job in jobs])
     if across == "edf":
-        return min([(job.request.deadline_ns, 0) for job in jobs])
-    return min([(job.request.deadline_ns - planner.rest_ns[job.node], 0) for job in jobs])[0] - module.time_ns, 0
+        return min([job.request.deadline_ns for job in jobs]), 0
+    # Batch times alone: measured queues would hold back those that the queues have just held back.
+    return min([job.request.deadline_ns - planner.batches_ns[job.node] for job in jobs]) - module.time_ns, 0
