@@ -35,7 +35,7 @@ class Distribution:
     Immutable. Built from samples, from stored quantiles, or as the maximum of others. All reads are O(log points).
     """
 
-    __slots__ = ("times_ns", "shares")
+    __slots__ = ("times_ns", "shares", "_mean_ns")
 
     def __init__(self, times_ns: Sequence[float], shares: Sequence[float]) -> None:
         if not times_ns or len(times_ns) != len(shares):
@@ -43,6 +43,7 @@ class Distribution:
                              f"{len(shares)}")
         self.times_ns = tuple(float(time) for time in times_ns)
         self.shares = tuple(shares)
+        self._mean_ns = -1.0
 
     @classmethod
     def of_samples(cls, samples_ns: Iterable[float]) -> Distribution:
@@ -85,12 +86,13 @@ class Distribution:
         return math.ceil(self.times_ns[left] + part * (self.times_ns[right] - self.times_ns[left]))
 
     def mean_ns(self) -> float:
-        """E[T], exact for the piecewise linear distribution."""
-        total = self.shares[0] * self.times_ns[0]
-        for index in range(1, len(self.times_ns)):
-            mass = self.shares[index] - self.shares[index - 1]
-            total += mass * (self.times_ns[index] + self.times_ns[index - 1]) / 2
-        return total
+        """E[T], exact for the piecewise linear distribution; computed once."""
+        if self._mean_ns < 0:
+            times, shares = self.times_ns, self.shares
+            parts = [(high - low) * (after + before) for low, high, before, after
+                     in zip(shares, shares[1:], times, times[1:])]
+            self._mean_ns = shares[0] * times[0] + sum(parts) / 2
+        return self._mean_ns
 
     def scaled(self, factor: float) -> Distribution:
         """The distribution of ``factor * T``."""

@@ -36,6 +36,20 @@ class TestClockworkWithTheProfilesMean(PolicyConformance):
     soak_seeds = (1, 2)
 
 
+class TestOrloj(PolicyConformance):
+    kind = "orloj"
+
+
+class TestOrlojReadAsInTheText(PolicyConformance):
+    kind = "orloj"
+    options = {"reading": "urgent", "estimate": "common", "cost_steps": [[20, 0.4]]}
+    soak_seeds = (1, 2)
+
+
+class TestOrlojPlus(PolicyConformance):
+    kind = "orloj+"
+
+
 class TestPard(PolicyConformance):
     kind = "pard"
 

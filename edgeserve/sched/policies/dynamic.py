@@ -1,4 +1,5 @@
-"""What ``orloj`` and ``orloj+`` share: the ready jobs of one model by class, and what is known of their lengths.
+"""What ``orloj`` and ``orloj+`` share: the ready jobs of each model by class, what is known of their lengths, and the
+hooks that keep both up to date. The two differ in which requests they give up and which batch they choose.
 
 A class is an app, or an interval of predicted lengths where requests bring a hint. New samples and new shares of the
 arrivals become new tables off the critical path: when no lane waits for a decision.
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from typing import Deque, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Deque, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
+from edgeserve.sched import arbiter
+from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
 from edgeserve.sched.calibration import QUANTILE, Calibration
 from edgeserve.sched.events import CLASSES
@@ -18,7 +21,9 @@ from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.lengths import Lengths, LengthWindow, SizeBias, lengths_of
 from edgeserve.sched.lifecycle import Job
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, droppable, postpone
-from edgeserve.units import NS_PER_MS
+from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.sampler import Sampler
+from edgeserve.units import NS_PER_MS, ms_to_ns
 
 REFRESH_NS = 250 * NS_PER_MS
 """Tables are made anew at most this often: a table costs a millisecond or two."""
@@ -250,22 +255,112 @@ class DynamicModel:
         return known
 
 
+class DynamicPolicy(Policy):
+    """A policy that schedules by distributions of lengths; what differs is asked of :meth:`_hopeless_ns` and
+    :meth:`_best_batch`.
+
+    Options of both: ``window``, times alone remembered per class, and ``reset_ms``, after which they are forgotten
+    (0 = only by newer ones); ``learn``: correct the profile's law per batch size by what batches take; ``sample``, the
+    share of jobs that is run again alone on idle lanes, and ``budget``, the share of lane time for it.
+    """
+
+    learning: Mapping[str, object] = {"window": 512, "reset_ms": 0.0, "learn": True, "sample": 0.1, "budget": 0.02}
+    """Options, with their defaults, that both kinds have."""
+
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object], hint: str = "") -> None:
+        super().__init__(name, apps, options)
+        window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(self.number("reset_ms"))
+        self._models = {
+            model: DynamicModel(model, window_len=window_len, reset_ns=reset_ns, hint=hint,
+                                learn=bool(self.options["learn"]))
+            for model in dict.fromkeys(node.model for app in self.apps for node in app.nodes)}
+        self._hint = hint
+        self._sampler = Sampler(name, self.apps, share=self.number("sample"), budget=self.number("budget"))
+
+    def number(self, option: str) -> float:
+        """An option that is a number."""
+        return float(str(self.options[option]))
+
+    # --- what differs -------------------------------------------------------------------------------------------------
+
+    def _hopeless_ns(self, model: DynamicModel, place: Place, lane: Lane, board: Board) -> int:
+        """A job of this queue that is due sooner than this after a lane is free is not worth running on it."""
+        raise NotImplementedError
+
+    def _best_batch(self, model: DynamicModel, lane: Lane, board: Board) -> Bid | None:
+        """The batch of one model to run on a lane now."""
+        raise NotImplementedError
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        self._models[job.node.model].add(job)
+        self._sampler.on_ready(job, board)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._models[job.node.model].remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        if work.probe is None:
+            self._models[work.model].started(work, board)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        model = self._models[work.model]
+        sample = self._sampler.finished(work, started_ns, finished_ns, board)
+        if sample is not None:
+            hint = sample.facts.get(self._hint) if self._hint else None
+            model.saw(sample.lane, sample.app, hint, sample.alone_ns, board)
+        if work.probe is None:
+            model.ended(work, finished_ns - started_ns, board)
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self._models[work.model].refused(work)
+
+    def on_device(self, board: Board) -> None:
+        for model in self._models.values():
+            model.lanes_changed()
+
+    def plan(self, board: Board) -> None:
+        """Drop what is not worth running on any lane, when a lane asks; make new tables when none does."""
+        for model in self._models.values():
+            lanes = _starts_ns(model.model, board) if model.queues else []
+            if any(lane.accepts(board.now_ns) for lane, _ in lanes):
+                for place in list(model.queues):
+                    ends_ns = min([starts_ns + self._hopeless_ns(model, place, lane, board)
+                                   for lane, starts_ns in lanes])
+                    _give_up_before(model, place, ends_ns, board)
+            else:
+                model.refresh(board)
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bids = []
+        for model in self._models.values():
+            if model.queues and model.model in lane.models and board.is_resident(model.model, lane):
+                bid = self._best_batch(model, lane, board)
+                if bid is not None:
+                    bids.append(bid)
+        if len(bids) > 1:
+            return arbiter.choose(bids, lane.available_ns(board.now_ns))
+        return bids[0] if bids else self._sampler.offer(lane, board)
+
+    def look_again_ns(self, board: Board) -> int | None:
+        return self._sampler.look_again_ns(board)
+
+    def queued(self) -> List[Job]:
+        return [job for model in self._models.values() for job in model.jobs()]
+
+
 def _speed(board: Board, lane: str) -> float:
     return next(item.speed for item in board.lanes if item.name == lane)
 
 
-def lane_starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
+def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
     """The lanes that may run a model and are up, with the time at which a batch could start on each."""
     return [(lane, max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane)))
             for lane in board.lanes_of(model) if lane.up and not lane.hung]
 
 
-def lane_waits(model: DynamicModel, board: Board) -> bool:
-    """Whether a lane could take a job of this model now."""
-    return bool(model.queues) and any(lane.accepts(board.now_ns) for lane, _ in lane_starts_ns(model.model, board))
-
-
-def give_up_before(model: DynamicModel, place: Place, ends_ns: int, board: Board) -> None:
+def _give_up_before(model: DynamicModel, place: Place, ends_ns: int, board: Board) -> None:
     """Drop the jobs of a queue that are due before ``ends_ns``; those answered late anyway get one more SLO."""
     queue = model.queues.get(place)
     while queue is not None and queue.rows and queue.rows[0][0] < ends_ns:

@@ -18,19 +18,18 @@ Milestones and the base time of section 4.4 are not needed, since scores are fun
 from __future__ import annotations
 
 from heapq import nsmallest
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched import arbiter
 from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
 from edgeserve.sched.jobqueue import JobQueue
-from edgeserve.sched.lanes import Lane, Work
+from edgeserve.sched.lanes import Lane
 from edgeserve.sched.lengths import Lengths
 from edgeserve.sched.lifecycle import Job
 from edgeserve.sched.parts import likely_bid
-from edgeserve.sched.policies.dynamic import DynamicModel, Place, give_up_before, lane_starts_ns, lane_waits
-from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.policies.dynamic import DynamicModel, DynamicPolicy, Place
+from edgeserve.sched.policy import Bid
 from edgeserve.sched.slack import SlackScore, top
 from edgeserve.units import NS_PER_MS, ms_to_ns
 
@@ -73,77 +72,25 @@ class Table:
         return found
 
 
-class Orloj(Policy):
+class Orloj(DynamicPolicy):
     """Options: ``reading``, ``estimate`` (see above); ``delay_ms``, the mean 1/b of the delay of what is not chosen
-    (insensitive); ``window``, times alone remembered per class, and ``reset_ms``, after which they are forgotten
-    (0 = only by newer ones); ``learn``: correct the profile's law per batch size by what batches take;
-    ``cost_steps``: ``[[50, 0.3]]`` makes an answer later than 50 ms after arrival cost 0.3 of a missed deadline
-    (Appendix B); ``sample``, the share of jobs that is re-run alone on idle lanes, and ``budget``, the share of lane
-    time for it (section 4.1)."""
+    (insensitive); ``cost_steps``: ``[[50, 0.3]]`` makes an answer later than 50 ms after arrival cost 0.3 of a missed
+    deadline (Appendix B); and those of :class:`DynamicPolicy`."""
 
-    defaults = {"reading": "largest", "estimate": "own", "delay_ms": 10_000.0, "window": 512, "reset_ms": 0.0,
-                "learn": True, "cost_steps": [], "sample": 0.1, "budget": 0.02}
+    defaults = {"reading": "largest", "estimate": "own", "delay_ms": 10_000.0, "cost_steps": [],
+                **DynamicPolicy.learning}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         super().__init__(name, apps, options)
         self._reading = _one_of(name, "reading", str(self.options["reading"]), READINGS)
         self._own = _one_of(name, "estimate", str(self.options["estimate"]), ESTIMATES) == "own"
-        self._rate = 1.0 / (float(str(self.options["delay_ms"])) * NS_PER_MS)
+        self._rate = 1.0 / (self.number("delay_ms") * NS_PER_MS)
         self._steps = _cost_steps(name, self.options["cost_steps"])
-        window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(float(str(self.options["reset_ms"])))
-        self._models = {
-            model: DynamicModel(model, window_len=window_len, reset_ns=reset_ns, learn=bool(self.options["learn"]))
-            for model in dict.fromkeys(node.model for app in self.apps for node in app.nodes)}
         self._tables: Dict[Tuple[str, str], Table] = {}
 
-    def on_ready(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].add(job)
-
-    def on_gone(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].remove(job)
-
-    def on_started(self, work: Work, board: Board) -> None:
-        self._models[work.model].started(work, board)
-
-    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        self._models[work.model].ended(work, finished_ns - started_ns, board)
-
-    def on_refused(self, work: Work, board: Board) -> None:
-        self._models[work.model].refused(work)
-
-    def on_device(self, board: Board) -> None:
-        for model in self._models.values():
-            model.lanes_changed()
-
-    def plan(self, board: Board) -> None:
-        """Drop what no batch could finish in time, when a lane asks; make new tables when none does."""
-        for model in self._models.values():
-            if lane_waits(model, board):
-                self._drop_late(model, board)
-            else:
-                model.refresh(board)
-
-    def bid(self, lane: Lane, board: Board) -> Bid | None:
-        bids = []
-        for model in self._models.values():
-            if model.queues and model.model in lane.models and board.is_resident(model.model, lane):
-                bid = self._best_batch(model, lane, board)
-                if bid is not None:
-                    bids.append(bid)
-        if len(bids) > 1:
-            return arbiter.choose(bids, lane.available_ns(board.now_ns))
-        return bids[0] if bids else None
-
-    def queued(self) -> List[Job]:
-        return [job for model in self._models.values() for job in model.jobs()]
-
-    def _drop_late(self, model: DynamicModel, board: Board) -> None:
+    def _hopeless_ns(self, model: DynamicModel, place: Place, lane: Lane, board: Board) -> int:
         """A request in no feasible set is timed out. The sets are nested, so that of the smallest size decides."""
-        lanes = lane_starts_ns(model.model, board)
-        for place in list(model.queues):
-            ends_ns = min([starts_ns + self._table(model, lane, board).expected_ns(
-                place.name, board.latency(model.model, lane.name).sizes[0]) for lane, starts_ns in lanes])
-            give_up_before(model, place, ends_ns, board)
+        return self._table(model, lane, board).expected_ns(place.name, board.latency(model.model, lane.name).sizes[0])
 
     def _best_batch(self, model: DynamicModel, lane: Lane, board: Board) -> Bid | None:
         """Algorithm 1, lines 15 to 19. O(sizes * classes * log n), and the top of one size."""

@@ -1,0 +1,73 @@
+"""The online length oracle: ``orloj+`` that is told how long each request will take, as an upper bound for predictions.
+
+It knows nothing of arrivals to come, so it is no bound for schedulers. Importing this module adds the kind
+``length_oracle`` to the policies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+from edgeserve.sched.board import Board
+from edgeserve.sched.latency import Distribution
+from edgeserve.sched.lifecycle import Job
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.dynamic import DynamicModel
+from edgeserve.sched.policies.orloj_plus import OrlojPlus
+
+
+class KnownLengths:
+    """Every length is a class of its own, and certain: what ``sched/lengths.py`` is for distributions."""
+
+    def __init__(self, fixed_ns: int, factors: Dict[int, float]) -> None:
+        self.fixed_ns = fixed_ns
+        self.factors = factors
+
+    def alone(self, name: str) -> Distribution:
+        """The time alone, all of it at one point."""
+        return Distribution([self.mean_alone_ns(name)], [1.0])
+
+    def mean_alone_ns(self, name: str) -> float:
+        """The time alone."""
+        return self.fixed_ns + float(name)
+
+    def stretched_ns(self, alone_ns: float, size: int) -> float:
+        """What a batch of ``size`` takes whose longest member takes ``alone_ns`` alone."""
+        return self.fixed_ns + self.factors[size] * (alone_ns - self.fixed_ns)
+
+    def batch(self, size: int, members: Tuple[str, ...]) -> Distribution:
+        """The time of a batch of these lengths."""
+        return Distribution([self.fixed_ns + self.factors[size] * max(float(name) for name in members)], [1.0])
+
+
+class KnownModel(DynamicModel):
+    """Jobs by their own lengths, in nanoseconds beyond the fixed part, as the request declares them."""
+
+    def class_of(self, job: Job) -> str:
+        """The length itself."""
+        return str(job.request.facts[self._hint])
+
+    def lengths(self, lane: str, board: Board) -> Any:
+        """What follows from knowing them."""
+        latency = board.latency(self.model, lane)
+        known = self._lengths.get(lane)
+        if known is None:
+            made: Any = KnownLengths(latency.fixed_ns, {size: latency.factor(size) for size in latency.sizes})
+            known = self._lengths[lane] = made
+        return known
+
+
+    def refresh(self, board: Board) -> None:
+        """There is nothing to learn."""
+
+
+class LengthOracle(OrlojPlus):
+    """Options as ``orloj+``; ``hint`` names the declared length."""
+
+    def __init__(self, name: str, apps: Any, options: Any) -> None:
+        super().__init__(name, apps, options)
+        self._models = {model: KnownModel(model, window_len=1, reset_ns=0, hint=self._hint, learn=False)
+                        for model in self._models}
+
+
+POLICIES["length_oracle"] = LengthOracle
