@@ -1,13 +1,14 @@
 """Inputs that are kept so that their jobs can be run again alone: what the online profiler's probes run on.
 
-They are references to what the jobs were gathered from, so keeping costs no copy; only their memory is held for longer.
+They are references to what the jobs were gathered from: only their memory is held for longer. Arrays that a caller in
+this process handed in are copied, since it may write into them once it has its answer; those of the bus are read-only.
 What a probe returns is thrown away. Belongs to the loop's thread.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Set, Tuple, Union
 
 from edgeserve.engines.base import Result, Values
 from edgeserve.lane import Work, WorkNotStarted
@@ -45,6 +46,8 @@ class Kept:
         inputs = self._payloads.inputs(action.job)
         size = bytes_of(inputs)
         if self.bytes + size <= self._bytes_max:
+            given = {id(value) for value in self._payloads[action.job.request_id].inputs.values()}
+            inputs = {name: value.copy() if _may_change(value, given) else value for name, value in inputs.items()}
             self._inputs[action.job] = (inputs, size)
             self.bytes += size
 
@@ -90,6 +93,16 @@ def bytes_of(value: Any, depth: int = 0) -> int:
         found = max(found, below if isinstance(below, int) else sys.getsizeof(base, 0))
         base = getattr(base, "base", None)
     return found
+
+
+def _may_change(value: Any, given: Set[int]) -> bool:
+    """Whether a value is a writable array that looks into one of those that were ``given`` (by their ids)."""
+    if not getattr(getattr(value, "flags", None), "writeable", False):
+        return False
+    below = value
+    while below is not None and id(below) not in given:
+        below = getattr(below, "base", None)
+    return below is not None
 
 
 def _nothing(_: Any) -> None:

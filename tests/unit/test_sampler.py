@@ -128,11 +128,11 @@ def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again
         sampler = Sampler(name, [app], share=0.1, budget=1.0, kept_max=10_000, seed=seed)
         for item in jobs:
             sampler.on_ready(item, board)
-        return board.kept
+        return list(board.kept)
 
     class Board:
         def __init__(self):
-            self.kept = []
+            self.kept = {}
 
         def is_kept(self, job):
             return job.seq in self.kept
@@ -144,7 +144,7 @@ def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again
             return True
 
         def keep(self, job):
-            self.kept.append(job.seq)
+            self.kept[job.seq] = True
             return True
 
     app = app_of("m")
@@ -153,8 +153,7 @@ def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again
     assert abs(len(first) - 500) < 4 * (5000 * 0.1 * 0.9) ** 0.5
     assert abs(len([seq for seq in first if seq % 2]) - len(first) / 2) < 2 * len(first) ** 0.5
     assert drawn(1) == first
-    assert len(set(drawn(2)) & set(first)) < 150 and len(set(drawn(1, "t")) & set(first)) < 150
-    assert all(left != right for left, right in ((drawn(1), drawn(2)), (drawn(1), drawn(1, "t"))))
+    assert all(len(set(other) & set(first)) < 100 for other in (drawn(2), drawn(1, "t")))  # 50 by chance
 
 
 def test_a_place_is_kept_until_its_probe_rather_than_given_to_a_newer_job():

@@ -1,0 +1,109 @@
+"""Inputs that are kept for probes: how many bytes they may hold, and what of them could change underneath."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeserve.config import parse_config
+from edgeserve.engines.base import Result
+from edgeserve.live.asked import Terms
+from edgeserve.live.kept import Kept, bytes_of
+from edgeserve.live.payloads import Held, Payloads
+from edgeserve.live.plan import AppPlan
+from edgeserve.sched.actions import DropKept, KeepJob, RunBatch
+from edgeserve.sched.events import JobId, JobResult
+
+JOB = JobId(1, "m", ())
+
+
+def kept_of(bytes_max: int = 1000, **inputs: Any) -> Kept:
+    """A table that was asked to keep the one job of request 1."""
+    plan = AppPlan(parse_config({"app": {"a": {"model": "m"}}, "model": {"m": {"engine": "synthetic"}}}).apps["a"])
+    payloads = Payloads()
+    held = Held(plan, inputs, Terms("normal", 1.0, None, "drop", None), None, 0, 10**9)
+    held.id = 1
+    payloads.add(held)
+    kept = Kept(payloads, bytes_max)
+    kept.keep(KeepJob(JOB))
+    payloads.end(held)
+    return kept
+
+
+def probe(probe: bool = True) -> RunBatch:
+    return RunBatch(7, "cpu0", "m", (JOB,), 1, 0, 10, 5, None, probe)
+
+
+def test_inputs_outlive_their_request_until_the_probe_takes_them() -> None:
+    kept = kept_of(x=np.arange(10, dtype=np.float32), name="who")
+    assert len(kept) == 1 and 40 < kept.bytes < 200
+    assert kept.of(probe()) is kept and kept.refusal(probe()) is None
+    inputs, state = kept.launch(JOB)
+    assert (inputs["x"].tolist(), inputs["name"], state) == (list(range(10)), "who", None)
+    assert (len(kept), kept.bytes) == (0, 0)
+
+
+def test_what_is_let_go_frees_its_bytes_and_its_probe_would_be_refused() -> None:
+    kept = kept_of(x=np.zeros(10))
+    kept.drop(DropKept(JOB))
+    kept.drop(DropKept(JOB))
+    assert (len(kept), kept.bytes) == (0, 0)
+    refusal = kept.refusal(probe())
+    assert refusal is not None and refusal.work.tag == probe() and refusal.work.work_id == 7
+    assert kept.refusal(probe(False)) is None and kept.of(probe(False)) is not kept
+
+
+def test_an_input_that_finds_no_room_is_not_kept() -> None:
+    kept = kept_of(bytes_max=79, x=np.zeros(10))
+    assert (len(kept), kept.bytes) == (0, 0)
+    refusal = kept.refusal(probe())
+    assert refusal is not None and "more than 79 bytes" in refusal.reason
+
+
+def test_what_a_caller_could_write_into_is_copied_and_the_rest_is_not() -> None:
+    mine, frame = np.arange(4.0), np.arange(4.0)
+    frame.flags.writeable = False
+    kept = kept_of(mine=mine, frame=frame)
+    inputs, _ = kept.launch(JOB)
+    mine[0] = 99
+    assert inputs["mine"].tolist() == [0, 1, 2, 3]
+    assert inputs["frame"] is frame
+
+
+def test_a_part_that_looks_into_the_callers_array_is_copied_too() -> None:
+    page = np.zeros((4, 4))
+    plan = AppPlan(parse_config({"app": {"a": {"node": [{"name": "cut", "fan_out": True}, {"name": "read"}]}},
+                                 "model": {name: {"engine": "synthetic"} for name in ("cut", "read")}}).apps["a"])
+    payloads = Payloads()
+    held = Held(plan, {"page": page}, Terms("normal", 1.0, None, "drop", None), None, 0, 10**9)
+    held.id = 1
+    payloads.add(held)
+    payloads.launch(JobId(1, "cut", ()))
+    own = np.ones(2)
+    payloads.returned(JobId(1, "cut", ()), Result({}, parts=[{"line": page[1], "own": own}]))
+    kept = Kept(payloads)
+    kept.keep(KeepJob(JobId(1, "read", (0,))))
+    inputs, _ = kept.launch(JobId(1, "read", (0,)))
+    page[:] = 7
+    assert inputs["line"].tolist() == [0, 0, 0, 0] and inputs["own"] is own
+
+
+@pytest.mark.parametrize(("value", "expected"), [
+    (np.zeros((3, 4), np.float32), 48), (np.zeros(100)[:2], 800), ([np.zeros(2), [np.zeros(1)]], 24),
+    ({"a": np.zeros(2), "b": (np.zeros(2),)}, 32), (memoryview(b"12345"), 5)])
+def test_bytes_of_values_are_those_that_are_held(value: Any, expected: int) -> None:
+    assert bytes_of(value) == expected
+
+
+def test_bytes_of_what_is_no_array_are_about_its_size() -> None:
+    assert 1000 <= bytes_of("x" * 1000) < 1200 and bytes_of(3) > 0
+
+
+def test_nobody_learns_more_of_a_probe_than_whether_it_was_done() -> None:
+    kept = kept_of()
+    assert kept.returned(JOB, None, "boom") == JobResult(JOB, "failed", reason="boom")
+    assert kept.returned(JOB, Result({"y": 1}, facts={"n": 3})) == JobResult(JOB)
+    assert kept.returned(JOB, Result({}, state=object(), state_bytes=5, done=False)) == JobResult(JOB, "unfinished")
+    kept.not_started(JOB)
