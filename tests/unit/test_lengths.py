@@ -1,0 +1,137 @@
+"""Batch times of requests of unknown length: order statistics, the law of a batch, windows, corrections."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edgeserve.sched.calibration import RATIOS_LEN, RATIOS_LEN_MIN, Calibration
+from edgeserve.sched.latency import ModelLatency, timing_constant
+from edgeserve.sched.lengths import BIAS_LEN, LengthWindow, SizeBias, lengths_of
+
+UNIT = 1_000_000  # one unit of the specification's vectors, in ns
+
+
+def latency(fixed=0.0, per_unit=1.0, mean=20.0, sizes=(1, 2, 4)):
+    """A model whose profile says fixed + per_unit * size * mean."""
+    return ModelLatency("m", "l", {size: timing_constant(round((fixed + per_unit * size * mean) * UNIT))
+                                   for size in sizes}, sizes)
+
+
+def window(low, high, count=4001):
+    """Times alone that are uniform between two values."""
+    made = LengthWindow(count)
+    for index in range(count):
+        made.add(0, round((low + (high - low) * index / (count - 1)) * UNIT))
+    return made
+
+
+def test_the_expected_maximum_is_that_of_order_statistics():
+    """A = uniform(10, 20), B = uniform(15, 35): the vectors of the specification, section 3; c0 = 0 and c(k) = 1."""
+    flat = ModelLatency("m", "l", {size: timing_constant(20 * UNIT) for size in (1, 2, 4)}, (1, 2, 4))
+    flat.fixed_ns = 0
+    known = lengths_of(flat, {"a": window(10, 20), "b": window(15, 35)}, {"a": 1.0, "b": 1.0})
+    for members, expected in ((("a", "a"), 16.666667), (("a", "b"), 25.104167), (("a", "a", "b", "b"), 28.356771)):
+        assert known.batch(len(members), members).mean_ns() / UNIT == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_batch_takes_the_fixed_part_and_its_longest_member_once_per_job():
+    """c0 = 5, c1 = 0.5: E[L_B] of (A, A, B, B) is 61.713542 where u = c1 * l."""
+    known = lengths_of(latency(fixed=5, per_unit=0.5), {"a": window(5 + 5, 5 + 10), "b": window(5 + 7.5, 5 + 17.5)},
+                       {"a": 1.0, "b": 1.0})
+    assert known.factors == {1: 1.0, 2: 2.0, 4: 4.0}
+    assert known.batch(4, ("a", "a", "b", "b")).mean_ns() / UNIT == pytest.approx(61.713542, rel=1e-3)
+    assert known.batch(1, ("b",)).mean_ns() == pytest.approx(known.mean_alone_ns("b"))
+    assert known.mean_alone_ns("a") / UNIT == pytest.approx(12.5, rel=1e-3)
+
+
+def test_quantiles_are_those_of_drawn_batches():
+    draw = random.Random("batches")
+    known = lengths_of(latency(fixed=10), {"short": window(12, 20), "long": window(30, 60)},
+                       {"short": 0.75, "long": 0.25})
+
+    def alone(name):
+        return draw.uniform(2, 10) if name == "short" else draw.uniform(20, 50)
+    drawn = sorted(10 + 4 * max(alone("long" if draw.random() < 0.25 else "short") for _ in range(4))
+                   for _ in range(20_000))
+    common = known.expected(None, 4, 4)
+    own = known.expected("short", 4, 4)
+    for share in (0.1, 0.5, 0.9):
+        assert common.quantile_ns(share) / UNIT == pytest.approx(drawn[int(share * len(drawn))], rel=0.03)
+    assert own.mean_ns() < common.mean_ns() < known.expected("long", 4, 4).mean_ns()
+
+
+def test_a_class_that_was_never_seen_counts_as_any():
+    known = lengths_of(latency(), {"a": window(10, 20)}, {"a": 1.0})
+    assert known.alone("stranger").mean_ns() == known.alone("a").mean_ns()
+
+
+def test_without_samples_the_profile_stands_for_every_request():
+    known = lengths_of(latency(fixed=5, per_unit=2), {}, {})
+    assert known.alone("a").mean_ns() / UNIT == pytest.approx(45, abs=0.01)
+    assert known.batch(4, ("a",) * 4).mean_ns() / UNIT == pytest.approx(165, abs=0.01)
+
+
+def test_static_models_follow_their_profile_not_the_law():
+    """Where a batch of 4 costs twice a single one, c(4) says so."""
+    static = ModelLatency("m", "l", {1: timing_constant(10 * UNIT), 2: timing_constant(13 * UNIT),
+                                     4: timing_constant(20 * UNIT)}, (1, 2, 4))
+    exact = LengthWindow(4, [10 * UNIT] * 4)
+    known = lengths_of(static, {"a": exact}, {"a": 1.0})
+    for size, took in ((1, 10), (2, 13), (4, 20)):
+        assert known.batch(size, ("a",) * size).mean_ns() / UNIT == pytest.approx(took, abs=0.01)
+
+
+def test_a_lane_at_half_speed_takes_twice_as_long():
+    slow = lengths_of(latency(fixed=5), {"a": window(10, 20)}, {"a": 1.0}, speed=0.5)
+    full = lengths_of(latency(fixed=5), {"a": window(10, 20)}, {"a": 1.0})
+    assert slow.batch(2, ("a", "a")).mean_ns() == pytest.approx(2 * full.batch(2, ("a", "a")).mean_ns())
+
+
+def test_windows_forget_the_oldest_and_what_is_too_old_but_never_everything():
+    made = LengthWindow(3, [1, 2, 3])
+    made.add(10, 7)
+    made.add(20, 8)
+    assert sorted(time_ns for _, time_ns in made.samples)[-2:] == [7, 8]
+    assert len(made.samples) == 3
+    assert made.seen == 2
+    made.forget(15)
+    assert [time_ns for _, time_ns in made.samples] == [8]
+    made.forget(100)
+    assert len(made.samples) == 1
+
+
+def test_a_law_that_holds_is_left_alone_and_one_that_does_not_is_corrected():
+    draw = random.Random("bias")
+    bias = SizeBias(fixed_ns=10.0)
+    for _ in range(BIAS_LEN):
+        bias.saw(2, 110.0, 110.0 * draw.uniform(0.7, 1.3))
+        bias.saw(4, 110.0, 10.0 + 150.0 * draw.uniform(0.9, 1.1))
+    bias.saw(8, 110.0, 1000.0)  # one batch says nothing
+    corrections = bias.corrections()
+    assert set(corrections) == {4}
+    assert corrections[4] == pytest.approx(1.5, rel=0.05)
+
+
+def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_after_a_shift():
+    draw = random.Random("calibration")
+    calibration = Calibration()
+    for work in range(3000):
+        slow = 1.7 if work < 1500 else 0.6
+        calibration.state(work, 100_000)
+        calibration.ended(work, round(slow * draw.uniform(50_000, 100_000)))
+        if work in (1499, 1500 + 2 * RATIOS_LEN, 2999):
+            assert calibration.recent() == pytest.approx(0.9, abs=0.07)
+    assert calibration.stated == 3000
+    assert calibration.kept / calibration.stated == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_first_batches_are_stated_as_predicted_and_lost_ones_do_not_count():
+    calibration = Calibration()
+    for work in range(RATIOS_LEN_MIN):
+        assert calibration.state(work, 100) == 100
+        calibration.lost(work)
+        calibration.ended(work, 50)
+    assert calibration.stated == 0
+    assert calibration.recent() == 1.0
