@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from orloj_cases import ALL_SIZES, FACT, LANE, MODEL, SIZES, Trace, app_name, requests_of
+from orloj_cases import ALL_SIZES, FACT, HISTORY, LANE, MODEL, SIZES, Trace, app_name, requests_of
 from orloj_world import LaneWorld
 
 from edgeserve.loop import drive
@@ -36,6 +36,9 @@ class System(NamedTuple):
         return self.kind in POLICIES and set(self.options) <= set(POLICIES[self.kind].defaults)
 
 
+KNOWN: Dict[str, Any] = {"window": HISTORY, "learn": False, "sample": 0.0}
+"""Orloj plans with the whole history that every system's profile was made of, and learns nothing besides."""
+
 SYSTEMS = (
     System("Clipper", "clipper", {}, ALL_SIZES, answers_late=True),
     System("Nexus, no drop", "nexus", {"early_drop": False}, ALL_SIZES, answers_late=True),
@@ -45,13 +48,13 @@ SYSTEMS = (
            ahead="5ms"),
     System("Clockwork", "clockwork", {"refuse_early": False}, ahead="5ms"),
     System("edf", "edf", {}, ALL_SIZES),
-    System("Orloj C", "orloj", {"reading": "single"}),
-    System("Orloj B", "orloj", {"reading": "urgent"}),
-    System("Orloj A, common", "orloj", {"estimate": "common"}),
-    System("Orloj A", "orloj", {}),
-    System("Orloj A, all sizes", "orloj", {}, ALL_SIZES),
-    System("orloj+", "orloj+", {}, ALL_SIZES),
-    System("length oracle", "orloj+", {"hint": FACT, "exact": True}, ALL_SIZES),
+    System("Orloj C", "orloj", {"reading": "single", **KNOWN}),
+    System("Orloj B", "orloj", {"reading": "urgent", **KNOWN}),
+    System("Orloj A, common", "orloj", {"estimate": "common", **KNOWN}),
+    System("Orloj A", "orloj", KNOWN),
+    System("Orloj A, all sizes", "orloj", KNOWN, ALL_SIZES),
+    System("orloj+", "orloj+", KNOWN, ALL_SIZES),
+    System("length oracle", "orloj+", {"hint": FACT, "exact": True, **KNOWN}, ALL_SIZES),
 )
 
 

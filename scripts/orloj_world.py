@@ -14,7 +14,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from orloj_cases import FACT, Trace
 
-from edgeserve.sched.actions import Action, FinishRequest, Outcome, RunBatch
+from edgeserve.sched.actions import Action, DropKept, FinishRequest, KeepJob, Outcome, RunBatch
 from edgeserve.sched.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
 from edgeserve.sim.device import deviate
 from edgeserve.units import ms_to_ns
@@ -77,9 +77,10 @@ class LaneWorld:
                 self.in_time += 1
             else:
                 self.late += 1
-        else:
-            assert isinstance(action, RunBatch), f"this world has no memory to manage: {action}"
+        elif isinstance(action, RunBatch):
             self._at(self._acts_ns, self._deliver, action)
+        else:  # every input is kept for probes as long as the run lasts
+            assert isinstance(action, (KeepJob, DropKept)), f"this world has no memory to manage: {action}"
 
     def _at(self, at_ns: int, what: Callable[[Any], None], argument: Any) -> None:
         self._sequence += 1
