@@ -17,10 +17,16 @@ from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.trace import Recorder, start_of, step_line
 
-POLICY_KINDS = ("fifo", "edf", "clockwork")
+EXACT_KINDS = ("fifo", "edf", "clockwork")
 """Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
 
-MARKS = (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES)
+SAMPLING_KINDS = ("orloj", "orloj+")
+"""Policies that have jobs run again alone."""
+
+POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS)
+"""Policies that a soak draws from."""
+
+MARKS = (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
 """What must have occurred at least once over a soak: a fault that never happens tests nothing."""
 
 
@@ -85,6 +91,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
     _lanes(draw, table)
     for name in draw.sample(list(policies), draw.randrange(1, len(policies) + 1)):
         table["policy"][name] = {"kind": name}
+        if name in SAMPLING_KINDS:  # more often than by default, so that something happens within a second
+            table["policy"][name].update(sample=draw.choice((0.1, 1.0)), budget=draw.choice((0.02, 0.3)))
     for index in range(draw.randrange(1, 4)):
         _app(draw, table, f"app{index}")
     _budget(draw, table)
