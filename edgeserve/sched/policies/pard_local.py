@@ -108,7 +108,7 @@ class PardLocal(Policy):
             member.moved()
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        self._places.changed()
+        self._places.measured(work.model, work.lane.name)
         if self._price is not None:
             self._price.ran(board.now_ns, finished_ns - started_ns)
         for job in work.jobs:
@@ -138,9 +138,7 @@ class PardLocal(Policy):
             if not cohort.is_running():
                 self._test_again(cohort, board)
         for _, rows in self._waiting:
-            for _, _, member in list(rows):
-                if not member.request.ended and not member.is_running():
-                    self._test_waiting(member, board)
+            self._test_waiting(rows, board)
         if self._price is not None:
             self._price.forget(board.now_ns)
 
@@ -174,17 +172,25 @@ class PardLocal(Policy):
             tested.add(request_id)
             _give_up(tightest, board, CANNOT_MAKE_DEADLINE)
 
-    def _test_waiting(self, member: Member, board: Board) -> None:
-        ends_ns = self._alone_ends_ns(member, board)
-        if ends_ns is None or ends_ns <= member.due_ns:
-            return
-        if member.request.on_late == "answer":  # as many more of its own time as it takes to be in time again
-            slo_ns = max(1, member.request.deadline_ns - member.request.arrival_ns)
-            self._unwait(member)
-            member.due_ns += slo_ns * -(-(ends_ns - member.due_ns) // slo_ns)
-            self._wait(member)
-        else:
-            _give_up(member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
+    def _test_waiting(self, rows: Sequence[Row], board: Board) -> None:
+        """Drop who could not make it even alone. Those that have not begun all need the same time."""
+        plain_ends_ns: int | None = None
+        for due_ns, _, member in list(rows):
+            if member.plain:
+                if plain_ends_ns is None:
+                    plain_ends_ns = self._alone_ends_ns(member, board)
+                ends_ns = plain_ends_ns
+            else:
+                ends_ns = self._alone_ends_ns(member, board)
+            if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
+                continue
+            if member.request.on_late == "answer":  # as many more of its own time as make it be in time again
+                slo_ns = max(1, member.request.deadline_ns - member.request.arrival_ns)
+                self._unwait(member)
+                member.due_ns += slo_ns * -(-(ends_ns - due_ns) // slo_ns)
+                self._wait(member)
+            else:
+                _give_up(member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -199,13 +205,13 @@ class PardLocal(Policy):
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
         """The next batch of a cohort on this lane, if its present stage runs here."""
-        stage = cohort.stage()
+        stage = cohort.stage(board)
         if stage < 0:
             return None
         node = cohort.line.nodes[stage]
-        if not self._places.serves(lane, node.model, cohort.home, board):
+        if node.model not in lane.models or not board.is_resident(node.model, lane):
             return None
-        jobs = ready_jobs(cohort, stage, lane)
+        jobs = ready_jobs(cohort, stage, lane, bound=not self._places.serves(lane, node.model, cohort.home, board))
         if not jobs:
             return None
         split = self._places.split(node.model, lane.name, board)
@@ -234,7 +240,7 @@ class PardLocal(Policy):
             if not rows or not any(job.node.model in lane.models for _, _, member in rows for job in member.ready()):
                 continue
             home = self._home_for(line, lane, board)
-            if home is None or (ahead_of is None and not self._flights.may_start(home, lane)):
+            if home is None or (ahead_of is None and not self._flights.may_start(home, lane, board)):
                 continue
             members = self._choose(line, rows, home, lane, board, ahead_of)
             cohort = Cohort(line, home, members, cuts_in=ahead_of is not None)
@@ -250,7 +256,7 @@ class PardLocal(Policy):
         """The members of the next cohort of a line that begins on this lane."""
         from_ns = lane.available_ns(board.now_ns)
         beside = Beside(self._flights, self._places, board, line, home, from_ns, ahead_of is not None)
-        members = [member for _, _, member in rows]
+        members = [member for _, _, member in rows if not member.is_bound_elsewhere(lane.name)]
         if ahead_of is not None:  # only who would be late if he waited
             alone_ns = self._places.alone_ends_ns(line, line.template, {}, home, from_ns, board)
             after_ns = (alone_ns or from_ns) - from_ns + max(beside.ends, default=from_ns)

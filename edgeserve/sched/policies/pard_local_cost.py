@@ -10,6 +10,13 @@ from typing import List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.sched.latency import ModelLatency
 from edgeserve.sched.policies.pard_local_line import MILLI
 
+CALM = 16
+"""A stage's time follows what was last measured by this part of the difference. A cohort is a sum of stages, whose
+errors cancel; the shared estimate looks back on ten batches, and its own swing would size the cohorts."""
+
+JUMP = 4
+"""A time that changed by more than this part (heat, another clock) is followed at once."""
+
 COUNT_MAX = 4096
 """Jobs of one node that are split exactly; more are counted in proportion."""
 
@@ -30,8 +37,15 @@ class Split:
         self._first: List[int] = [0]
 
     def refresh(self) -> None:
-        """Look whether a time has changed. O(sizes)."""
-        times = [(size, self.latency.likely_ns(size)) for size in self.latency.sizes]
+        """Follow what was measured. O(sizes)."""
+        times: List[Tuple[int, int]] = []
+        for index, size in enumerate(self.latency.sizes):
+            now_ns = self.latency.typical_ns(size)
+            old_ns = self._times[index][1] if self._times else 0
+            change_ns = now_ns - old_ns
+            if abs(change_ns) * JUMP <= old_ns:
+                now_ns = old_ns + (change_ns // CALM if change_ns > 0 else -(-change_ns // CALM))
+            times.append((size, now_ns))
         if times != self._times:
             self._times = times
             self._best, self._first = [0], [0]

@@ -10,7 +10,7 @@ from typing import Dict, List, Sequence
 
 from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane
-from edgeserve.sched.lifecycle import READY, Job
+from edgeserve.sched.lifecycle import Job
 from edgeserve.sched.policies.pard_local_cost import Course, Stage, forecast
 from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member
 from edgeserve.sched.policies.pard_local_places import Places, Steps, free_lanes
@@ -38,10 +38,24 @@ class Cohort:
         """How often the stage of an iterative node runs: as often as its longest member."""
         return most_steps(self.members)
 
-    def stage(self) -> int:
-        """The first node that is not over, or -1."""
-        left = self.left()
-        return next((index for index, milli in enumerate(left) if milli), -1)
+    def stage(self, board: Board) -> int:
+        """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over:
+        memory may be waiting for the others to be served."""
+        nodes = self.line.nodes
+        open_nodes = [index for index, milli in enumerate(self.left()) if milli]
+        for index in open_nodes:
+            if can_run_now(nodes[index].model, board) or not self.is_ready_at(index):
+                return index
+        return open_nodes[0] if open_nodes else -1
+
+    def is_ready_at(self, index: int) -> bool:
+        """Whether a job stands ready at a node."""
+        return any(job.node.index == index for member in self.members for job in member.ready())
+
+    def is_stuck(self, board: Board) -> bool:
+        """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
+        return not self.is_running() and not any(
+            can_run_now(job.node.model, board) for member in self.members for job in member.ready())
 
     def due_ns(self) -> int | None:
         """When the first of those must be answered that would be dropped otherwise."""
@@ -93,10 +107,11 @@ class Flights:
         """What each cohort in flight has still to run."""
         return [self.course(cohort, board) for cohort in self.cohorts]
 
-    def may_start(self, home: str, lane: Lane) -> bool:
+    def may_start(self, home: str, lane: Lane, board: Board) -> bool:
         """Whether a new cohort may begin on this lane behind those of its home: when they are about to leave it, or
-        when they are elsewhere and there is room for one more."""
-        here = [cohort for cohort in self.cohorts if cohort.home == home]
+        when they are elsewhere and there is room for one more. One that waits for memory holds nobody up: memory may
+        be waiting for the others to be served."""
+        here = [cohort for cohort in self.cohorts if cohort.home == home and not cohort.is_stuck(board)]
         staying = [cohort for cohort in here if cohort.waits_for_more()]
         if not staying:
             return True
@@ -130,7 +145,7 @@ class Flights:
                     return None
                 batches = places.split(node.model, place.name, board).batches(milli)
                 stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
-        first = cohort.stage()
+        first = cohort.stage(board)
         waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
         return Course(stages, busy_ns if waits else now_ns, busy_ns)
 
@@ -182,6 +197,11 @@ class Beside:
         return new_ns
 
 
+def can_run_now(model: str, board: Board) -> bool:
+    """Whether any lane that is up has the model in memory."""
+    return any(lane.up and not lane.hung and board.is_resident(model, lane) for lane in board.lanes_of(model))
+
+
 def added(lists: Sequence[Sequence[int]], size: int) -> List[int]:
     """The sums of the lists' entries."""
     total = [0] * size
@@ -201,8 +221,9 @@ def most_steps(members: Sequence[Member]) -> Steps:
     return found
 
 
-def ready_jobs(cohort: Cohort, index: int, lane: Lane) -> List[Job]:
-    """The cohort's jobs at a node that may run on a lane now, most urgent request first."""
-    found = [(member.due_ns, job.seq, job) for member in cohort.members for job in member.jobs.values()
-             if job.state == READY and job.node.index == index and (not job.lane or job.lane == lane.name)]
+def ready_jobs(cohort: Cohort, index: int, lane: Lane, bound: bool = False) -> List[Job]:
+    """The cohort's jobs at a node that may run on a lane now, most urgent request first; ``bound``: only those whose
+    state the lane holds."""
+    found = [(member.due_ns, job.seq, job) for member in cohort.members for job in member.ready()
+             if job.node.index == index and (job.lane == lane.name or (not job.lane and not bound))]
     return [job for _, _, job in sorted(found)]

@@ -207,6 +207,10 @@ class Member:
         """Whether any of its jobs is on a lane."""
         return any(job.state == RUNNING for job in self.jobs.values())
 
+    def is_bound_elsewhere(self, lane: str) -> bool:
+        """Whether another lane holds the state of one of its jobs."""
+        return any(job.lane and job.lane != lane for job in self.jobs.values())
+
     def _settle(self) -> None:
         """Jobs that neither wait nor run any more are done, whatever became of them."""
         for seq, job in list(self.jobs.items()):

@@ -6,7 +6,7 @@ may; host functions, and models that are not allowed there, run on the fastest l
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane
@@ -25,10 +25,14 @@ class Places:
     def __init__(self) -> None:
         self._homes: Dict[int, List[str]] = {}  # by the line's identity: lines live as long as the policy
         self._splits: Dict[Tuple[str, str], Split] = {}
-        self._fresh: Dict[Tuple[str, str], bool] = {}
+        self._fresh: Set[Tuple[str, str]] = set()
+
+    def measured(self, model: str, lane: str) -> None:
+        """A batch of this model was measured there."""
+        self._fresh.discard((model, lane))
 
     def changed(self) -> None:
-        """Something was measured, or a lane changed: look at the times again."""
+        """A lane changed: look at all times again."""
         self._fresh.clear()
 
     def split(self, model: str, lane: str, board: Board) -> Split:
@@ -39,7 +43,7 @@ class Places:
             found = self._splits[key] = Split(board.latency(model, lane))
         if key not in self._fresh:
             found.refresh()
-            self._fresh[key] = True
+            self._fresh.add(key)
         return found
 
     def lane_of(self, model: str, home: str, board: Board) -> Lane | None:
@@ -92,8 +96,6 @@ class Places:
 
     def serves(self, lane: Lane, model: str, home: str, board: Board) -> bool:
         """Whether a stage may run on this lane: its home, or any other lane when home cannot run it now."""
-        if model not in lane.models or not board.is_resident(model, lane):
-            return False
         if lane.name == home:
             return True
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
