@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.pipelines import expand_pipelines
 from edgeserve.units import parse_duration_ns, parse_size_bytes
 
 if sys.version_info >= (3, 11):
@@ -297,6 +298,7 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
+    table = expand_pipelines(table, directory)
     server = read_table(ServerConfig, table.get("server", {}), "[server]")
     devices = _sections(DeviceConfig, table, "device") or {"cpu": DeviceConfig(name="cpu")}
     lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
@@ -350,7 +352,8 @@ def _app(name: str, section: Mapping[str, Any]) -> AppConfig:
     where = f"[app.{name}]"
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
-        raise ConfigError(f"{where} needs either model = '...' (one node) or [[app.{name}.node]] tables")
+        raise ConfigError(f"{where} needs either model = '...' (one node), [[app.{name}.node]] tables or "
+                          "pipeline = 'FILE.json'")
     if "model" in section:
         model = _string(section["model"], f"{where} model")
         nodes: Tuple[NodeConfig, ...] = (NodeConfig(name=model, model=model),)
