@@ -24,11 +24,14 @@ def warm_up(engine: Engine, sizes: Iterable[int], clock_ns: Callable[[], int], r
     example must not be called ready.
     """
     item = engine.example() if example is None else example
-    durations: Dict[int, List[int]] = {}
-    for size in sorted(set(sizes), reverse=True):
-        runs = durations[size] = [time_run_ns(engine, item, size, clock_ns) for _ in range(repetitions)]
-        while len(runs) < REPETITIONS_MAX and sum(runs) < spend_ns:
-            runs.append(time_run_ns(engine, item, size, clock_ns))
+    order = sorted(set(sizes), reverse=True)
+    durations: Dict[int, List[int]] = {size: [] for size in order}
+    # In rounds over the sizes: what disturbs the machine for a while then slows several sizes a little, instead of one
+    # so much that it is thought a bad size for as long as the server runs.
+    for round_ in range(max(repetitions, REPETITIONS_MAX if spend_ns else 0)):
+        for size, runs in durations.items():
+            if round_ < repetitions or sum(runs) < spend_ns:
+                runs.append(time_run_ns(engine, item, size, clock_ns))
     return dict(sorted(durations.items()))
 
 

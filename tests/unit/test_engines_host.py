@@ -326,12 +326,19 @@ class Recorder(Engine):
         return [Result({}) for _ in batch.items]
 
 
-def test_warm_up_runs_every_size_largest_first():
+def test_warm_up_runs_every_size_largest_first_in_rounds():
     engine = Recorder()
     times = warm_up(engine, (1, 4, 2, 4), lambda: engine.now_ns, repetitions=2)
-    assert engine.sizes == [4, 4, 2, 2, 1, 1]
+    assert engine.sizes == [4, 2, 1, 4, 2, 1]
     assert times == {1: [100, 100], 2: [200, 200], 4: [400, 400]}
     assert list(times) == [1, 2, 4]
+
+
+def test_warm_up_goes_on_with_the_sizes_that_took_less_than_it_may_spend():
+    engine = Recorder()
+    times = warm_up(engine, (1, 4), lambda: engine.now_ns, repetitions=1, spend_ns=1000)
+    assert times == {1: [100] * 10, 4: [400] * 3}
+    assert engine.sizes == [4, 1] * 3 + [1] * 7
 
 
 def test_cache_directory_follows_the_environment(monkeypatch):

@@ -1,0 +1,24 @@
+"""What start-up makes of its few measurements."""
+
+from __future__ import annotations
+
+from edgeserve.live.startup import steadied
+
+
+def test_undisturbed_times_that_rise_stay_as_they_are():
+    times = {1: [10, 10], 2: [12, 12], 4: [14, 14], 8: [30]}
+    assert steadied(times) == times
+
+
+def test_a_size_that_was_disturbed_more_than_the_others_is_judged_by_its_fastest_run():
+    times = {1: [1000, 1100, 1200], 2: [1500, 3300, 3400], 4: [2000, 2200, 2400]}
+    assert steadied(times)[2][1] == round(1500 * 1.1)  # 10 % over the fastest is typical here
+    assert steadied(times)[4] == times[4]
+
+
+def test_fewer_jobs_take_no_longer_than_more():
+    assert steadied({1: [50], 2: [20], 4: [25], 8: [40]}) == {1: [20], 2: [20], 4: [25], 8: [40]}
+
+
+def test_a_clock_that_did_not_move_is_no_division_by_zero():
+    assert steadied({1: [0, 0], 2: [0, 7]}) == {1: [1, 1], 2: [1, 1]}
