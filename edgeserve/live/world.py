@@ -141,6 +141,7 @@ class LiveWorld:
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
         self._delivery = Delivery()
+        self._looks_ahead = any(lane.ahead_ns for lane in config.lanes.values())
         self._patience = Patience(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
         self.stopping = False
@@ -236,7 +237,9 @@ class LiveWorld:
             files, wake_ns = [bell], due_ns
             look_at_ns = self._patience.look_at_ns(now_ns) if door is not None and self._all_busy() else None
             if look_at_ns is not None:
-                wake_ns = look_at_ns if due_ns is None else min(due_ns, look_at_ns)
+                # What is due waits as messages do (a deadline that passed is told a little later), unless works are
+                # given to lanes before they are free.
+                wake_ns = min(due_ns, look_at_ns) if due_ns is not None and self._looks_ahead else look_at_ns
             elif door is not None:
                 if not door.drained:
                     return True
