@@ -61,7 +61,7 @@ class Ask:
 
     ``inputs`` are read-only views of what was received (or strings). ``slo_ns`` counts from ``sent_ns`` where that is
     known (same host), else from arrival. ``None`` (``klass``, ``value``, ``on_late``, ``slo_ns``) means: as the app
-    says. ``client`` is the connection, ``name`` what the client calls itself (may be ``""``).
+    says. ``client`` is the connection, ``name`` what the client calls itself, else the connection in letters.
     """
 
     __slots__ = ("client", "key", "app", "inputs", "slo_ns", "sent_ns", "klass", "value", "stream", "on_late", "facts",

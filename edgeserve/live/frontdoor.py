@@ -93,7 +93,7 @@ class FrontDoor:
             self.drained = False
             self.bus.error(ask.client, ask.key, error)
             return
-        origin = BusOrigin(self, ask.client, ask.key, ask.name or ask.client.hex())
+        origin = BusOrigin(self, ask.client, ask.key, ask.name)
         held = Held(rules.plan, ask.inputs, terms, origin, now_ns, deadline_ns)
         self._house.world.accept(held, events)
         if held.id:
