@@ -238,14 +238,16 @@ class ModelLatency:
 
 def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
     """c0 of the straight line ``c0 + c1 * size`` through the times (least squares), between 0 and the smallest time;
-    0 for a single size, which tells nothing about it."""
+    0 for a single size, which tells nothing about it. Where small batches lie below the line (times that rise ever
+    slower), that of the parallel through the first: with all of the first time fixed, no part would be left to grow."""
     if len(times_ns) < 2:
         return 0
     mean_size = sum(times_ns) / len(times_ns)
     mean_ns = sum(times_ns.values()) / len(times_ns)
     rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()]) \
         / sum([(size - mean_size) ** 2 for size in times_ns])
-    return max(0, min(round(mean_ns - rise * mean_size), min(times_ns.values())))
+    first = min(times_ns)
+    return max(0, min(round(mean_ns - rise * mean_size), round(times_ns[first] - rise * first), min(times_ns.values())))
 
 
 def _pace_of(seeds: Mapping[int, Timing]) -> Pace:

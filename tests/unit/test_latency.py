@@ -179,5 +179,6 @@ def test_measured_durations_become_a_timing():
 def test_the_fixed_part_is_the_intercept_of_the_times_and_never_more_than_the_smallest() -> None:
     assert fixed_part_ns({1: 15, 2: 20, 4: 30}) == 10
     assert fixed_part_ns({1: 10, 2: 20}) == 0
+    assert fixed_part_ns({1: 496, 2: 735, 4: 1149, 8: 1695, 16: 2667}) == 355  # the line itself starts at 474
     assert fixed_part_ns({1: 10, 2: 5}) == 5  # times that fall are noise: the smallest bounds it
     assert fixed_part_ns({4: 30}) == 0
