@@ -308,6 +308,8 @@ class Scheduler:
                 if not bids:
                     break
                 at_ns = lane.available_ns(now)
+                if len(bids) > 1:
+                    bids = [bid for bid in bids if not bid.probe] or bids  # a probe competes with nobody
                 bid = bids[0] if len(bids) == 1 else arbiter.choose(bids, at_ns)
                 if arbiter.is_background(bid) and not self._background_may_run(bid, lane):
                     break

@@ -220,10 +220,11 @@ def test_no_probe_starts_while_a_job_waits_that_the_lane_could_run():
     assert world.cancel(3) == [ended(3, "cancelled"), probe(2)]
 
 
-def test_a_probe_yields_to_every_bid_also_of_background_work():
+def test_a_probe_yields_to_every_bid_also_of_background_work_that_is_worth_nothing():
     world = world_of({"m": {1: 10}, "n": {1: 10}}, {"bg": {"model": "n", "class": "background", "slo": "5s",
-                                                           "policy": "fifo"}, "a": {"model": "m", "policy": "s"}},
-                     policies={"fifo": {}})
+                                                           "policy": "z", "value": 0.0},
+                                                    "a": {"model": "m", "policy": "s"}},
+                     policies={"z": {"kind": "fifo"}})
     world.arrive("a")
     world.arrive("a", at=1)
     policy(world).hold = True
