@@ -27,7 +27,7 @@ def delivered(order, at_ns):
     total = 0.0
     for item in order:
         total += item.worth.value(at_ns)
-        at_ns += item.remaining_ns
+        at_ns += item.expected_ns
     return total
 
 
@@ -45,6 +45,27 @@ def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_ti
     assert delivered((winner, other), at_ns) == best
     if delivered((other, winner), at_ns) == best:
         assert winner.worth.value(at_ns) * other.remaining_ns >= other.worth.value(at_ns) * winner.remaining_ns
+
+
+@settings(max_examples=150)
+@given(st.lists(BIDS, min_size=3, max_size=arbiter.ORDERS_MAX), st.integers(0, 20))
+def test_of_several_the_first_of_the_order_that_delivers_most_wins(bids, at_ms):
+    at_ns = at_ms * MS
+    most = {id(first): max(delivered(order, at_ns) for order in itertools.permutations(bids) if order[0] is first)
+            for first in bids}
+    winner = arbiter.choose(bids, at_ns)
+    assert most[id(winner)] == max(most.values())
+    for other in bids:
+        if most[id(other)] == most[id(winner)]:
+            assert winner.worth.value(at_ns) * other.remaining_ns >= other.worth.value(at_ns) * winner.remaining_ns
+
+
+def test_what_two_could_bear_each_three_cannot():
+    # Each of the two may wait for the large one, but not for the large one and the other.
+    large, second, third = bid(10, 100, worth=100), bid(5, 17), bid(5, 16)
+    for two in ([large, second], [large, third]):
+        assert arbiter.choose(two, 0) is large
+    assert arbiter.choose([large, second, third], 0) is not large
 
 
 def test_what_can_wait_lets_go_first_what_cannot():
@@ -68,8 +89,17 @@ def test_the_rest_of_a_pipeline_counts_as_time_before_its_value_arrives():
     assert arbiter.choose([stage, whole], 0) is whole
 
 
-def test_the_winner_of_each_comparison_meets_the_next():
+def test_of_many_bids_the_winner_of_each_comparison_meets_the_next():
     assert arbiter.choose([bid(10, 100), bid(10, 90), urgent := bid(10, 12)], 0) is urgent
+    many = [bid(10, 500 - number) for number in range(2 * arbiter.ORDERS_MAX)]
+    for place in range(len(many) + 1):
+        assert arbiter.choose([*many[:place], urgent, *many[place:]], 0) is urgent
+
+
+def test_two_continuations_that_both_cannot_wait_are_compared_by_value():
+    poor, rich = bid(10, 12, latest_start_ns=2 * MS), bid(10, 12, worth=20, latest_start_ns=2 * MS)
+    assert arbiter.choose([poor, rich], 0) is rich
+    assert arbiter.choose([rich, poor], 0) is rich
 
 
 def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs():
