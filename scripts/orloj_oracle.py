@@ -66,7 +66,7 @@ class LengthOracle(OrlojPlus):
 
     def __init__(self, name: str, apps: Any, options: Any) -> None:
         super().__init__(name, apps, options)
-        self._models = {model: KnownModel(model, window_len=1, reset_ns=0, hint=self._hint, learn=False)
+        self._models = {model: KnownModel(model, (), window_len=1, reset_ns=0, hint=self._hint, learn=False)
                         for model in self._models}
 
 

@@ -77,7 +77,8 @@ class SlackScore:
 
 def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: int, lane: str = "") -> List[Job]:
     """The ``count`` jobs of highest score at ``at_ns``, of those that stand in each queue from the given position on;
-    ties by deadline, then age. The queues' keys are deadlines. Jobs whose state another lane holds are left out.
+    ties by deadline; jobs of one class and deadline are alike. The queues' keys are deadlines. Jobs whose state another
+    lane holds are left out.
 
     O(queues * pieces * log n + count * log(queues * pieces)).
     """

@@ -37,6 +37,9 @@ SHARES_MOVED = 0.02
 SHARE_STEP = 1.0 / 256
 """Weight of one arrival in the running shares of the classes."""
 
+PRIOR_LEN = 8
+"""Before the first arrival all apps of a model count alike, as if so many requests had come."""
+
 HINT_BINS = 8
 """Intervals of equal frequency that hints are sorted into (specification, 11.6)."""
 
@@ -90,7 +93,8 @@ class DynamicModel:
     declared number that predicts a request's length, or ``""``.
     """
 
-    def __init__(self, model: str, *, window_len: int, reset_ns: int, hint: str = "", learn: bool = True) -> None:
+    def __init__(self, model: str, apps: Sequence[str], *, window_len: int, reset_ns: int, hint: str = "",
+                 learn: bool = True) -> None:
         self.model = model
         self.queues: Dict[Place, JobQueue] = {}
         self.calibration = Calibration()
@@ -99,7 +103,8 @@ class DynamicModel:
         self._hint = hint
         self._learn = learn
         self._bins = HintBins()
-        self._shares: Dict[str, float] = {}
+        self._shares: Dict[str, float] = {app: 1.0 / len(apps) for app in apps}
+        self._arrivals = 0
         self._windows: Dict[str, Dict[str, LengthWindow]] = {}  # lane -> app -> times alone
         self._hinted: Dict[str, Deque[Tuple[int, float, int]]] = {}  # lane -> (when, hint, time alone)
         self._bias: Dict[str, SizeBias] = {}
@@ -118,9 +123,11 @@ class DynamicModel:
         """A job became ready."""
         name = self.class_of(job)
         if job.steps == 0:
+            step = max(SHARE_STEP, 1.0 / (PRIOR_LEN + self._arrivals))
+            self._arrivals += 1
             for known in self._shares:
-                self._shares[known] *= 1.0 - SHARE_STEP
-            self._shares[name] = self._shares.get(name, 0.0) + SHARE_STEP
+                self._shares[known] *= 1.0 - step
+            self._shares[name] = self._shares.get(name, 0.0) + step
         place = Place(CLASSES.index(job.request.klass), name, job.request.value)
         queue = self.queues.get(place)
         if queue is None:
@@ -270,10 +277,12 @@ class DynamicPolicy(Policy):
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object], hint: str = "") -> None:
         super().__init__(name, apps, options)
         window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(self.number("reset_ms"))
-        self._models = {
-            model: DynamicModel(model, window_len=window_len, reset_ns=reset_ns, hint=hint,
-                                learn=bool(self.options["learn"]))
-            for model in dict.fromkeys(node.model for app in self.apps for node in app.nodes)}
+        asked_by: Dict[str, List[str]] = {}
+        for app in self.apps:
+            for model in dict.fromkeys(node.model for node in app.nodes):
+                asked_by.setdefault(model, []).append(app.name)
+        self._models = {model: DynamicModel(model, names, window_len=window_len, reset_ns=reset_ns, hint=hint,
+                                            learn=bool(self.options["learn"])) for model, names in asked_by.items()}
         self._hint = hint
         self._sampler = Sampler(name, self.apps, share=self.number("sample"), budget=self.number("budget"))
 

@@ -1,0 +1,207 @@
+"""orloj: Algorithm 1, literally, as an oracle; its readings, its drops, several deadlines. orloj+: every candidate by
+brute force, grouping, odds, hints."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hand_world import MS, Driver, ended, ran
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeserve.errors import ConfigError
+from edgeserve.sched.actions import RunBatch
+from edgeserve.sched.events import RequestArrived
+from edgeserve.sched.lengths import LengthWindow, lengths_of
+from edgeserve.sched.policies.dynamic import PRIOR_LEN
+
+SIZES = (1, 2, 4, 8)
+SHORT = [20 + 0.1 * index for index in range(101)]  # times alone of app short, ms: uniform from 20 to 30
+LONG = [60 + 0.2 * index for index in range(101)]  # of app long: uniform from 60 to 80
+APPS = {"short": "m", "long": "m"}
+FIXED = 10
+
+
+def dynamic(kind="orloj", sizes=SIZES, alone=None, **options):
+    """One model of fixed part 10 ms; what a request of each app takes beyond it is known from 101 samples."""
+    world = Driver({"m": {size: FIXED + 30 * size for size in sizes}}, APPS, policy={kind: {"sample": 0.0, **options}})
+    world.scheduler.latency["m", "cpu0"].alone = {
+        app: tuple(round(time_ms * MS) for time_ms in times)
+        for app, times in (alone or {"short": SHORT, "long": LONG}).items()}
+    return world
+
+
+def burst(world, *asked, **fields):
+    """Requests that arrive together: (app, SLO in ms) each."""
+    return world.step(*[RequestArrived(world.request(app, slo, **fields)) for app, slo in asked])
+
+
+def known(shares=None):
+    latency = dynamic().scheduler.latency["m", "cpu0"]
+    windows = {app: LengthWindow(512, [round(time_ms * MS) for time_ms in times])
+               for app, times in (("short", SHORT), ("long", LONG))}
+    return lengths_of(latency, windows, shares or {"short": 1.0, "long": 1.0})
+
+
+def started(actions):
+    runs = [action for action in actions if isinstance(action, RunBatch)]
+    return sorted(job.request_id for job in runs[0].jobs) if runs else []
+
+
+def test_the_largest_size_that_can_be_filled_runs():
+    assert started(burst(dynamic(), *[("short", 1000)] * 7)) == [1, 2, 3, 4]
+    assert started(burst(dynamic(), *[("short", 1000)] * 9)) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_size_is_filled_with_those_that_are_expected_in_time_in_it():
+    # One in three may be long: a batch of two is expected to take some 71 ms, one of four 202.
+    assert len(started(burst(dynamic(estimate="own"), *[("short", 120)] * 4))) == 2
+
+
+@pytest.mark.parametrize(("reading", "expected"), [("largest", [2, 3, 4, 5]), ("urgent", [1]), ("single", [1])])
+def test_the_three_readings_of_line_16(reading, expected):
+    """One urgent request that fits alone only, and four that fit together."""
+    assert started(burst(dynamic(reading=reading), ("short", 40), *[("short", 600)] * 4)) == expected
+
+
+def test_a_request_in_no_feasible_set_is_dropped_by_the_mean_of_its_own_class():
+    assert burst(dynamic(), ("long", 69)) == [ended(1, "dropped", "cannot_make_deadline")]
+    assert started(burst(dynamic(), ("long", 71))) == [1]
+    assert burst(dynamic(estimate="common"), ("short", 44)) == [ended(1, "dropped", "cannot_make_deadline")]
+    assert started(burst(dynamic(), ("short", 44))) == [1]
+
+
+def test_what_is_answered_late_anyway_is_never_dropped():
+    world = dynamic()
+    assert started(burst(world, ("long", 30), on_late="answer")) == [1]
+    world.finish(at=70)
+    assert world.outcome(1) == "completed"
+
+
+ASKED = st.lists(st.tuples(st.sampled_from(["short", "long"]), st.integers(15, 700)), min_size=1, max_size=12)
+
+
+@settings(max_examples=120, deadline=None)
+@given(ASKED, st.sampled_from(["own", "common"]), st.sampled_from(["largest", "urgent", "single"]))
+def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
+    world = dynamic(estimate=estimate, reading=reading)
+    shares = {"short": 0.5, "long": 0.5}
+    for index, (app, _) in enumerate(asked):  # as the policy counts them before its first table
+        step = 1 / (PRIOR_LEN + index)
+        shares = {name: share * (1 - step) + (name == app) * step for name, share in shares.items()}
+    lengths = known(shares)
+    rows = [(request_id, app, slo * MS) for request_id, (app, slo) in enumerate(asked, 1)]
+
+    def batch(app, size):
+        return lengths.expected(app if estimate == "own" else None, size, size)
+    feasible = {size: [row for row in rows if row[2] >= -(-batch(row[1], size).mean_ns() // 1)] for size in SIZES}
+    order = sorted([(min(row[2] for row in feasible[size]), size) for size in SIZES if feasible[size]])
+    if reading == "largest":
+        order = sorted(order, reverse=True)
+    elif reading == "urgent":
+        order = sorted(order, key=lambda item: (item[0], -item[1]))
+    size = next((size for _, size in order if len(feasible[size]) >= size), 0)
+    dropped = {row[0] for row in rows} - {row[0] for row in feasible[1]}
+    done = burst(world, *asked)
+    assert {request_id for request_id, end in world.ends.items() if end.outcome == "dropped"} == dropped
+    found = started(done)
+    assert len(found) == size
+    rate = 1e-4 / MS
+
+    def score(row):
+        return lengths.score(row[1] if estimate == "own" else None, size, size, rate).p(row[2])
+    if size:
+        best = sorted([score(row) for row in feasible[size]], reverse=True)[:size]
+        assert sorted([score(row) for row in rows if row[0] in found], reverse=True) == pytest.approx(best)
+
+
+def test_critical_requests_go_first():
+    world = dynamic()
+    world.step(*[RequestArrived(world.request("short", slo, klass=klass))
+                 for slo, klass in ((300, "normal"), (310, "normal"), (900, "critical"))])
+    assert 3 in started(world.actions)
+
+
+def test_several_deadlines_add_their_scores():
+    """Two requests with the same last deadline; for one an earlier step of cost is about to pass, for the other it
+    has passed: the first is more urgent."""
+    for steps, first in (([], 2), ([[60, 0.9]], 3)):
+        world = dynamic(cost_steps=steps)
+        burst(world, ("long", 75))
+        world.arrive("short", at=1, slo=150)  # 2: its step passes while the lane is busy
+        world.arrive("short", at=61, slo=90)  # 3: the same last deadline, and its step is ahead
+        assert started(world.finish(at=80)) == [first]  # 71 ms left: a batch of two may take longer
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of largest, urgent, single"),
+    ({"estimate": "mine"}, "estimate = 'mine': expected one of own, common"),
+    ({"cost_steps": [[5, 0.7], [9, 0.7]]}, "cost_steps add up to 1.4: at most 1"),
+    ({"cost_steps": [[5]]}, r"cost_steps has \[5\]: expected \[milliseconds after arrival, cost\]")])
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        dynamic(**options)
+
+
+# --- orloj+ -----------------------------------------------------------------------------------------------------------
+
+
+def plus(**options):
+    return dynamic("orloj+", sizes=tuple(range(1, 9)), hint=options.pop("hint", ""), **options)
+
+
+def test_short_requests_are_not_padded_to_long_ones():
+    # All seven together take 10 + 7 * 70; the five short ones take 10 + 5 * 20.
+    assert started(burst(plus(), *[("short", 150)] * 5, *[("long", 800)] * 2)) == [1, 2, 3, 4, 5]
+    assert started(burst(dynamic(), *[("short", 600)] * 4, *[("long", 800)] * 4)) == list(range(1, 9))
+
+
+def test_below_even_odds_a_request_is_dropped():
+    assert burst(plus(), ("short", 24.5)) == [ended(1, "dropped", "cannot_make_deadline")]
+    assert burst(plus(), ("short", 25.5)) == [ran("m", 1, size=1)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(ASKED)
+def test_the_candidate_of_most_value_per_time_wins(asked):
+    world = plus()
+    lengths = known()
+    lengths.factors.update({size: float(size) for size in range(1, 9)})
+    even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
+    rows = sorted([(slo * MS, request_id, app) for request_id, (app, slo) in enumerate(asked, 1)
+                   if slo * MS >= even[app]])
+    best, chosen = -1.0, []
+    for ceiling in ("short", "long"):
+        allowed = [row for row in rows if ceiling == "long" or row[2] == "short"]
+        for size in range(1, 9):
+            longest = FIXED * MS + size * (lengths.mean_alone_ns(ceiling) - FIXED * MS)
+            batch = [row for row in allowed if row[0] >= longest][:size]
+            if len(batch) < size or ceiling not in {row[2] for row in batch}:
+                continue
+            took = lengths.batch(size, tuple(sorted(row[2] for row in batch)))
+            gain = sum(took.p_by(row[0]) for row in batch)
+            loss = sum(lengths.alone(row[2]).p_by(row[0]) - lengths.alone(row[2]).p_by(row[0] - took.mean_ns())
+                       for row in rows if row not in batch)
+            score = (gain - 0.3 * loss) / took.mean_ns() ** 0.7
+            if score > best * (1 + 1e-9):
+                best, chosen = score, sorted(row[1] for row in batch)
+    assert started(burst(world, *asked)) == (chosen or [row[1] for row in rows[:1]])
+
+
+def test_hints_make_classes_of_one_wide_app():
+    draw = random.Random("hints")
+    world = plus(hint="length", sample=1.0)
+    for _ in range(400):  # lone requests: each teaches how long its hint takes alone
+        length = draw.uniform(1, 70)
+        burst(world, ("long", 500), facts={"length": length})
+        world.finish(at=world.now_ms + FIXED + length)
+        world.now_ms += 5
+    world.now_ms += 1000
+    burst(world, ("long", 500), facts={"length": 40.0})  # a lane at work lets the tables be made
+    world.step(*[RequestArrived(world.request("long", 400, facts={"length": length}))
+                 for length in (3.0, 4.0, 5.0, 65.0, 66.0)])
+    lanes = started(world.finish(at=world.now_ms + 50))
+    assert len(lanes) == 3
+    ids = sorted(lanes)
+    assert ids == list(range(ids[0], ids[0] + 3))  # the three short ones, though all have the same app
