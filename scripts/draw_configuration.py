@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import re
 import sys
 import tokenize
@@ -106,8 +107,19 @@ def _policy_table() -> str:
     for kind, policy in sorted(POLICIES.items()):
         for option, value in policy.defaults.items():
             shown = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"| [`{kind}`](policies/{kind}.md) | `{option}` | {TYPE_WORDS[type(value)]} | `{shown}` |")
+            lines.append(f"| [`{kind}`](policies/{page_of(kind)}) | `{option}` | {TYPE_WORDS[type(value)]} | "
+                         f"`{shown}` |")
     return "\n".join(lines)
+
+
+def page_of(kind: str) -> str:
+    """The page below docs/policies that describes a policy: its own, that of the system it is a variant of (``x+`` and
+    ``x_y`` of ``x``), or the page of the baselines."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "policies")
+    for name in (kind, kind.split("+")[0].split("_")[0]):
+        if os.path.exists(os.path.join(folder, f"{name}.md")):
+            return f"{name}.md"
+    return "baselines.md"
 
 
 if __name__ == "__main__":

@@ -285,12 +285,11 @@ def test_options_of_a_policy_are_on_its_page():
     from edgeserve.sched.policies import POLICIES
     for kind, policy in POLICIES.items():
         if policy.__module__.startswith("edgeserve."):  # the tutorial adds one of its own
-            own = os.path.join("docs", "policies", f"{kind}.md")
-            page = read(own if os.path.exists(os.path.join(ROOT, own)) else
-                        os.path.join("docs", "policies", "baselines.md"))  # what others compare themselves with
+            name = draw_configuration.page_of(kind)
+            page = read(os.path.join("docs", "policies", name))
             for option, default in policy.defaults.items():
                 shown = str(default).lower() if isinstance(default, bool) else default
-                assert f"| `{option}` | `{shown}` |" in page, f"docs/policies/{kind}.md: {option}"
+                assert f"| `{option}` | `{shown}` |" in page, f"docs/policies/{name}: {kind} {option}"
 
 
 def reasons_in_the_code():

@@ -43,7 +43,7 @@ WAKES_MAX = 4096
 
 
 class Pard(Policy):
-    """Options: ``rule`` (when to drop), ``order`` (which end of the queue; ``""`` = as the rule was published),
+    """Options: ``rule`` (when to drop), ``order`` (which end of the queue goes first),
     ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
     module goes next on a lane of several), ``lam``, ``estimator``, ``samples`` (the quantile of the waits),
     ``sync_ms``, ``window_ms`` (the planner's period, its window), ``hbf_from``, ``lbf_from`` (load factors between
@@ -54,14 +54,15 @@ class Pard(Policy):
     """
 
     defaults: Mapping[str, object] = {
-        "rule": "pard", "order": "", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin", "lam": 0.1,
+        "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin", "lam": 0.1,
         "estimator": "uniform", "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0,
         "lbf_from": 1.0, "recheck": False, "threshold_ms": 20.0, "batch_max": 0, "seed": 1}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
         self._rule = RULES[self._one_of("rule", tuple(RULES))]
-        order = self._one_of("order", ("", *pard_rules.ORDERS)) or self._rule.order
+        order = self._one_of("order", pard_rules.ORDERS)
+        order = self._rule.order if order == "published" else order
         self._fifo = order == "fcfs"
         self._high = {"hbf": True, "lbf": False, "fcfs": False}.get(order)  # None = by the load
         self._ahead = self._one_of("collect", pard_rules.COLLECTS) == "ahead"
@@ -379,7 +380,7 @@ class Pard(Policy):
     def _one_of(self, option: str, known: Sequence[str]) -> str:
         value = str(self.options[option])
         if value not in known:
-            names = ", ".join(repr(item) for item in known if item)
+            names = ", ".join(repr(item) for item in known)
             raise ConfigError(f"[policy.{self.name}] {option} = {value!r} does not exist{nearest(value, known)}; "
                               f"take one of {names}")
         return value

@@ -50,7 +50,7 @@ RULES: Mapping[str, Rule] = {
     "naive": Rule(NEVER, order="fcfs"),
 }
 
-ORDERS = ("adaptive", "fcfs", "hbf", "lbf", "instant")
+ORDERS = ("published", "adaptive", "fcfs", "hbf", "lbf", "instant")
 COLLECTS = ("ahead", "just_in_time")
 ACROSS = ("round_robin", "edf", "least_slack", "fullest", "fifo", "downstream")
 ESTIMATORS = ("uniform", "empirical", "joint")
