@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from edgeserve.sched.pace import PACE_LEN, Pace
 
 
@@ -38,6 +40,23 @@ def test_a_size_that_is_always_slower_than_its_shape_finds_its_place():
         known.saw(2 * step, 4, 3000)
         known.saw(2 * step + 1, 16, 5000)
     assert 0.55 < known.typical_ns(4) / known.typical_ns(16) < 0.65  # 0.4 in the profile
+
+
+def test_a_size_that_runs_alone_moves_no_other_however_noisy_it_is():
+    known = pace()
+    rng = random.Random("pace/alone")
+    for step in range(500):
+        known.saw(step, 4, int(2000 * rng.lognormvariate(0, 0.1)))
+    assert 2.3 < known.typical_ns(16) / known.typical_ns(4) < 2.7  # 2.5 in the profile
+
+
+def test_two_sizes_keep_their_places_under_noise():
+    known = pace()
+    rng = random.Random("pace/two")
+    for step in range(1000):
+        size, time = ((4, 2000), (16, 5000))[step % 2]
+        known.saw(step, size, int(time * rng.lognormvariate(0, 0.1)))
+    assert 2.1 < known.typical_ns(16) / known.typical_ns(4) < 2.9
 
 
 def test_what_is_forgotten_leaves_the_profile():
