@@ -12,7 +12,7 @@ import math
 import os
 import random
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.profiles import LaneProfile, Profile, Timing
 from edgeserve.sched.events import Request
@@ -118,38 +118,40 @@ def _between(row: Dict[str, str], size: int) -> float:
     return low + (high - low) * (size - below) / max(1, above - below)
 
 
-def measured_law(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: float = 0.2) -> Law:
-    """Table 5's shape on lengths that were measured: a JSON ``{"cases": {case: {class: [alone in ms, ...]}}}`` or a CSV
-    ``case,class,alone_ms`` (optional column ``fixed_ms``, one value per file).
+def measured_laws(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: float = 0.2) -> List[Law]:
+    """Table 5's shape on lengths that were measured, a law per case (a model). JSON as ``measure_alone.py`` writes it,
+    ``{"cases": {case: {class: [alone in ms, ...]}}, "laws": {case: {"fixed_ms": ...}}}``, or CSV of the columns
+    ``case,class,alone_ms``.
 
-    ``fixed_share`` of the shortest request is c0 where the file does not say. The rate asks for ``load`` of what
-    batches of four mean requests could serve, as the paper scales its trace to the system.
+    ``fixed_share`` of the shortest time is c0 where the file does not say. The rate asks for ``load`` of what batches
+    of four mean requests could serve; the paper scales its trace to the system too.
     """
     groups, fixed_ms = _read_alone(path)
-    times = [value for classes in groups.values() for values in classes.values() for value in values]
-    if not times:
+    if not groups:
         raise ValueError(f"{path}: no time alone was found; expected JSON with 'cases' or CSV with case,class,alone_ms")
-    fixed = fixed_share * min(times) if fixed_ms is None else min(fixed_ms, min(times))
-    cases = tuple(Case(case, tuple(Class(len(values) / sum(map(len, classes.values())), 0.0, 0.0, tuple(values))
-                                   for values in classes.values())) for case, classes in groups.items())
-    mean = sum(times) / len(times)
-    rate = load * 4 / (fixed + 4 * (mean - fixed)) * 1000.0
-    return Law(os.path.splitext(os.path.basename(path))[0], fixed, lambda axis: axis - fixed, rate, cv, cases)
+    found = []
+    for name, classes in groups.items():
+        times = [value for values in classes.values() for value in values]
+        fixed = min(fixed_ms.get(name, fixed_share * min(times)), min(times))
+        case = Case(name, tuple(Class(len(values) / len(times), 0.0, 0.0, tuple(values)) for values in
+                                classes.values()))
+        rate = load * 4 / (fixed + 4 * (sum(times) / len(times) - fixed)) * 1000.0
+        found.append(Law(name, fixed, lambda axis, fixed=fixed: axis - fixed, rate, cv, (case,)))
+    return found
 
 
-def _read_alone(path: str) -> Tuple[Dict[str, Dict[str, List[float]]], Optional[float]]:
+def _read_alone(path: str) -> Tuple[Dict[str, Dict[str, List[float]]], Dict[str, float]]:
+    """Case -> class -> times alone in ms, and what is known of the fixed parts."""
     groups: Dict[str, Dict[str, List[float]]] = {}
     with open(path, newline="", encoding="utf-8") as file:
         if path.endswith(".json"):
             table = json.load(file)
             for case, classes in table["cases"].items():
                 groups[case] = {name: [float(value) for value in values] for name, values in classes.items()}
-            return groups, table.get("fixed_ms")
-        fixed_ms = None
+            return groups, {case: float(law["fixed_ms"]) for case, law in table.get("laws", {}).items()}
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
             groups.setdefault(row["case"], {}).setdefault(row["class"], []).append(float(row["alone_ms"]))
-            fixed_ms = float(row["fixed_ms"]) if row.get("fixed_ms") else fixed_ms
-        return groups, fixed_ms
+        return groups, {}
 
 
 # --- arrivals -------------------------------------------------------------------------------------------------------

@@ -82,6 +82,27 @@ def print_loads(found: Sequence[Mapping[str, Any]]) -> None:
         print(f"{name:26}" + "".join(f"{row['rates'].get(system, float('nan')):15.1f}" for system in systems))
 
 
+def keep(path: str, rows: Sequence[Any]) -> None:
+    """Append rows (named tuples) to a CSV, which begins with their fields."""
+    if not path or not rows:
+        return
+    new = not os.path.exists(path)
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(rows[0]._fields)
+        writer.writerows(rows)
+
+
+def read_kept(path: str, kind: Any) -> List[Any]:
+    """The rows of such a file as ``kind``; none when it does not exist."""
+    if not path or not os.path.exists(path):
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return [kind(row["law"], row["case"], int(row["seed"]), row["system"],
+                     *[float(row[name]) for name in kind._fields[4:]]) for row in csv.DictReader(file)]
+
+
 def spelled(seeds: Sequence[int]) -> str:
     """``1-5``, or each of them."""
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1:

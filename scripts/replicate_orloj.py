@@ -27,7 +27,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import orloj_output
 from bench_checks import Checks
-from orloj_cases import CASES, FACTORS, LAWS, REQUESTS, Case, Law, make_trace, measured_law, profile_of, static_law
+from orloj_cases import CASES, FACTORS, LAWS, REQUESTS, Case, Law, make_trace, measured_laws, profile_of, static_law
 from orloj_runs import SYSTEMS, System, simulate
 
 REFERENCE, BETTER, ORACLE = "Orloj A", "orloj+", "length oracle"
@@ -70,7 +70,7 @@ class Job(NamedTuple):
 def law_of(name: str, measured: str = "") -> Law:
     """A law by name; laws hold functions, which do not travel between processes."""
     if measured:
-        return measured_law(measured)
+        return next(law for law in measured_laws(measured) if law.name == name)
     return static_law(name, STATIC[name]) if name in STATIC else LAWS[name]
 
 
@@ -99,16 +99,24 @@ def chosen(names: Iterable[str]) -> List[System]:
     return [system for system in SYSTEMS if system.name in names]
 
 
-def run_all(jobs: Sequence[Job], processes: int) -> List[Row]:
-    """Every job, in as many processes; says now and then how far it is."""
-    rows: List[Row] = []
+def run_all(jobs: Sequence[Job], processes: int, kept: str = "") -> List[Row]:
+    """Every job, in as many processes; says now and then how far it is. Rows are appended to the file ``kept``, and
+    what stands there already is not run again."""
+    rows = orloj_output.read_kept(kept, Row)
+    have = {(row.law, row.case, row.seed, row.system) for row in rows}
+    wanted = {(job.law, job.case, job.seed, system) for job in jobs for system in job.systems}
+    rows = [row for row in rows if (row.law, row.case, row.seed, row.system) in wanted]
+    left = [job._replace(systems=tuple(system for system in job.systems
+                                       if (job.law, job.case, job.seed, system) not in have)) for job in jobs]
+    left = [job for job in left if job.systems]
     began = said = time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
-        for done, found in enumerate(pool.map(run_job, jobs), 1):
+        for done, found in enumerate(pool.map(run_job, left), 1):
             rows += found
+            orloj_output.keep(kept, found)
             if time.monotonic() - said > 30:
                 said = time.monotonic()
-                print(f"  {done} of {len(jobs)} traces, {said - began:.0f} s", file=sys.stderr, flush=True)
+                print(f"  {done} of {len(left)} traces, {said - began:.0f} s", file=sys.stderr, flush=True)
     return rows
 
 
@@ -216,6 +224,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--measured", metavar="FILE", help="measured times alone instead of the profiles")
     parser.add_argument("--load", action="store_true", help="the load that is sustained, instead of finish rates")
     parser.add_argument("--cost", action="store_true", help="measure what decisions cost")
+    parser.add_argument("--keep", metavar="FILE", default="",
+                        help="append every run to this CSV and go on from what it has; delete it when code changed")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--write", metavar="NAME", nargs="?", const="replicate_orloj",
                         help="store CSV, figures and JSON as docs/results/NAME.*")
@@ -230,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = search_loads(names, seeds[:3], args.laws.split(","), args.processes)
         orloj_output.print_loads(found)
         return checks.finish(args.json, circumstances, loads=found)
-    rows = run_all(jobs_of(args, names, seeds), args.processes)
+    rows = run_all(jobs_of(args, names, seeds), args.processes, args.keep)
     tables = {}
     for law in dict.fromkeys(row.law for row in rows):
         here = [row for row in rows if row.law == law]
@@ -258,11 +268,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def jobs_of(args: argparse.Namespace, names: Tuple[str, ...], seeds: Sequence[int]) -> List[Job]:
     """What the arguments ask for."""
     if args.measured:
-        law = measured_law(args.measured)
-        return [Job(law.name, case.name, seed, names, args.measured) for case in law.cases for seed in seeds]
+        return [Job(law.name, case.name, seed, names, args.measured) for law in measured_laws(args.measured)
+                for case in law.cases for seed in seeds]
     laws = [law_of(name) for name in (STATIC if args.static else args.laws.split(","))]
-    return [Job(law.name, case.name, seed, names) for law in laws for case in law.cases for seed in seeds
+    jobs = [(seed, index, Job(law.name, case.name, seed, names)) for law in laws
+            for index, case in enumerate(law.cases) for seed in seeds
             if not args.quick or args.static or case.name in QUICK_CASES]
+    return [job for _, _, job in sorted(jobs)]  # a run that is stopped has something of every profile
 
 
 def search_loads(names: Sequence[str], seeds: Sequence[int], laws: Sequence[str],

@@ -95,13 +95,14 @@ def test_the_profile_says_c0_plus_k_times_the_mean_length_and_no_quantiles():
 def test_measured_lengths_are_read(tmp_path):
     path = tmp_path / "alone.csv"
     path.write_text("# a comment\ncase,class,alone_ms\nx,short,10\nx,short,12\nx,long,40\ny,any,20\n")
-    law = cases.measured_law(str(path))
-    assert [case.name for case in law.cases] == ["x", "y"] and law.fixed_ms == 5.0
-    assert [round(item.weight, 3) for item in law.cases[0].classes] == [0.667, 0.333]
-    trace = cases.make_trace(law, law.cases[0], 901)
+    laws = cases.measured_laws(str(path))
+    assert [(law.name, law.fixed_ms) for law in laws] == [("x", 5.0), ("y", 10.0)]
+    assert [round(item.weight, 3) for item in laws[0].cases[0].classes] == [0.667, 0.333]
+    trace = cases.make_trace(laws[0], laws[0].cases[0], 901)
     assert {ns / 1e6 for ns in trace.lengths_ns} == {5.0, 7.0, 35.0}
-    (tmp_path / "alone.json").write_text('{"cases": {"x": {"short": [10, 12]}}, "fixed_ms": 3}')
-    assert cases.measured_law(str(tmp_path / "alone.json")).fixed_ms == 3
+    assert laws[1].rate == pytest.approx(0.9 * 4 / (10.0 + 4 * 10.0) * 1000)
+    (tmp_path / "alone.json").write_text('{"cases": {"x": {"short": [10, 12]}}, "laws": {"x": {"fixed_ms": 3}}}')
+    assert cases.measured_laws(str(tmp_path / "alone.json"))[0].fixed_ms == 3
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -211,6 +212,30 @@ def test_load_sustained_is_where_the_finish_rate_crosses_the_target(monkeypatch)
     monkeypatch.setattr(script, "simulate", lambda system, trace, profile, factor: runs.Result(
         round(3000 * (0.95 if trace.at_ns[-1] > 3000 / 13.0 * 1e9 else 0.8)), 0, {}, 1, 0.0, 0.0))
     assert script.sustained(script.Load("PA", 2.0, 0.9, "Clipper", (901,))) == pytest.approx(13.0, rel=0.011)
+
+
+def test_what_was_kept_is_not_run_again(tmp_path, monkeypatch):
+    ran = []
+
+    def run_job(job):
+        ran.append((job.seed, job.systems))
+        return [script.Row(job.law, job.case, job.seed, system, 1.5, 0.5, 0.0, 1.0) for system in job.systems]
+
+    class Here:
+        def __init__(self, processes): ...
+        def __enter__(self): return self
+        def __exit__(self, *error): ...
+        map = staticmethod(map)
+
+    monkeypatch.setattr(script, "run_job", run_job)
+    monkeypatch.setattr(script, "ProcessPoolExecutor", Here)
+    path = str(tmp_path / "rows.csv")
+    jobs = [script.Job("PA", "two-modal", seed, ("a", "b")) for seed in (1, 2)]
+    first = script.run_all([jobs[0]._replace(systems=("a",))], 1, path)
+    assert script.run_all(jobs, 1, path)[:1] == first
+    assert ran == [(1, ("a",)), (1, ("b",)), (2, ("a", "b"))]
+    assert len(script.run_all(jobs, 1, path)) == 4 and len(ran) == 3
+    assert len(script.run_all(jobs[:1], 1, path)) == 2  # what else is kept is left out
 
 
 def test_seeds_are_read_and_spelled():
