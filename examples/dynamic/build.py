@@ -132,7 +132,7 @@ def looks(network: Network, images: np.ndarray, views: np.ndarray) -> np.ndarray
 def recognise(network: Network, images: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Probabilities and the exit (1, 2 or 3) of every digit, each as if it were alone."""
     answer = look(network, images)
-    exits = np.ones(len(images), np.int64)
+    exits: np.ndarray = np.ones(len(images), np.int64)
     unsure = np.flatnonzero(answer.max(axis=1) < SURE_FIRST)
     total = answer[unsure] + looks(network, images[unsure], network.second)
     answer[unsure] = total / (1 + len(SECOND))
@@ -215,7 +215,7 @@ def export(network: Network) -> bytes:
     first = graph.look("image", "first")
     unsure = graph.unsure(first, "sure_first", "first")
     graph.nodes.append(helper.make_node(
-        "If", [graph.any(unsure, "first")], ["probabilities", "exit_column"], name="another_look",
+        "If", [graph.any(unsure, "first")], ["probabilities", "exit_column"], name="if_unsure",
         then_branch=_second_look(), else_branch=_as_it_is("first_look", unsure, "at_first")))
     graph.add("ArgMax", ("probabilities",), "digit", axis=1, keepdims=0)
     graph.add("ReduceMax", ("probabilities",), "sure", axes=[1], keepdims=0)
@@ -243,7 +243,7 @@ def _second_look() -> Any:
     kept = graph.add("Where", ("first_unsure", mean, "first_look"), "second_answer")
     graph.add("Add", (graph.add("Cast", ("first_unsure",), "first_more", to=7), "one"), "second_exit")
     graph.nodes.append(helper.make_node(
-        "If", [graph.any(still, "still")], ["second_out", "second_out_exit"], name="a_third_look",
+        "If", [graph.any(still, "still")], ["second_out", "second_out_exit"], name="if_still_unsure",
         then_branch=_third_look(), else_branch=_kept(kept, "second_exit", "at_second")))
     return graph.branch("second_look", ("second_out", "second_out_exit"))
 
@@ -310,6 +310,17 @@ def check(network: Network, path: str) -> Dict[str, Dict[str, float]]:
     return report
 
 
+def build(path: str, wide: int = WIDE, seed: int = 1) -> Dict[str, Dict[str, float]]:
+    """Learn, export to ``path`` and check; what :func:`check` says."""
+    network = learn(wide, seed)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    part = f"{path}.{os.getpid()}.part"  # a server that starts meanwhile never reads half a model
+    with open(part, "wb") as file:
+        file.write(export(network))
+    os.replace(part, path)
+    return check(network, path)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Build, export, check and say what came out."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -319,15 +330,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     path = os.path.join(args.out, "exits.onnx") if args.out else resolve_path(FILE, "")
     started_s = time.perf_counter()
-    network = learn(args.wide, args.seed)
-    learnt_s = time.perf_counter() - started_s
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    part = f"{path}.{os.getpid()}.part"  # a server that starts meanwhile never reads half a model
-    with open(part, "wb") as file:
-        file.write(export(network))
-    os.replace(part, path)
-    report = check(network, path)
-    print(f"{path}: {os.path.getsize(path) / 1e6:.1f} MB, learnt in {learnt_s:.1f} s")
+    report = build(path, args.wide, args.seed)
+    print(f"{path}: {os.path.getsize(path) / 1e6:.1f} MB, built and checked in {time.perf_counter() - started_s:.1f} s")
     for name, row in report.items():
         print(f"  {name + ' digits':<20} right at the first look {row['right_first_look']:.1%}, in the end "
               f"{row['right']:.1%}; exits {row['exit_1']:.0%} / {row['exit_2']:.0%} / {row['exit_3']:.0%}")

@@ -7,7 +7,8 @@ First the model is profiled on this machine: its batch sizes, and the times alon
 multiples of the 0.99-quantile of these, the rate is ``--load`` over their mean (at 1.0 a server without batches would
 just be busy all the time). Each policy gets a server of its own; rounds are interleaved, since a machine changes with
 time, and every round has other arrivals, the same for every policy. The finish rate counts what the client saw in time,
-of all that was sent.
+of all that was sent. A run in which the client itself, which mostly sleeps, could not send in time says more about the
+machine than about the policy: it is repeated a few times, whatever came out of it, and the result counts the repeats.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from load import CONFIG, apps_of, bursts, pool_of, send
+from inputs import Values
+from load import CONFIG, Due, apps_of, bursts, pool_of, send
 
 from edgeserve import __version__
 from edgeserve.client import Client
@@ -46,6 +48,10 @@ POLICIES = ("orloj+", "orloj", "clockwork", "nexus", "fifo")
 FACTORS = (1.5, 2.0, 3.0, 4.0, 5.0)
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
+LAG_SHARE_MAX = 0.1
+"""Of the deadline: when one request in a hundred was sent later than that after it was due, the run is repeated."""
+
+REPEATS_MAX = 3
 WARM_S = 2.0
 """Of load before anything is counted: what the server learns from its first batches it has learnt then."""
 
@@ -154,11 +160,22 @@ def one_server(args: argparse.Namespace, candidate: Candidate, round_number: int
             for factor in args.slo:
                 seed = f"{args.seed + round_number}/{factor}"
                 due = bursts(config, apps, rate, args.cv, args.seconds, seed)
-                rows[str(factor)] = send(bus, due, pool, round(factor * p99_ns))
+                rows[str(factor)] = undisturbed(bus, due, pool, round(factor * p99_ns))
             stats = bus.stats()
     return {"policy": candidate.name, "round": round_number, "slo": rows, "calibration": calibration_of(stats),
             "lane_busy": {name: lane["busy"] for name, lane in stats["lanes"].items()},
             "jobs_per_work": {name: lane["jobs"] / max(1, lane["works"]) for name, lane in stats["lanes"].items()}}
+
+
+def undisturbed(bus: Client, due: Sequence[Due], pool: Mapping[str, Sequence[Values]], slo_ns: int) -> Dict[str, Any]:
+    """One load; again while the machine stood still during it, :data:`REPEATS_MAX` times at most."""
+    repeats = 0
+    while True:
+        result = send(bus, due, pool, slo_ns)
+        lag_ms = max(table["sent_late_p99_ms"] for table in result["apps"].values())
+        if lag_ms <= LAG_SHARE_MAX * ns_to_ms(slo_ns) or repeats == REPEATS_MAX:
+            return {**result, "repeats": repeats, "sent_late_p99_ms": lag_ms}
+        repeats += 1
 
 
 def calibration_of(stats: Mapping[str, Any]) -> Optional[Dict[str, float]]:
@@ -218,8 +235,10 @@ def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dic
         turn = number % len(args.policies)
         for candidate in [*args.policies[turn:], *args.policies[:turn]]:
             runs.append(one_server(args, candidate, number, rate, p99_ns, profiles))
+            rows = runs[-1]["slo"]
             print(f"round {number + 1}: {candidate.name:<28} " + "  ".join(
-                f"{float(factor):g}x {row['finish_rate']:.3f}" for factor, row in runs[-1]["slo"].items()), flush=True)
+                f"{float(factor):g}x {row['finish_rate']:.3f}" for factor, row in rows.items())
+                + f"  ({sum(row['repeats'] for row in rows.values())} repeated)", flush=True)
     runs.sort(key=lambda run: (args.policies.index(read_candidate(run["policy"])), run["round"]))
     rates = finish_rates(runs)
     print(as_text(rates, runs))

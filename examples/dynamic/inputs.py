@@ -50,17 +50,16 @@ def digits() -> Tuple[np.ndarray, np.ndarray]:
 def view(angle: float = 0.0, scale: float = 1.0, right: float = 0.0, down: float = 0.0) -> np.ndarray:
     """The 64 x 64 matrix that turns, scales and shifts a digit: ``image @ view`` (bilinear, black around)."""
     matrix = np.zeros((PIXELS, PIXELS), np.float32)
-    middle, cosine, sine = (SIDE - 1) / 2, float(np.cos(angle)), float(np.sin(angle))
-    for row in range(SIDE):
-        for column in range(SIDE):
-            y, x = row - middle, column - middle
-            from_y = (cosine * y - sine * x) / scale + middle - down
-            from_x = (sine * y + cosine * x) / scale + middle - right
-            top, left = int(np.floor(from_y)), int(np.floor(from_x))
-            for near_y, share_y in ((top, top + 1 - from_y), (top + 1, from_y - top)):
-                for near_x, share_x in ((left, left + 1 - from_x), (left + 1, from_x - left)):
-                    if 0 <= near_y < SIDE and 0 <= near_x < SIDE:
-                        matrix[near_y * SIDE + near_x, row * SIDE + column] += share_y * share_x
+    middle, cosine, sine = (SIDE - 1) / 2, np.cos(angle), np.sin(angle)
+    to = np.arange(PIXELS)
+    y, x = to // SIDE - middle, to % SIDE - middle
+    from_y = (cosine * y - sine * x) / scale + middle - down
+    from_x = (sine * y + cosine * x) / scale + middle - right
+    top, left = np.floor(from_y).astype(int), np.floor(from_x).astype(int)
+    for near_y, share_y in ((top, top + 1 - from_y), (top + 1, from_y - top)):
+        for near_x, share_x in ((left, left + 1 - from_x), (left + 1, from_x - left)):
+            inside = (near_y >= 0) & (near_y < SIDE) & (near_x >= 0) & (near_x < SIDE)
+            matrix[near_y[inside] * SIDE + near_x[inside], to[inside]] += (share_y * share_x)[inside]
     return matrix
 
 
@@ -69,7 +68,8 @@ def photographed(images: np.ndarray, seed: int) -> np.ndarray:
     draw = np.random.RandomState(seed)
     seen = []
     for image in images:
-        angle, size, right, down = draw.uniform(-0.35, 0.35), draw.uniform(-0.12, 0.12), *draw.uniform(-0.8, 0.8, 2)
+        angle, size = draw.uniform(-0.35, 0.35), draw.uniform(-0.12, 0.12)
+        right, down = draw.uniform(-0.8, 0.8, 2)
         seen.append(image @ view(angle, float(np.exp(size)), right, down) + draw.normal(0, 0.05, PIXELS))
     return np.clip(np.array(seen), 0, 1).astype(np.float32)
 

@@ -42,7 +42,7 @@ def apps_of(config: Config, model: str) -> List[str]:
     return [app.name for app in config.apps.values() if app.nodes[0].model == model]
 
 
-def bursts(config: Config, apps: Sequence[str], rate: float, cv: float, seconds: float, seed: int) -> List[Due]:
+def bursts(config: Config, apps: Sequence[str], rate: float, cv: float, seconds: float, seed: object) -> List[Due]:
     """Poisson arrivals whose rate is drawn anew every half second (gamma, variation ``cv``), each for either app."""
     source = Source(WorkloadConfig("load", kind="gamma", rate=rate, cv=cv, apps=tuple(apps)), config, seed,
                     s_to_ns(seconds))
