@@ -109,8 +109,8 @@ def run(case: Case) -> Tuple[Case, Outcome, float]:
     return case, outcome, fluid_drop(counts, lanes_up, plan)
 
 
-def cases(only: str, quick: bool, lanes: int) -> List[Case]:
-    """Everything to run, the longest first."""
+def cases(only: str, quick: bool, lanes: int, scale: float) -> List[Case]:
+    """Everything to run, the longest first; ``scale`` multiplies how long each runs."""
     found: List[Case] = []
     if only in ("", "stress"):
         for rho, seconds in STRESS_SECONDS.items():
@@ -118,10 +118,10 @@ def cases(only: str, quick: bool, lanes: int) -> List[Case]:
                 continue
             for name, (kind, options, _) in STRESS.items():
                 if name in LIGHT or rho >= 1.0 and (not quick or name in ("upper", "sf", "back", "Nexus")):
-                    found.append(Case(name, f"rho {rho}", kind, options, 1, min(seconds, 6) if quick else seconds, 64,
-                                      rho))
+                    length = min(seconds, 6) if quick else max(3, round(seconds * scale))
+                    found.append(Case(name, f"rho {rho}", kind, options, 1, length, 64, rho))
     if only in ("", "traces"):
-        seconds = 60 if quick else TRACE_SECONDS
+        seconds = 60 if quick else round(TRACE_SECONDS * scale)
         for where in REFERENCE if not quick else ("lv tweet", "da wiki"):
             found += [Case(name, where, kind, options, 1, seconds, lanes)
                       for name, (kind, options) in POLICIES.items()]
@@ -230,13 +230,15 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer loads, shorter, wider bounds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=16, help="lanes of the traces (reference: 64)")
+    parser.add_argument("--scale", type=float, default=1.0, help="how long each case runs: 1 is 40 s of stress at "
+                        "capacity and 200 s of a trace; the reference ran 60 and 1000")
     parser.add_argument("--only", choices=("stress", "traces"), default="")
     parser.add_argument("--keep", metavar="FILE", help="keep finished cases here, and take them from here: a run that "
                         "was interrupted goes on (for one version of the code)")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     began = time.monotonic()
-    waiting = cases(args.only, args.quick, args.lanes)
+    waiting = cases(args.only, args.quick, args.lanes, args.scale)
     kept = read_kept(args.keep)
     done: Dict[Tuple[str, str], Outcome] = {}
     fluid: Dict[str, float] = {}
@@ -260,7 +262,8 @@ def main() -> int:
     rows = [{"what": what, "where": where, "offered": outcome.offered, "drop": round(outcome.drop, 5),
              "late": outcome.late, "invalid": round(outcome.invalid, 5), "fluid": round(fluid[where], 5),
              "by_module": outcome.by_module} for (what, where), outcome in sorted(done.items())]
-    circumstances = {"python": sys.version.split()[0], "quick": args.quick, "trace lanes": args.lanes, "seed": 1,
+    circumstances = {"python": sys.version.split()[0], "quick": args.quick, "trace lanes": args.lanes,
+                     "scale": args.scale, "seed": 1,
                      "minutes": round((time.monotonic() - began) / 60, 1)}
     return checks.finish(args.json, circumstances, pipelines={name: PIPELINES[name][0] for name in PIPELINES},
                          traces=TRACES, rows=rows)
