@@ -281,6 +281,12 @@ def test_a_pipeline_that_is_due_soon_keeps_the_lane_free_for_its_next_node(slo, 
         assert world.cancel(2, at=21)[-1] == probe(1, "then")
 
 
+def test_what_runs_or_waits_may_yet_run_alone_by_itself():
+    world = world_of(lane=TWO)
+    assert world.arrive("a", at=5) == [KeepJob(jid(1)), ran("m", 1, lane="l0")]  # and no probe of it on the other
+    assert world.finish(at=15) == [ended(1, "completed"), DropKept(jid(1))]
+
+
 def test_what_runs_elsewhere_and_needs_no_other_lane_does_not_mind():
     world = world_of({"m": {1: 10, 4: 12}}, {"a": {"model": "m", "slo": "1s"}}, lane=TWO, options={"sample": 1.0})
     world.arrive("a", count=8)
@@ -306,6 +312,19 @@ def test_probes_are_one_at_a_time_also_on_a_lane_that_plans_ahead():
     assert world.finish(at=12)[-1] == probe(1)
     assert len(world.on_lane) == 1
     assert world.arrive("a", at=13)[-1] == ran("m", 5)  # behind the probe, so that the lane does not idle
+
+
+def test_whoever_offers_a_probe_it_never_stands_behind_other_work():
+    world = world_of(lane={"cpu0": {"ahead": "50ms"}}, apps={"a": {"model": "m", "slo": "9s"}})
+    world.arrive("a", count=3)
+    assert world.finish(at=12)[-1] == probe(1)
+    probes, lane = world.scheduler.probes, world.scheduler.lanes["cpu0"]
+    bid = Bid("m", (probes.kept[3],), 1, 10 * MS, NOTHING, 0, probe=True)
+    assert lane.accepts(13 * MS) and not probes.may_start(bid, lane, 13 * MS)
+    world.finish(at=22)
+    world.finish(at=32)
+    world.finish(at=42)
+    assert probes.may_start(bid, lane, 43 * MS)
 
 
 def test_a_lane_spends_no_more_than_the_budget_on_probes():
@@ -418,6 +437,9 @@ def test_only_ready_jobs_are_kept_and_only_what_is_kept_is_let_go():
     board.let_go(waiting)
     with pytest.raises(PolicyError, match="it is not kept"):
         board.let_go(waiting)
+    waiting.steps = 1
+    with pytest.raises(PolicyError, match="steps behind it"):
+        board.keep(waiting)
 
 
 BAD = {
