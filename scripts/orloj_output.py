@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import statistics
 from html import escape
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
@@ -11,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import drawn
 from orloj_cases import FACTORS, LAWS, paper_rates, read_rows
 
+PAGE, SCRIPT = "replicate_orloj.md", "replicate_orloj.py"
 RESULTS = os.path.join(drawn.ROOT, "docs", "results")
 PAPER = {"Clipper": "clipper", "Nexus, no drop": "nexus", "Clockwork": "clockwork", "Orloj A": "orloj"}
 """Our system -> the paper's column that it stands for."""
@@ -73,6 +75,16 @@ def as_markdown(tables: Mapping[str, Table]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def loads_as_markdown(found: Sequence[Mapping[str, Any]]) -> str:
+    """The loads sustained, for a page."""
+    systems = list(dict.fromkeys(name for row in found for name in row["rates"]))
+    lines = ["| profile, SLO, in time | " + " | ".join(systems) + " |", "| --- |" + " ---: |" * len(systems)]
+    for row in found:
+        shown = " | ".join(f"{row['rates'][name]:.1f}" if name in row["rates"] else "" for name in systems)
+        lines.append(f"| {row['law']}, {row['factor']:g}x, {row['target']:.2f} | {shown} |")
+    return "\n".join(lines)
+
+
 def print_loads(found: Sequence[Mapping[str, Any]]) -> None:
     """The loads sustained, a line per profile and target."""
     systems = list(dict.fromkeys(name for row in found for name in row["rates"]))
@@ -108,6 +120,17 @@ def spelled(seeds: Sequence[int]) -> str:
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1:
         return f"{seeds[0]}-{seeds[-1]}"
     return " ".join(map(str, seeds))
+
+
+def fill_page(part: str, text: str, path: str = "") -> None:
+    """Put a text between its marks in ``docs/results/replicate_orloj.md``; the page's other parts stay."""
+    path = path or path_of(PAGE)
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    mark = rf"<!-- drawn ([\w ]+): python scripts/{SCRIPT} -->\n(.*?)\n?<!-- end of \1 -->"
+    parts = dict(re.findall(mark, page, flags=re.DOTALL))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(drawn.filled(page, {**parts, part: text}, SCRIPT))
 
 
 def write_all(name: str, rows: Sequence[Any], tables: Mapping[str, Table]) -> None:
