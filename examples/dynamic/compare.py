@@ -179,12 +179,14 @@ def undisturbed(bus: Client, due: Sequence[Due], pool: Mapping[str, Sequence[Val
 
 
 def calibration_of(stats: Mapping[str, Any]) -> Optional[Dict[str, float]]:
-    """Of the batches whose 0.9-quantile was stated when they were launched: how many there were, and the share that
-    ended by it. ``None`` for a policy that states none."""
+    """Of the batches whose 0.9-quantile was stated when they were launched: how many there were, the share that ended
+    by it, and the share that would have by the model's own quantile, which what happened has not corrected. ``None``
+    for a policy that states none."""
     told = stats.get("policies", {}).get("main", {}).get("calibration")
     if not told or not told["stated"]:
         return None
-    return {"stated": told["stated"], "kept_share": told["kept"] / told["stated"]}
+    return {"stated": told["stated"], "kept_share": told["kept"] / told["stated"],
+            "uncorrected_share": told["uncorrected"] / told["stated"]}
 
 
 def finish_rates(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, List[float]]]:

@@ -220,8 +220,8 @@ def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
     compare = module("compare")
     assert compare.read_candidate("clockwork:estimate=mean,window_ms=5")[1:] == (
         "clockwork", {"estimate": "mean", "window_ms": 5})
-    stats = {"policies": {"main": {"calibration": {"stated": 40, "kept": 37}}}}
-    assert compare.calibration_of(stats) == {"stated": 40, "kept_share": 0.925}
+    stats = {"policies": {"main": {"calibration": {"stated": 40, "kept": 37, "uncorrected": 30}}}}
+    assert compare.calibration_of(stats) == {"stated": 40, "kept_share": 0.925, "uncorrected_share": 0.75}
     assert compare.calibration_of({"policies": {}}) is None
     runs = [{"policy": name, "calibration": told, "slo": {"2.0": {"finish_rate": rate}}} for name, rate, told in (
         ("orloj+", 0.9, {"stated": 10, "kept_share": 0.8}), ("orloj+", 0.7, {"stated": 30, "kept_share": 0.9}),
