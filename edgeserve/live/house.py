@@ -116,7 +116,7 @@ class House:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def stats(self) -> Dict[str, Any]:
-        """Counts per app, lane and device, as plain numbers and strings."""
+        """Counts per app, lane and device, and what policies have learnt, as plain numbers and strings."""
         world = self.world
         now_ns = clock_ns()
         lanes = {}
@@ -126,6 +126,7 @@ class House:
         return {"uptime_s": ns_to_s(now_ns - world.started_ns), "open": world.payloads.open_count,
                 "pending_max": self.config.server.pending_max,
                 "apps": {name: counts.table() for name, counts in world.app_counts.items()},
+                "policies": {policy.name: dict(policy.figures()) for policy in self.scheduler.policies},
                 "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
 
     def _devices(self) -> Dict[str, Any]:

@@ -1,8 +1,10 @@
 """Whether stated quantiles hold: of the batches that were said to end by a time with 90 %, how many did?
 
-What is stated is corrected by what happened: the predicted quantile times the factor that would have been right for
-the last batches (split conformal prediction). A model of independent lengths cannot know of a kernel that is slow at
-one width; the factor does. Knows no model, no clock and no policy.
+What is stated is corrected by what happened. After a batch that took longer than stated, the next statements are a
+little later, after one that kept it, a ninth of that earlier (adaptive conformal inference, Gibbs and Candes, 2021):
+whatever is wrong with the prediction, and however the inputs shift, the share that holds in the long run is the one
+that was stated. A model of independent lengths cannot know of a kernel that is slow at one width; the factor does.
+Knows no model, no clock and no policy.
 """
 
 from __future__ import annotations
@@ -14,26 +16,31 @@ from typing import Deque, Dict, Tuple
 QUANTILE = 0.9
 """The quantile that is stated."""
 
-RATIOS_LEN = 200
-"""Batches that the correction looks back on: the 0.9-quantile of so many has a standard error of 2 points."""
+STEP = 0.05
+"""How far one batch moves the factor, in its logarithm: a miss by 4.6 %, a hit by 0.5 %. A shift that makes all batches
+half as long again is made up for by nine of them; at rest the factor trembles by a few percent."""
 
-RATIOS_LEN_MIN = 20
-"""Before so many the prediction is stated as it is."""
+FACTOR_MAX = 8.0
+"""The factor stays between this and one over it."""
+
+HITS_LEN = 200
+"""Batches of which :meth:`Calibration.recent` tells the share."""
 
 
 class Calibration:
     """States by when a batch ends with :data:`QUANTILE`, and counts how often that was true.
 
-    ``stated`` batches have ended, ``kept`` of them in time; :meth:`recent` is the share of the last ones.
+    ``stated`` batches have ended, ``kept`` of them in time, ``uncorrected`` by the model's own quantile;
+    :meth:`recent` is the share kept of the last ones.
     """
 
-    __slots__ = ("stated", "kept", "_ratios", "_hits", "_open", "_factor")
+    __slots__ = ("stated", "kept", "uncorrected", "_hits", "_open", "_factor")
 
     def __init__(self) -> None:
         self.stated = 0
         self.kept = 0
-        self._ratios: Deque[float] = deque(maxlen=RATIOS_LEN)
-        self._hits: Deque[bool] = deque(maxlen=RATIOS_LEN)
+        self.uncorrected = 0
+        self._hits: Deque[bool] = deque(maxlen=HITS_LEN)
         self._open: Dict[int, Tuple[int, int]] = {}  # work -> predicted, stated
         self._factor = 1.0
 
@@ -52,16 +59,15 @@ class Calibration:
         hit = took_ns <= stated_ns
         self.stated += 1
         self.kept += hit
+        self.uncorrected += took_ns <= predicted_ns
         self._hits.append(hit)
-        self._ratios.append(took_ns / max(1, predicted_ns))
-        if len(self._ratios) >= RATIOS_LEN_MIN:
-            ordered = sorted(self._ratios)
-            self._factor = ordered[min(len(ordered) - 1, math.ceil(QUANTILE * (len(ordered) + 1)) - 1)]
+        moved = self._factor * math.exp(STEP * ((0.0 if hit else 1.0) - (1.0 - QUANTILE)))
+        self._factor = min(FACTOR_MAX, max(1.0 / FACTOR_MAX, moved))
 
     def lost(self, work_id: int) -> None:
         """A batch never ended: forget what was stated."""
         self._open.pop(work_id, None)
 
     def recent(self) -> float:
-        """The share of the last :data:`RATIOS_LEN` batches that ended by what was stated; 1 before the first."""
+        """The share of the last :data:`HITS_LEN` batches that ended by what was stated; 1 before the first."""
         return sum(self._hits) / len(self._hits) if self._hits else 1.0

@@ -6,7 +6,7 @@ thread and no I/O, and never changes a request or a job itself. ``docs/policies/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Mapping, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Mapping, Protocol, Sequence, Tuple
 
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.actions import START_ANY_TIME_NS
@@ -104,6 +104,10 @@ class Policy:
     def look_again_ns(self, board: Board) -> int | None:
         """When you want to be asked although nothing happens (later than now), or None."""
         return None
+
+    def figures(self) -> Mapping[str, Any]:
+        """What it has learnt, as plain numbers and tables, for people: ``stats`` shows it. Not for the hot path."""
+        return {}
 
     def queued(self) -> List[Job]:
         """The jobs you hold, for the invariant that every ready job stands in exactly one policy's queue."""

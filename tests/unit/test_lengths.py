@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgeserve.sched.calibration import RATIOS_LEN, RATIOS_LEN_MIN, Calibration
+from edgeserve.sched.calibration import FACTOR_MAX, HITS_LEN, Calibration
 from edgeserve.sched.latency import ModelLatency, timing_constant
 from edgeserve.sched.lengths import BIAS_LEN, LengthWindow, SizeBias, lengths_of
 
@@ -121,17 +121,26 @@ def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_afte
         slow = 1.7 if work < 1500 else 0.6
         calibration.state(work, 100_000)
         calibration.ended(work, round(slow * draw.uniform(50_000, 100_000)))
-        if work in (1499, 1500 + 2 * RATIOS_LEN, 2999):
+        if work in (1499, 1500 + 2 * HITS_LEN, 2999):
             assert calibration.recent() == pytest.approx(0.9, abs=0.07)
     assert calibration.stated == 3000
     assert calibration.kept / calibration.stated == pytest.approx(0.9, abs=0.03)
 
 
-def test_the_first_batches_are_stated_as_predicted_and_lost_ones_do_not_count():
+def test_the_first_batch_is_stated_as_predicted_and_lost_ones_do_not_count():
     calibration = Calibration()
-    for work in range(RATIOS_LEN_MIN):
+    for work in range(5):
         assert calibration.state(work, 100) == 100
         calibration.lost(work)
         calibration.ended(work, 50)
     assert calibration.stated == 0
     assert calibration.recent() == 1.0
+
+
+def test_the_correction_has_a_bound():
+    calibration = Calibration()
+    for work in range(2000):
+        calibration.state(work, 100)
+        calibration.ended(work, 10**9)
+    assert calibration.state(2000, 100) == 100 * FACTOR_MAX
+    assert calibration.kept == 0
