@@ -373,8 +373,7 @@ class DynamicPolicy(Policy):
     def figures(self) -> Mapping[str, Any]:
         """Per model: of the batches that were said to end by a time with 90 %, how many did (``kept`` of ``stated``,
         ``uncorrected`` by the model alone, ``recent`` the share of the last 200); samples that were measured; how each
-        class takes alone."""Per model: of the batches that were said to end by a time with 90 %, how many did (``kept`` of ``stated``,
-        ``uncorrected`` by the model alone, ``recent`` the share of the last 200); samples that were measured; how each class takes alone."""
+        class takes alone."""
         models = {name: model.figures() for name, model in self._models.items()}
         sums = {key: sum([table["calibration"][key] for table in models.values()])
                 for key in ("stated", "kept", "uncorrected")}
