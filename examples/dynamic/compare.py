@@ -51,7 +51,7 @@ STOP_S_MAX = 20.0
 LAG_SHARE_MAX = 0.1
 """Of the deadline: when one request in a hundred was sent later than that after it was due, the run is repeated."""
 
-REPEATS_MAX = 3
+REPEATS_MAX = 2
 WARM_S = 2.0
 """Of load before anything is counted: what the server learns from its first batches it has learnt then."""
 
