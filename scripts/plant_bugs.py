@@ -25,7 +25,6 @@ PARALLEL = 2
 
 UNIT = "tests/unit/test_{}.py"
 SCHEDULER = UNIT.format("scheduler")
-SOAK = "tests/sim/test_soak.py::test_every_rule_holds[0]"
 GOLDEN = "tests/golden"
 
 
@@ -56,7 +55,7 @@ BUGS: Tuple[Bug, ...] = (
         "move_job(job, \"fail\")"),
     Bug("useless-parts-still-run", "life.py", "if progress.is_useless(request, job):", "if False:"),
     Bug("all-branches-failed-is-completed", "life.py", "if request.failure and not request.done_exits:", "if False:",
-        ("tests/sim/test_soak.py::test_every_rule_holds[20]",)),
+        (GOLDEN,)),
     Bug("partial-is-dropped-whole", "life.py", "if request.on_late == PARTIAL and progress.feeds_joins(job):",
         "if False:"),
     Bug("cancelled-request-frees-no-place", "life.py", "        self.admission[request.app.name].leave(request)\n", ""),
