@@ -208,6 +208,25 @@ def test_tables_have_the_papers_mean_over_the_same_cases():
     assert "<polyline" in orloj_output.figure("PA", table)
 
 
+def test_a_part_of_the_page_is_filled_and_the_others_stay(tmp_path):
+    path = tmp_path / "page.md"
+    marks = "<!-- drawn {0}: python scripts/replicate_orloj.py -->\n<!-- end of {0} -->\n"
+    path.write_text("by hand\n" + marks.format("finish rates") + marks.format("fresh seeds"))
+    for part, text in (("finish rates", "old"), ("fresh seeds", "| a |\n| b |"), ("finish rates", "new")):
+        orloj_output.fill_page(part, text, str(path))
+    kept = [line for line in path.read_text().splitlines() if "<!--" not in line]
+    assert kept == ["by hand", "new", "| a |", "| b |"]
+    with pytest.raises(ValueError, match="drawn other"):
+        orloj_output.fill_page("other", "text", str(path))
+
+
+def test_systems_beside_the_headline_run_on_the_first_seeds_only():
+    arguments = script.argparse.Namespace(measured="", static=False, laws="PB", quick=False, every=False)
+    jobs = script.jobs_of(arguments, ("Clipper", "Orloj A"), (1, 2, 3))
+    assert len(jobs) == 18 and {(job.seed, job.systems) for job in jobs} == {
+        (1, ("Clipper", "Orloj A")), (2, ("Clipper", "Orloj A")), (3, ("Orloj A",))}
+
+
 def test_load_sustained_is_where_the_finish_rate_crosses_the_target(monkeypatch):
     monkeypatch.setattr(script, "simulate", lambda system, trace, profile, factor: runs.Result(
         round(3000 * (0.95 if trace.at_ns[-1] > 3000 / 13.0 * 1e9 else 0.8)), 0, {}, 1, 0.0, 0.0))
