@@ -264,16 +264,24 @@ class PardLocal(Policy):
         if not members:
             return []
 
+        for margin_ppm in dict.fromkeys((self._margin_ppm, 0)):  # without one rather than nobody
+            chosen = self._choose_among(members, home, from_ns, beside, margin_ppm, board)
+            if chosen:
+                return chosen
+        return []
+
+    def _choose_among(self, members: Sequence[Member], home: str, from_ns: int, beside: Beside, margin_ppm: int,
+                      board: Board) -> List[Member]:
         def ends_ns(left: Sequence[int], steps: Mapping[int, int]) -> int | None:
             at_ns = beside.ends_ns(left, steps)
-            return None if at_ns is None else at_ns + max(0, at_ns - from_ns) * self._margin_ppm // 1_000_000
+            return None if at_ns is None else at_ns + max(0, at_ns - from_ns) * margin_ppm // 1_000_000
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
-            template = line.template
+            template = members[0].line.template
             first, count = equal_cohort([member.due_ns for member in members], from_ns,
                                         lambda number: ends_ns([milli * number for milli in template], {}))
-            return members[first:first + count]
+            return list(members[first:first + count])
         members = members[:ROWS_MAX]
         steps = most_steps(members)
         candidates = [self._candidate(member, home, board) for member in members]

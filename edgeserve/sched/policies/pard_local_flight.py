@@ -169,7 +169,7 @@ class Beside:
         self._known: List[Course] = []
         dues: List[int | None] = []
         for cohort, course in zip(flights.cohorts, flights.courses(board)):
-            if course is not None and course.stages:
+            if course is not None and course.stages and not cohort.is_stuck(board):
                 self._known.append(course)
                 dues.append(cohort.due_ns())
         self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
