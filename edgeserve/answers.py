@@ -23,8 +23,8 @@ class Answer(Mapping[str, Any]):
     """Named outputs of one completed request, and how it went. ``answer["y"]`` is ``answer.outputs["y"]``.
 
     ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
-    answer is partial, then it says why; ``spent_ms`` has the keys of :data:`SPENT_KEYS`; ``total_ms`` runs from the
-    request's arrival to its end.
+    answer is partial, then it says why; ``spent_ms`` has the keys of :data:`SPENT_KEYS`; ``total_ms`` runs to its
+    end from when it was sent, or arrived where that is not known.
     """
 
     __slots__ = ("outputs", "outcome", "late", "reason", "spent_ms", "total_ms")

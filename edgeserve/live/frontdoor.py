@@ -94,7 +94,8 @@ class FrontDoor:
             self.bus.error(ask.client, ask.key, error)
             return
         origin = BusOrigin(self, ask.client, ask.key, ask.name)
-        held = Held(rules.plan, ask.inputs, terms, origin, now_ns, deadline_ns)
+        # It arrived when it was sent, where that is known: while all lanes are busy it may be read much later.
+        held = Held(rules.plan, ask.inputs, terms, origin, sent_ns, deadline_ns)
         self._house.world.accept(held, events)
         if held.id:
             self._open.setdefault(ask.client, {})[ask.key] = held
