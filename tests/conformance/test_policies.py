@@ -78,6 +78,16 @@ class TestNexusWithoutEarlyDrop(PolicyConformance):
     soak_seeds = (1, 2)
 
 
+class TestPardLocal(PolicyConformance):
+    kind = "pard_local"
+
+
+class TestPardLocalWithAPrice(PolicyConformance):
+    kind = "pard_local"
+    options = {"price": 0.4, "cohorts": 3}
+    soak_seeds = (7, 8, 9)
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     for kind, policy in HONEST.items():
