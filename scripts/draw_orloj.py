@@ -28,7 +28,7 @@ def lengths() -> Lengths:
     windows: Dict[str, LengthWindow] = {}
     for name, (mean, deviation) in CLASSES.items():
         times = [round((FIXED_MS + max(0.5, draw.gauss(mean, deviation))) * MS) for _ in range(1500)]
-        windows[name] = LengthWindow(1500, times, name)
+        windows[name] = LengthWindow(1500, times)
     sizes = (1, 2, 4, 8)
     model = ModelLatency("m", "gpu0", {size: timing_constant(round((FIXED_MS + 35 * size) * MS)) for size in sizes},
                          sizes)

@@ -13,7 +13,6 @@ made of all windows of a model on a lane, swapped in when it is ready. Neither k
 from __future__ import annotations
 
 import math
-import random
 from collections import deque
 from typing import Deque, Dict, Mapping, Sequence, Tuple
 
@@ -31,6 +30,9 @@ POINTS_MAX = 256
 BATCHES_KEPT = 4096
 """Compositions of batches whose distribution is remembered."""
 
+GOLDEN = 2_654_435_769
+"""2**32 over the golden ratio: multiples of it are spread evenly (Knuth's multiplicative hashing)."""
+
 BIAS_LEN = 64
 """Batches per size that the bias looks back on."""
 
@@ -41,17 +43,16 @@ BIAS_LEN_MIN = 16
 class LengthWindow:
     """The last ``length`` times alone of one class, in nanoseconds at speed 1, with the time they were seen.
 
-    Seeds (from a profile) go in shuffled, since the oldest are forgotten first and a profile is sorted.
+    Seeds (from a profile) go in scattered, since the oldest are forgotten first and a profile is sorted.
     """
 
     __slots__ = ("samples", "seen")
 
-    def __init__(self, length: int, seeds: Sequence[int] = (), name: str = "") -> None:
+    def __init__(self, length: int, seeds: Sequence[int] = ()) -> None:
         self.samples: Deque[Tuple[int, int]] = deque(maxlen=length)
         self.seen = 0  # samples that were measured, not seeded
-        shuffled = list(seeds)
-        random.Random(f"window/{name}").shuffle(shuffled)
-        self.samples.extend((0, int(time_ns)) for time_ns in shuffled)
+        scattered = sorted(range(len(seeds)), key=lambda index: index * GOLDEN % 2**32)
+        self.samples.extend((0, int(seeds[index])) for index in scattered)
 
     def add(self, now_ns: int, alone_ns: int) -> None:
         """A request of the class took so long alone."""

@@ -272,7 +272,7 @@ class DynamicModel:
         known = self._windows.get(lane)
         if known is None:
             known = self._windows[lane] = {
-                app: LengthWindow(self._window_len, times, app)
+                app: LengthWindow(self._window_len, times)
                 for app, times in board.latency(self.model, lane).alone.items()}
         return known
 
