@@ -20,7 +20,7 @@ from edgeserve.sched.jobqueue import JobQueue
 from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.latency import ModelLatency
 from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, refusal, take
+from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, postpone, refusal, take
 from edgeserve.sched.policy import Bid, Policy
 
 ALMOST = 0.98
@@ -95,7 +95,7 @@ class Edf(Policy):
                     if droppable(job):
                         board.give_up(job, CANNOT_MAKE_DEADLINE)
                     else:
-                        _postpone(queue, job, ends_ns)
+                        postpone(queue, job, ends_ns)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids = []
@@ -177,13 +177,3 @@ def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency:
     after_ns = ends_ns + latency.slowest_ns(latency.sizes[0])
     due_next = sum([queue.position(after_ns) for queue in critical]) - too_late
     return too_late + max(0, due_next - size)
-
-
-def _postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
-    """Give a late job that is answered anyway as many more SLOs as it takes to count as in time again."""
-    request = job.request
-    slo_ns = max(1, request.deadline_ns - request.arrival_ns)
-    assert job.key is not None
-    key = job.key + slo_ns * -(-(ends_ns - job.key) // slo_ns)
-    queue.remove(job)
-    queue.add(key, job)
