@@ -197,13 +197,14 @@ def facts_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(240)  # three processes start one after the other, which takes a busy machine a while
 def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> None:
     """One short round of two policies, each on a server of its own; the result says how it came about."""
     out = str(tmp_path / "result.json")
     done = subprocess.run([sys.executable, os.path.join(DYNAMIC, "compare.py"), "--policies", "fifo",
                            "clockwork:estimate=mean", "--slo", "50", "--seconds", "1", "--rounds", "1", "--load", "0.1",
                            "--profile-seconds", "0.03", "--out", out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=100)
+                          text=True, timeout=200)
     assert done.returncode == 0, done.stdout
     with open(out, encoding="utf-8") as file:
         result = json.load(file)
