@@ -27,7 +27,9 @@ REQUESTS = 3000
 HISTORY = 1500  # times alone per class that the scheduler knows at the start
 WINDOW_NS = NS_PER_S  # one arrival rate lasts so long
 RHO = 0.8  # correlation of the rates of successive windows
-MODEL, LANE, FACT = "m", "gpu0", "work"
+MODEL, LANE = "m", "gpu0"
+FACT, GUESS = "work", "guess"  # a request's u in ns, and its time alone as predicted
+GUESS_ERROR = 0.1  # deviation of the prediction's logarithm
 
 # --- lengths --------------------------------------------------------------------------------------------------------
 
@@ -123,8 +125,8 @@ def measured_laws(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: fl
     ``{"cases": {case: {class: [alone in ms, ...]}}, "laws": {case: {"fixed_ms": ...}}}``, or CSV of the columns
     ``case,class,alone_ms``.
 
-    ``fixed_share`` of the shortest time is c0 where the file does not say. The rate asks for ``load`` of what batches
-    of four mean requests could serve; the paper scales its trace to the system too.
+    ``fixed_share`` of the shortest time is c0 where the file does not say. The rate asks for ``load`` of what the lane
+    could serve one by one; the paper scales its trace to the system too.
     """
     groups, fixed_ms = _read_alone(path)
     if not groups:
@@ -135,7 +137,7 @@ def measured_laws(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: fl
         fixed = min(fixed_ms.get(name, fixed_share * min(times)), min(times))
         case = Case(name, tuple(Class(len(values) / len(times), 0.0, 0.0, tuple(values)) for values in
                                 classes.values()))
-        rate = load * 4 / (fixed + 4 * (sum(times) / len(times) - fixed)) * 1000.0
+        rate = load / (sum(times) / len(times)) * 1000.0
         found.append(Law(name, fixed, lambda axis, fixed=fixed: axis - fixed, rate, cv, (case,)))
     return found
 
@@ -225,6 +227,7 @@ class Trace(NamedTuple):
     at_ns: Tuple[int, ...]
     classes: Tuple[int, ...]
     lengths_ns: Tuple[int, ...]
+    guesses_ns: Tuple[int, ...]
     alone_ns: Tuple[Tuple[int, ...], ...]
 
     @property
@@ -250,7 +253,9 @@ def make_trace(law: Law, case: Case, seed: Any, rate: float = 0.0, count: int = 
     alone = tuple(tuple(sorted([ms_to_ns(law.fixed_ms) + length_ns(law, item, history) for _ in range(HISTORY)]))
                   for item in case.classes)
     times = arrivals(random.Random(f"{name}/arrivals"), rate or law.rate, law.cv, count)
-    return Trace(law, case, tuple(times), tuple(classes), tuple(lengths), alone)
+    error = random.Random(f"{name}/guesses")
+    guesses = [round((ms_to_ns(law.fixed_ms) + length) * math.exp(error.gauss(0.0, GUESS_ERROR))) for length in lengths]
+    return Trace(law, case, tuple(times), tuple(classes), tuple(lengths), tuple(guesses), alone)
 
 
 def length_ns(law: Law, item: Class, draw: random.Random) -> int:
@@ -305,10 +310,11 @@ def _resampled(weighted: Sequence[Tuple[int, float]], count: int) -> List[int]:
 
 
 def requests_of(trace: Trace, slo_ns: int, on_late: str = "drop") -> List[Request]:
-    """The trace's requests in order of arrival, numbered from 1. Policies know the app; the fact only if told so."""
+    """The trace's requests in order of arrival, numbered from 1. Policies know the app, and a fact only if told so."""
     return [Request(index + 1, app_name(klass), at_ns, at_ns + slo_ns, "trace", on_late=on_late,
-                    facts={FACT: length_ns})
-            for index, (at_ns, klass, length_ns) in enumerate(zip(trace.at_ns, trace.classes, trace.lengths_ns))]
+                    facts={FACT: length_ns, GUESS: guess_ns})
+            for index, (at_ns, klass, length_ns, guess_ns)
+            in enumerate(zip(trace.at_ns, trace.classes, trace.lengths_ns, trace.guesses_ns))]
 
 
 # --- the paper's numbers --------------------------------------------------------------------------------------------

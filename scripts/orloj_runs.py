@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import orloj_oracle  # noqa: F401  adds its kind to the policies
-from orloj_cases import ALL_SIZES, FACT, HISTORY, LANE, MODEL, SIZES, Trace, app_name, requests_of
+from orloj_cases import ALL_SIZES, FACT, GUESS, HISTORY, LANE, MODEL, SIZES, Trace, app_name, requests_of
 from orloj_world import LaneWorld
 
 from edgeserve.loop import drive
@@ -55,6 +55,8 @@ SYSTEMS = (
     System("Orloj A", "orloj", KNOWN),
     System("Orloj A, all sizes", "orloj", KNOWN, ALL_SIZES),
     System("orloj+", "orloj+", {"hint": "", **KNOWN}, ALL_SIZES),
+    System("orloj+, learning", "orloj+", {"hint": ""}, ALL_SIZES),
+    System("orloj+, hints", "orloj+", {"hint": GUESS}, ALL_SIZES),
     System("length oracle", "length_oracle", {"hint": FACT, **KNOWN}, ALL_SIZES),
 )
 

@@ -100,7 +100,7 @@ def test_measured_lengths_are_read(tmp_path):
     assert [round(item.weight, 3) for item in laws[0].cases[0].classes] == [0.667, 0.333]
     trace = cases.make_trace(laws[0], laws[0].cases[0], 901)
     assert {ns / 1e6 for ns in trace.lengths_ns} == {5.0, 7.0, 35.0}
-    assert laws[1].rate == pytest.approx(0.9 * 4 / (10.0 + 4 * 10.0) * 1000)
+    assert laws[1].rate == pytest.approx(0.9 / 20.0 * 1000)
     (tmp_path / "alone.json").write_text('{"cases": {"x": {"short": [10, 12]}}, "laws": {"x": {"fixed_ms": 3}}}')
     assert cases.measured_laws(str(tmp_path / "alone.json"))[0].fixed_ms == 3
 
