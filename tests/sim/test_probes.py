@@ -64,11 +64,11 @@ def lengths(rate=30.0, slo="400ms", budget=0.2, duration="40s", **keys):
 
 
 def test_samples_are_the_times_alone_in_the_shares_of_all_requests():
-    run = simulate(lengths(), 1)
+    run = simulate(lengths(rate=15.0), 1)
     samples = run.scheduler.policies[0].samples
     assert {(sample.alone_ns, sample.facts["length"]) for sample in samples} == {(15 * MS, 10), (55 * MS, 50)}
     probed = [sample for sample in samples if sample.probed]
-    assert len(probed) > 15 and len(samples) - len(probed) > 15
+    assert len(probed) > 5 and len(samples) - len(probed) > 5
     arrived = [item.request.facts["length"] for item in run.world.ended]
     long = arrived.count(50) / len(arrived)
     share = sum(sample.facts["length"] == 50 for sample in samples) / len(samples)
