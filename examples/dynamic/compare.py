@@ -52,6 +52,9 @@ LAG_SHARE_MAX = 0.1
 """Of the deadline: when one request in a hundred was sent later than that after it was due, the run is repeated."""
 
 REPEATS_MAX = 2
+OFF_MAX = 0.03
+"""How far the share of batches that end by their stated 0.9-quantile may be from 0.9."""
+
 WARM_S = 2.0
 """Of load before anything is counted: what the server learns from its first batches it has learnt then."""
 
@@ -198,6 +201,31 @@ def finish_rates(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, List[
     return rates
 
 
+def checks_of(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[Mapping[str, Any]]) -> List[
+        Dict[str, Any]]:
+    """What the result should show, in the form of the scripts' results: the first policy is not behind any other, and
+    nine of ten batches end by their stated 0.9-quantile."""
+    means = {name: float(np.mean([rate for rates in row.values() for rate in rates])) for name, row in rates.items()}
+    first, *others = means
+    checks = [{"name": f"{first} ahead of {other}, mean finish rate", "value": round(means[first] - means[other], 4),
+               "bound": ">= 0", "holds": means[first] >= means[other]} for other in others]
+    for name, (stated, kept) in stated_by_policy(runs).items():
+        checks.append({"name": f"{name}: off nine of ten batches by the stated time", "value": round(
+            abs(kept / stated - 0.9), 4), "bound": f"<= {OFF_MAX}", "holds": abs(kept / stated - 0.9) <= OFF_MAX})
+    return checks
+
+
+def stated_by_policy(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Tuple[float, float]]:
+    """Policy -> batches that were stated to end by a time, and those that did; over all rounds."""
+    found: Dict[str, Tuple[float, float]] = {}
+    for run in runs:
+        told = run["calibration"]
+        if told:
+            stated, kept = found.get(run["policy"], (0.0, 0.0))
+            found[run["policy"]] = (stated + told["stated"], kept + told["stated"] * told["kept_share"])
+    return found
+
+
 def as_text(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[Mapping[str, Any]]) -> str:
     """Finish rates (means over rounds), and each policy's over the first one's."""
     factors = list(next(iter(rates.values())))
@@ -207,12 +235,8 @@ def as_text(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[M
     for name, row in means.items():
         ratio = float(np.mean(row)) / max(1e-9, float(np.mean(means[first])))
         lines.append(f"{name:<28}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{np.mean(row):>8.3f}{ratio:>8.3f}")
-    for name in rates:
-        told = [run["calibration"] for run in runs if run["policy"] == name and run["calibration"]]
-        if told:
-            stated = sum(row["stated"] for row in told)
-            kept = sum(row["stated"] * row["kept_share"] for row in told)
-            lines.append(f"{name}: {kept / stated:.1%} of {stated:.0f} batches ended by their stated 0.9-quantile")
+    for name, (stated, kept) in stated_by_policy(runs).items():
+        lines.append(f"{name}: {kept / stated:.1%} of {stated:.0f} batches ended by their stated 0.9-quantile")
     return "\n".join(lines)
 
 
@@ -220,9 +244,9 @@ def circumstances(argv: Sequence[str]) -> Dict[str, Any]:
     """What a stored result says of how it came about."""
     return {"command": shlex.join(["python", "examples/dynamic/compare.py", *argv]), "device": device_name(),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "cores": os.cpu_count(), "load_average": round(load_average(), 2), "versions": {
-                "python": platform.python_version(), "edgeserve": __version__, "numpy": np.__version__,
-                "onnxruntime": importlib.metadata.version("onnxruntime")}}
+            "cores": os.cpu_count(), "load average at the end": round(load_average(), 2),
+            "python": platform.python_version(), "edgeserve": __version__, "numpy": np.__version__,
+            "onnxruntime": importlib.metadata.version("onnxruntime")}
 
 
 def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dict[str, Any]:
@@ -244,8 +268,9 @@ def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dic
     runs.sort(key=lambda run: (args.policies.index(read_candidate(run["policy"])), run["round"]))
     rates = finish_rates(runs)
     print(as_text(rates, runs))
-    return {**circumstances(argv), "model": args.model, "alone_mean_ms": mean_ns / 1e6, "alone_p99_ms": p99_ns / 1e6,
-            "rate": rate, "finish_rates": rates, "runs": runs,
+    return {"script": "examples/dynamic/compare.py", "circumstances": circumstances(argv),
+            "checks": checks_of(rates, runs), "model": args.model, "alone_mean_ms": mean_ns / 1e6,
+            "alone_p99_ms": p99_ns / 1e6, "rate": rate, "finish_rates": rates, "runs": runs,
             "profile": {"fixed_ms": lane.fixed_ns / 1e6, "per_item_ms": lane.per_item_ns / 1e6,
                         "median_ms": {size: timing.median_ns / 1e6 for size, timing in lane.timings.items()},
                         "alone_ms": {app: {f"p{percent}": float(np.quantile(times, percent / 100)) / 1e6
@@ -267,7 +292,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profiles", default="", metavar="DIR", help="keep the profile here (default: measure anew)")
     parser.add_argument("--profile-seconds", type=float, default=2.0, help="longest time per batch size (default 2)")
-    parser.add_argument("--out", default="", metavar="FILE", help="write everything here as JSON")
+    parser.add_argument("--json", default="", metavar="FILE", help="write everything here")
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if not args.load > 0 or not args.seconds > 0 or args.rounds < 1 or not min(args.slo) > 0:
@@ -283,8 +308,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve(config_of(args.model, args.policies[0], args.profiles, args.serve))
     with tempfile.TemporaryDirectory(prefix="edgeserve-profiles-") as folder:
         result = compare(args, words, os.path.abspath(args.profiles) if args.profiles else folder)
-    if args.out:
-        with open(args.out, "w", encoding="utf-8") as file:
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
             file.write("\n")
     return 0

@@ -203,8 +203,8 @@ def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> N
     out = str(tmp_path / "result.json")
     done = subprocess.run([sys.executable, os.path.join(DYNAMIC, "compare.py"), "--policies", "fifo",
                            "clockwork:estimate=mean", "--slo", "50", "--seconds", "1", "--rounds", "1", "--load", "0.1",
-                           "--profile-seconds", "0.03", "--out", out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=200)
+                           "--profile-seconds", "0.03", "--json", out], text=True, timeout=200,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
     with open(out, encoding="utf-8") as file:
         result = json.load(file)
@@ -212,7 +212,7 @@ def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> N
     sent = [run["slo"]["50.0"]["sent"] for run in result["runs"]]
     assert sent[0] == sent[1] > 0
     assert all(0 <= rate <= 1 for rows in result["finish_rates"].values() for rates in rows.values() for rate in rates)
-    assert result["command"].startswith("python examples/dynamic/compare.py --policies fifo")
+    assert result["circumstances"]["command"].startswith("python examples/dynamic/compare.py --policies fifo")
     assert set(result["profile"]["alone_ms"]) == {"forms", "meters"}
     assert "fifo" in done.stdout.splitlines()[-2]
 
@@ -231,3 +231,7 @@ def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
     assert text.splitlines()[1].split() == ["orloj+", "0.800", "0.800", "1.000"]
     assert text.splitlines()[2].split() == ["fifo", "0.400", "0.400", "0.500"]
     assert "orloj+: 87.5% of 40 batches" in text
+    assert compare.checks_of(compare.finish_rates(runs), runs) == [
+        {"name": "orloj+ ahead of fifo, mean finish rate", "value": 0.4, "bound": ">= 0", "holds": True},
+        {"name": "orloj+: off nine of ten batches by the stated time", "value": 0.025, "bound": "<= 0.03",
+         "holds": True}]
