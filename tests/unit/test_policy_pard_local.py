@@ -104,21 +104,24 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
 
 
 def candidate(due, work, value=1.0):
-    return Candidate(due, [work * 1000], work * 4, 6 + 4 * work, value)
+    return Candidate(due, [work * 1000], 4 * work, value)
 
 
-def test_unequal_work_fills_what_the_tightest_leaves():
-    rows = [candidate(30, 1), candidate(31, 8), candidate(32, 2), candidate(90, 9)]
-    ends = lambda left: 6 + 4 * left[0] // 1000  # noqa: E731
-    assert unequal_cohort(rows, 0, ends) in ([0, 2], [3], [1])
-    chosen = unequal_cohort(rows, 0, ends)
-    assert ends([sum(rows[index].left[0] for index in chosen)]) <= min(rows[index].due_ns for index in chosen)
+def ends_of(left):
+    return 6 + 4 * left[0] // 1000
+
+
+def test_of_unequal_work_as_many_as_fit_before_the_tightest_go():
+    rows = [candidate(22, 1), candidate(31, 8), candidate(32, 2), candidate(90, 9)]
+    assert unequal_cohort(rows, 0, ends_of) == [0, 2]  # 18; with the second it would be 50
+    assert unequal_cohort([*rows[:2], candidate(32, 2, value=5.0)], 0, ends_of) == [0, 2]
+    assert unequal_cohort([candidate(12, 1), candidate(60, 2), candidate(60, 3, value=2.0)], 0, ends_of) == [1, 2]
 
 
 def test_with_a_price_the_cheap_go_and_the_dear_stay():
-    rows = [candidate(40, 8), candidate(40, 1), candidate(40, 2), candidate(40, 1)]
-    ends = lambda left: 6 + 4 * left[0] // 1000  # noqa: E731
-    assert sorted(unequal_cohort(rows, 0, ends, price=1 / 30)) == [1, 2, 3]
+    rows = [candidate(60, 8), candidate(60, 1), candidate(60, 2), candidate(60, 1)]
+    assert sorted(unequal_cohort(rows, 0, ends_of)) == [0, 1, 2, 3]
+    assert sorted(unequal_cohort(rows, 0, ends_of, price=1 / 30)) == [1, 2, 3]
 
 
 def test_the_price_is_zero_while_nothing_is_lost_and_bounded_per_class():

@@ -265,12 +265,12 @@ class PardLocal(Policy):
             return []
 
         for margin_ppm in dict.fromkeys((self._margin_ppm, 0)):  # without one rather than nobody
-            chosen = self._choose_among(members, home, from_ns, beside, margin_ppm, board)
+            chosen = self._choose_among(members, from_ns, beside, margin_ppm, board)
             if chosen:
                 return chosen
         return []
 
-    def _choose_among(self, members: Sequence[Member], home: str, from_ns: int, beside: Beside, margin_ppm: int,
+    def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, margin_ppm: int,
                       board: Board) -> List[Member]:
         def ends_ns(left: Sequence[int], steps: Mapping[int, int]) -> int | None:
             at_ns = beside.ends_ns(left, steps)
@@ -284,21 +284,20 @@ class PardLocal(Policy):
             return list(members[first:first + count])
         members = members[:ROWS_MAX]
         steps = most_steps(members)
-        candidates = [self._candidate(member, home, board) for member in members]
+        candidates = [self._candidate(member, board) for member in members]
         if price > 0:
             for member, row in zip(members, candidates):
                 member.priced_out = row.value <= price * row.cost_ns
         chosen = unequal_cohort(candidates, from_ns, lambda left: ends_ns(left, steps), price)
         return [members[index] for index in sorted(chosen)]
 
-    def _candidate(self, member: Member, home: str, board: Board) -> Candidate:
+    def _candidate(self, member: Member, board: Board) -> Candidate:
+        """What the choice needs to know of a request. It costs its share of full batches: what the others would gain
+        without it, not what it would take alone."""
         left, value = member.left(), member.request.value
-        cost_ns = 0
-        if self._price is not None and self._price.may_refuse(member.request.klass):
-            cost_ns = sum([time_ns for _, time_ns, _ in
-                           self._places.stages(member.line, left, member.steps(), home, board) or []])
-        worth_ns = self._places.worth_ns(member.line, left, board)
-        return Candidate(member.due_ns, left, max(1, round(worth_ns * value)), cost_ns, value)
+        worth_ns = max(1, self._places.worth_ns(member.line, left, board))
+        priced = self._price is not None and self._price.may_refuse(member.request.klass)
+        return Candidate(member.due_ns, left, worth_ns if priced else 0, value)
 
     def _alone_ends_ns(self, member: Member, board: Board) -> int | None:
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
