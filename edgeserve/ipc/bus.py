@@ -230,11 +230,8 @@ class Bus:
             kind = fields.pop("kind", None)
             if kind != "infer":
                 kind = wire.take_kind({"kind": kind})
-                if kind in ("beat", "bye"):
-                    self._hear(client, kind, fields, buffers, is_req, refusal)
-                    return
-                named = wire.take_key(fields)
-                key = named if kind != "cancel" else None
+                named = None if kind in ("beat", "bye") else wire.take_key(fields)
+                key = None if kind == "cancel" else named
                 self._read_other(client, peer, kind, named, fields, buffers, is_req, news, refusal)
                 return
             key = wire.take_key(fields)
@@ -259,32 +256,27 @@ class Bus:
         self._in_flight += 1
         news.append(ask)
 
-    def _hear(self, client: bytes, kind: str, fields: Dict[str, Any], buffers: List[Any], is_req: bool,
-              refusal: RequestError | None) -> None:
-        """``beat`` and ``bye``, which end here."""
-        _check_bare(kind, fields, buffers)
-        if refusal is not None:
-            raise refusal
-        if kind == "bye":
-            self._part(client, "it said goodbye")
-            return
-        self._send(client, is_req, (wire.pack_header({
-            "kind": "beat", "silence_ms": ns_to_ms(self._client_silence_ns),
-            "message_bytes_max": self._message_bytes_max}),))
-
-    def _read_other(self, client: bytes, peer: _Peer, kind: str, key: Key, fields: Dict[str, Any], buffers: List[Any],
+    def _read_other(self, client: bytes, peer: _Peer, kind: str, key: Any, fields: Dict[str, Any], buffers: List[Any],
                     is_req: bool, news: List[News], refusal: RequestError | None) -> None:
-        """Cancels and questions become news."""
-        _check_bare(kind, fields, buffers)
+        """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
+        wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
+        if buffers:
+            raise Malformed(f"a {kind} message has {len(buffers)} frames after its header, expected none")
         if refusal is not None:
             raise refusal
-        if kind == "cancel":
+        if kind == "beat":
+            self._send(client, is_req, (wire.pack_header({
+                "kind": "beat", "silence_ms": ns_to_ms(self._client_silence_ns),
+                "message_bytes_max": self._message_bytes_max}),))
+        elif kind == "bye":
+            self._part(client, "it said goodbye")
+        elif kind == "cancel":
             if key in peer.keys:
                 news.append(Cancel(client, key))
-            return
-        self._check_new(peer, key)
-        peer.asked[key] = is_req
-        news.append(Control(client, key, kind))
+        else:
+            self._check_new(peer, key)
+            peer.asked[key] = is_req
+            news.append(Control(client, key, kind))
 
     def _check_new(self, peer: _Peer, key: Key) -> None:
         if key in peer.keys or key in peer.asked:
@@ -449,10 +441,3 @@ class Bus:
 
 
 _DEAD = RequestError("the connection is closed")
-
-
-def _check_bare(kind: str, fields: Dict[str, Any], buffers: List[Any]) -> None:
-    """Everything but a request is a header of two keys and nothing else."""
-    wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
-    if buffers:
-        raise Malformed(f"a {kind} message has {len(buffers)} frames after its header, expected none")
