@@ -305,6 +305,16 @@ def test_on_a_lane_of_several_the_batch_forms_when_the_lane_asks():
     assert world.finish("l", at=20)[1:] == [ended(2, "dropped", PROACTIVE)]
 
 
+def test_what_waits_behind_the_work_of_another_policy_runs_when_that_ends_early():
+    world = Driver({"m": {1: 20}, "z": {1: 20}},
+                   {"app": {"model": "m", "policy": "pard+"}, "other": {"model": "z", "policy": "fifo"}},
+                   policy={"pard+": {}, "fifo": {}}, lane={"l": {}})
+    world.arrive("other")
+    world.arrive("app", at=1)  # its batch would form at 15
+    assert world.wake_ms == 15
+    assert world.finish("l", at=10)[1:] == [ran("m", 2)]
+
+
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
