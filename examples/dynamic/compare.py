@@ -8,7 +8,8 @@ multiples of the 0.99-quantile of these, the rate is ``--load`` over their mean 
 just be busy all the time). Each policy gets a server of its own; rounds are interleaved, since a machine changes with
 time, and every round has other arrivals, the same for every policy. The finish rate counts what the client saw in time,
 of all that was sent. A run in which the client itself, which mostly sleeps, could not send in time says more about the
-machine than about the policy: it is repeated a few times, whatever came out of it, and the result counts the repeats.
+machine than about the policy: it is repeated, whatever came out of it. Where that does not help, the round counts for
+that deadline with none of the policies.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ POLICIES = ("orloj+", "orloj", "clockwork", "nexus", "fifo")
 FACTORS = (1.5, 2.0, 3.0, 4.0, 5.0)
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
-LAG_SHARE_MAX = 0.1
-"""Of the deadline: when one request in a hundred was sent later than that after it was due, the run is repeated."""
+LAG_SHARE_MAX = 0.25
+"""Of the deadline: when one request in a hundred was sent later than that after it was due, the run is disturbed."""
 
 REPEATS_MAX = 2
 OFF_MAX = 0.03
@@ -176,9 +177,15 @@ def undisturbed(bus: Client, due: Sequence[Due], pool: Mapping[str, Sequence[Val
     while True:
         result = send(bus, due, pool, slo_ns)
         lag_ms = max(table["sent_late_p99_ms"] for table in result["apps"].values())
-        if lag_ms <= LAG_SHARE_MAX * ns_to_ms(slo_ns) or repeats == REPEATS_MAX:
-            return {**result, "repeats": repeats, "sent_late_p99_ms": lag_ms}
+        disturbed = lag_ms > LAG_SHARE_MAX * ns_to_ms(slo_ns)
+        if not disturbed or repeats == REPEATS_MAX:
+            return {**result, "repeats": repeats, "sent_late_p99_ms": lag_ms, "disturbed": disturbed}
         repeats += 1
+
+
+def left_out(runs: Sequence[Mapping[str, Any]]) -> List[Tuple[int, str]]:
+    """The (round, deadline's factor) in which some policy's run stayed disturbed."""
+    return sorted({(run["round"], factor) for run in runs for factor, row in run["slo"].items() if row["disturbed"]})
 
 
 def calibration_of(stats: Mapping[str, Any]) -> Optional[Dict[str, float]]:
@@ -193,11 +200,14 @@ def calibration_of(stats: Mapping[str, Any]) -> Optional[Dict[str, float]]:
 
 
 def finish_rates(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, List[float]]]:
-    """Policy -> deadline's factor -> the finish rate of each round."""
+    """Policy -> deadline's factor -> the finish rate of each round that counts; no key where none does."""
     rates: Dict[str, Dict[str, List[float]]] = {}
+    out = left_out(runs)
     for run in runs:
-        for factor, row in run["slo"].items():
-            rates.setdefault(run["policy"], {}).setdefault(factor, []).append(row["finish_rate"])
+        row = rates.setdefault(run["policy"], {})
+        for factor, result in run["slo"].items():
+            if (run["round"], factor) not in out:
+                row.setdefault(factor, []).append(result["finish_rate"])
     return rates
 
 
@@ -205,7 +215,9 @@ def checks_of(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence
         Dict[str, Any]]:
     """What the result should show, in the form of the scripts' results: the first policy is not behind any other, and
     nine of ten batches end by their stated 0.9-quantile."""
-    means = {name: float(np.mean([rate for rates in row.values() for rate in rates])) for name, row in rates.items()}
+    if not next(iter(rates.values())):
+        return []  # no round counts
+    means = {name: float(np.mean([np.mean(row[factor]) for factor in row])) for name, row in rates.items()}
     first, *others = means
     checks = [{"name": f"{first} ahead of {other}, mean finish rate", "value": round(means[first] - means[other], 4),
                "bound": ">= 0", "holds": means[first] >= means[other]} for other in others]
@@ -228,8 +240,10 @@ def stated_by_policy(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Tuple[float
 
 def as_text(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[Mapping[str, Any]]) -> str:
     """Finish rates (means over rounds), and each policy's over the first one's."""
-    factors = list(next(iter(rates.values())))
     first = next(iter(rates))
+    factors = list(rates[first])
+    if not factors:
+        return "no round counts: the machine stood still in every one; compare on a machine with nothing else to do"
     lines = [f"{'finish rate at':<28}" + "".join(f"{float(factor):>7g}x" for factor in factors) + "    mean   ratio"]
     means = {name: [float(np.mean(row[factor])) for factor in factors] for name, row in rates.items()}
     for name, row in means.items():
@@ -237,6 +251,8 @@ def as_text(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[M
         lines.append(f"{name:<28}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{np.mean(row):>8.3f}{ratio:>8.3f}")
     for name, (stated, kept) in stated_by_policy(runs).items():
         lines.append(f"{name}: {kept / stated:.1%} of {stated:.0f} batches ended by their stated 0.9-quantile")
+    lines += [f"left out, for the machine stood still: round {number + 1} at {float(factor):g}x"
+              for number, factor in left_out(runs)]
     return "\n".join(lines)
 
 
@@ -270,7 +286,7 @@ def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dic
     print(as_text(rates, runs))
     return {"script": "examples/dynamic/compare.py", "circumstances": circumstances(argv),
             "checks": checks_of(rates, runs), "model": args.model, "alone_mean_ms": mean_ns / 1e6,
-            "alone_p99_ms": p99_ns / 1e6, "rate": rate, "finish_rates": rates, "runs": runs,
+            "alone_p99_ms": p99_ns / 1e6, "rate": rate, "finish_rates": rates, "left_out": left_out(runs), "runs": runs,
             "profile": {"fixed_ms": lane.fixed_ns / 1e6, "per_item_ms": lane.per_item_ns / 1e6,
                         "median_ms": {size: timing.median_ns / 1e6 for size, timing in lane.timings.items()},
                         "alone_ms": {app: {f"p{percent}": float(np.quantile(times, percent / 100)) / 1e6
