@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import insort
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,21 @@ def test_a_long_queue_drains_in_order_from_either_end():
         high.push(key)
     assert [low.pop_low() for _ in keys] == sorted(keys)
     assert [high.pop_high() for _ in keys] == sorted(keys, reverse=True)
+
+
+def test_both_ends_of_a_long_queue_in_turn():
+    draw = random.Random("minmax, both ends")
+    heap, plain = MinMaxHeap(), []
+    for _ in range(4000):
+        if len(plain) < 40 or draw.random() < 0.5:
+            key = draw.randrange(10**6)
+            heap.push(key)
+            insort(plain, key)
+        elif draw.random() < 0.5:
+            assert heap.pop_low() == plain.pop(0)
+        else:
+            assert heap.pop_high() == plain.pop()
+        assert (heap.low(), heap.high()) == (plain[0], plain[-1])
 
 
 def test_among_equal_keys_the_oldest_is_first_at_both_ends():
