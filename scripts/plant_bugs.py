@@ -245,6 +245,17 @@ BUGS: Tuple[Bug, ...] = (
     Bug("alarm-forgets-deadlines", "scheduler.py", "times = [life.next_timer_ns(), life.streams.due_ns,",
         "times = [life.streams.due_ns,"),
     Bug("alarm-forgets-planning-ahead", "scheduler.py", "times.append(lane.asks_at_ns(now))", "pass"),
+    # --- pard
+    Bug("pard-tie-is-dropped", "policies/pard.py", "starts_ns, board) > 0", "starts_ns, board) >= 0",
+        unit("policy_pard")),
+    Bug("pard-looks-no-further-than-the-module", "policies/pard.py", "+ self._planner.rest_ns[node] - request",
+        "- request", unit("policy_pard")),
+    Bug("pard-hopeless-pile-up", "policies/pard.py", "if high and self._rule.test != NEVER:", "if False:",
+        unit("policy_pard")),
+    Bug("pard-sees-one-path", "policies/pard_state.py", "paths = self._paths[node]", "paths = self._paths[node][:1]",
+        unit("policy_pard", "pard_state")),
+    Bug("minmaxheap-forgets-the-parent", "minmaxheap.py",
+        "if rows[parent] != rows[best] and (rows[parent] < rows[best]) == minimal:", "if False:", unit("minmaxheap")),
 )
 
 
