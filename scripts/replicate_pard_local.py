@@ -1,6 +1,6 @@
 """PARD's local mode, all modules of a pipeline on one device, beside a clairvoyant and a reference's numbers.
 
-    python scripts/replicate_pard_local.py [--quick] [--json FILE]
+    python scripts/replicate_pard_local.py [--quick] [--seconds S] [--seeds 11,12] [--json FILE]
 
 The reference is the simulation in PARD's specification (sections 8 and 9): pipeline *lv* at a constant rate, traces,
 unequal batch limits, unequal work. Here the product's scheduler decides, in virtual time, on the same arrivals for
@@ -253,10 +253,16 @@ def show(title: str, rows: Mapping[str, Mapping[str, float]], columns: Sequence[
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="20 s and one seed per cell, one trace")
+    parser.add_argument("--seconds", type=int, default=60, help="of arrivals per cell at a constant rate")
+    parser.add_argument("--trace-seconds", type=int, default=200)
+    parser.add_argument("--seeds", default="11,12", help="of the arrivals; the same for every policy")
     parser.add_argument("--json", help="write rows and checks there")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    seconds, trace_seconds, seeds = (20, 60, (11,)) if arguments.quick else (60, 200, (11, 12))
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    seconds, trace_seconds = arguments.seconds, arguments.trace_seconds
+    if arguments.quick:
+        seconds, trace_seconds, seeds = 20, 60, seeds[:1]
     traces = ("wiki",) if arguments.quick else ("wiki", "tweet", "azure")
     collected: Dict[str, Dict[str, Dict[str, List[Result]]]] = {}
     with multiprocessing.Pool(arguments.processes) as pool:
