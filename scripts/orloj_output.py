@@ -153,7 +153,7 @@ def write_all(name: str, rows: Sequence[Any], tables: Mapping[str, Table]) -> No
 # --- the figure -----------------------------------------------------------------------------------------------------
 
 COLOURS = ("#7f7f7f", "#c49c94", "#8c564b", "#e7969c", "#d62728", "#17becf", "#bcbd22", "#98df8a", "#aec7e8", "#1f77b4",
-           "#9467bd", "#ff7f0e", "#2ca02c")
+           "#9467bd", "#ff7f0e", "#e377c2", "#393b79", "#2ca02c")
 LEFT, TOP, WIDE, HIGH = 46, 34, 380, 250
 
 

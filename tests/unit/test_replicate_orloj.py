@@ -206,6 +206,7 @@ def test_tables_have_the_papers_mean_over_the_same_cases():
     assert orloj_output.as_text("PA", table).splitlines()[2].split() == ["paper", "0.460", "0.740", "0.980", "1.000",
                                                                        "1.000", "0.836"]
     assert "<polyline" in orloj_output.figure("PA", table)
+    assert len(orloj_output.COLOURS) >= len(runs.SYSTEMS)
 
 
 def test_a_part_of_the_page_is_filled_and_the_others_stay(tmp_path):
