@@ -184,7 +184,7 @@ def show_traces(done: Dict[Tuple[str, str], Outcome], fluid: Dict[str, float], c
     checks.at_least("traces: fewest times PARD's drops of Nexus and Clipper++ (paper 1.6)", min(baselines),
                     1.2 if quick else 1.6)
     checks.at_least("traces: fewest times PARD's drops of naive", min(over["naive"]), 1.5 if quick else 2.0)
-    checks.at_most("traces: mean of pard+ over PARD (reference 0.86)", _mean(over["pard+"]), 1.0)
+    checks.at_most("traces: mean of pard+ over PARD (reference 0.86)", _mean(over["pard+"]), 1.05 if quick else 1.0)
     checks.at_least("traces: loads on which pard+ drops no more than PARD, share",
                     _mean([float(ratio <= 1.0) for ratio in over["pard+"]]), 0.5 if quick else 0.9)
     checks.at_least("traces: least goodput over Nexus where it is lost, %", 100 * min(gains), 0 if quick else 10)
