@@ -293,6 +293,28 @@ def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dic
                                            for percent in (0, 10, 50, 90, 99)} for app, times in lane.alone.items()}}}
 
 
+def written(result: Mapping[str, Any]) -> str:
+    """The result as JSON that can be compared line by line: a line per key, check and run."""
+    lines = []
+    for key, value in result.items():
+        if key in ("checks", "runs"):
+            rows = ",\n".join(f"  {json.dumps(row)}" for row in value)
+            lines.append(f" {json.dumps(key)}: [\n{rows}]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def slim(run: Mapping[str, Any]) -> Dict[str, Any]:
+    """A run without what can be computed from the rest, in few digits."""
+    kept = ("sent", "in_time", "late", "unanswered", "ended_otherwise", "latency_ms", "spent_ms")
+    slo = {factor: {**row, "apps": {app: {key: table[key] for key in kept} for app, table in row["apps"].items()}}
+           for factor, row in run["slo"].items()}
+    text = json.dumps({**run, "slo": slo})
+    rounded: Dict[str, Any] = json.loads(text, parse_float=lambda number: round(float(number), 4))
+    return rounded
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, checked."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -326,8 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = compare(args, words, os.path.abspath(args.profiles) if args.profiles else folder)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+            file.write(written({**result, "runs": [slim(run) for run in result["runs"]]}))
     return 0
 
 
