@@ -30,6 +30,7 @@ from edgeserve.config import (
     read_toml,
 )
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.pipelines import expand_pipelines
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
 EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
@@ -201,6 +202,7 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
     for section in EDGE_SECTIONS:
         if section in table:
             edge[section] = _merged(edge.get(section, {}), table[section])
+    edge = dict(expand_pipelines(edge, config_directory))  # a recording must not need the files
     config = parse_config(edge, config_directory, source)
     workloads = tuple(read_table(WorkloadConfig, value, f"[workload.{name}]", name=name)
                       for name, value in _tables(table, "workload").items())

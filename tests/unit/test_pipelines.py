@@ -11,6 +11,7 @@ from edgeserve.config import load_config, parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.pipelines import nodes_of, parse_pipeline
 from edgeserve.sched.setup import build_scheduler
+from edgeserve.sim.scenario import parse_scenario
 
 LV = {"name": "lv", "slo_ms": 500, "modules": [
     {"name": "person", "id": 0, "pres": [], "subs": [1, 2]},
@@ -137,3 +138,9 @@ def test_the_table_that_was_given_stays_as_it_was(tmp_path):
     before = copy.deepcopy(made)
     parse_config(made, str(tmp_path))
     assert made == before
+
+
+def test_a_recorded_scenario_needs_the_file_no_more(tmp_path):
+    made = {**table(tmp_path, LV), "workload": {"w": {"app": "lv", "rate": 5.0}}}
+    scenario = parse_scenario(made, str(tmp_path))
+    assert parse_config(scenario.edge, "/nowhere").apps == scenario.config.apps
