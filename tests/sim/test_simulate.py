@@ -9,6 +9,7 @@ import os
 import pytest
 
 from edgeserve.cli import main
+from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.scenario import load_scenario
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "scenarios")
@@ -93,7 +94,7 @@ def test_a_wrong_scenario_says_what_to_mend(scenario, tmp_path, capsys, change, 
 
 def test_an_unknown_policy_is_refused(scenario, capsys):
     assert main(["simulate", scenario, "--policy", "best"]) == 2
-    assert "there is no such policy (known: clockwork, edf, fifo" in capsys.readouterr().err
+    assert f"there is no such policy (known: {', '.join(sorted(POLICIES))}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(glob.glob(os.path.join(EXAMPLES, "*.toml"))), ids=os.path.basename)
