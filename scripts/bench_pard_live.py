@@ -3,8 +3,8 @@
     python scripts/bench_pard_live.py [--rounds N] [--seconds S] [--load 1.5] [--json FILE]
 
 The networks, host functions and pages are those of ``examples/reader`` (fetch its assets first); what runs is the
-embedded runtime. Each round first measures what the machine can do now (a closed loop, everything answered), then asks
-every policy at ``--load`` times that rate with the same Poisson arrivals, one policy after the other, each time in
+embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered; the best that was ever seen
+counts, since other programs only make it slower), then asks every policy at ``--load`` times that rate with the same Poisson arrivals, one policy after the other, each time in
 another order. The deadline is so many mean service times. Goodput, lane time spent on lost requests and where requests
 were lost are read from the runtime's own recording.
 """
@@ -41,6 +41,7 @@ POLICIES: Mapping[str, Tuple[Dict[str, Any], str]] = {  # policy table, what lat
     "fifo": ({"kind": "fifo"}, "drop"),
     "fifo, nothing dropped": ({"kind": "fifo"}, "answer")}
 SERVICES = 5.0  # the deadline, in mean service times: room for a cohort of two or three pages
+TRIALS = 3  # measurements of what the machine can do; the best counts, since other programs only make it slower
 ANSWER_S_MAX = 600.0  # without dropping the last answer comes when the whole queue is worked off
 
 
@@ -91,16 +92,16 @@ def capacity(seconds: float) -> float:
     return done / took_s
 
 
-def run(policy: Dict[str, Any], on_late: str, rate: float, seconds: float, seed: str) -> Result:
-    """Ask at a Poisson rate and read the recording."""
+def run(policy: Dict[str, Any], on_late: str, service: float, load: float, seconds: float, seed: str) -> Result:
+    """Ask at a Poisson rate of ``load`` times the machine's own and read the recording."""
     with tempfile.TemporaryDirectory() as folder:
         record = os.path.join(folder, "run.jsonl")
-        table = table_of(policy, on_late, 1000 * SERVICES / rate_of_service(rate), record)
+        table = table_of(policy, on_late, 1000 * SERVICES / service, record)
         draw, pages, asked = random.Random(seed), images(), []
         with edgeserve.Runtime(parse_config(table, READER)) as runtime:
             begins_s, at_s = time.monotonic(), 0.0
             while True:
-                at_s += draw.expovariate(rate)
+                at_s += draw.expovariate(service * load)
                 if at_s >= seconds:
                     break
                 time.sleep(max(0.0, begins_s + at_s - time.monotonic()))
@@ -111,14 +112,6 @@ def run(policy: Dict[str, Any], on_late: str, rate: float, seconds: float, seed:
                 except RequestError:
                     pass  # counted from the recording
         return read(record, seconds)
-
-
-LOAD = [1.5]
-
-
-def rate_of_service(rate: float) -> float:
-    """The machine's own rate, of which ``rate`` is a multiple."""
-    return rate / LOAD[0]
 
 
 def read(record: str, seconds: float) -> Result:
@@ -157,17 +150,16 @@ def main() -> int:
     parser.add_argument("--load", type=float, default=1.5, help="multiple of what the machine can do")
     parser.add_argument("--json", help="write results and checks there")
     arguments = parser.parse_args()
-    LOAD[0] = arguments.load
     results: Dict[str, List[Result]] = {name: [] for name in POLICIES}
     rates: List[float] = []
     for number in range(arguments.rounds):
-        service = capacity(arguments.seconds / 3)
-        rates.append(service)
+        rates.append(max(capacity(arguments.seconds / 6) for _ in range(TRIALS)))
+        service = max(rates)
         print(f"round {number + 1}: {service:.2f} pages/s, deadline {1000 * SERVICES / service:.0f} ms", flush=True)
         order: Sequence[str] = list(POLICIES)[number % 4:] + list(POLICIES)[:number % 4]
         for name in order:
             policy, on_late = POLICIES[name]
-            result = run(policy, on_late, service * arguments.load, arguments.seconds, f"live/{number}")
+            result = run(policy, on_late, service, arguments.load, arguments.seconds, f"live/{number}")
             results[name].append(result)
             print(f"  {name:28} {result.good:4} of {result.offered:4} in time, {result.goodput:6.2f}/s, "
                   f"invalid {result.invalid:6.1%}  {dict(sorted(result.lost_before.items()))}", flush=True)
