@@ -3,10 +3,11 @@
     python scripts/bench_pard_live.py [--rounds N] [--seconds S] [--load 1.5] [--json FILE]
 
 The networks, host functions and pages are those of ``examples/reader`` (fetch its assets first); what runs is the
-embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered; the best that was ever seen
-counts, since other programs only make it slower), then asks every policy at ``--load`` times that rate with the same Poisson arrivals, one policy after the other, each time in
-another order. The deadline is so many mean service times. Goodput, lane time spent on lost requests and where requests
-were lost are read from the runtime's own recording.
+embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered; the best that
+was ever seen counts, since other programs only make it slower), then asks every policy at ``--load`` times that rate
+with the same Poisson arrivals, one policy after the other, each round in another order. The deadline is so many mean
+service times. Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own
+recording.
 """
 
 from __future__ import annotations
