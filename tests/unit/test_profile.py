@@ -216,7 +216,6 @@ def test_a_profile_says_what_was_measured_and_how(config, capsys):
     lane = profile.lanes["cpu0"]
     assert sorted(lane.timings) == [1, 2, 4]
     assert all(lane.timings[size].median_ns >= 200_000 + 100_000 * size for size in (1, 2, 4))
-    assert lane.timings[4].median_ns > lane.timings[1].median_ns
     assert lane.load_ns >= 1_000_000
     assert profile.weights_bytes > 0
     assert profile.circumstances["same"]["versions"]["python"].startswith("3.")
