@@ -31,10 +31,6 @@ class KnownLengths:
         """The time alone."""
         return self.fixed_ns + float(name)
 
-    def stretched_ns(self, alone_ns: float, size: int) -> float:
-        """What a batch of ``size`` takes whose longest member takes ``alone_ns`` alone."""
-        return self.fixed_ns + self.factors[size] * (alone_ns - self.fixed_ns)
-
     def batch(self, size: int, members: Tuple[str, ...]) -> Distribution:
         """The time of a batch of these lengths."""
         return Distribution([self.fixed_ns + self.factors[size] * max(float(name) for name in members)], [1.0])

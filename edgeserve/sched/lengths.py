@@ -103,10 +103,6 @@ class Lengths:
             found = self._means[name] = self.alone(name).mean_ns()
         return found
 
-    def stretched_ns(self, alone_ns: float, size: int) -> float:
-        """What a batch of ``size`` takes whose longest member takes ``alone_ns`` alone."""
-        return self.fixed_ns + self.factors[size] * (alone_ns - self.fixed_ns)
-
     def batch(self, size: int, members: Tuple[str, ...]) -> Distribution:
         """The time of a batch of these classes (in sorted order) that runs as ``size``."""
         found = self._batches.get((size, members))

@@ -3,7 +3,8 @@
 What differs from the published policy (``orloj.py``), in the order of its effect:
 
 1. *Grouping.* For every ceiling of expected length and every batch size, the most urgent requests below the ceiling
-   form a candidate: short requests need not be padded to long ones.
+   form two candidates: of those that are expected in time in such a batch, and of those that are so almost surely.
+   Short requests need not be padded to long ones.
 2. *Every size* that was profiled is considered, not powers of two only.
 3. *Value per time.* A candidate counts the chance of each member to be in time, from the product of the members' own
    CDFs, less a part of the chances that the others lose meanwhile, over its expected time.
@@ -29,6 +30,10 @@ from edgeserve.sched.policy import Bid
 
 EVEN_ODDS = 0.5
 """Requests that are in time alone with no more chance than this are dropped (specification, 11.4)."""
+
+SAFE = 0.95
+"""Beside those that are just expected in time, a candidate is made of those that are so with this chance: of two
+requests it may be the more urgent one that wastes the lane. Worth up to a point where deadlines are tight."""
 
 LOSS_WEIGHT = 0.3
 """What a chance that a waiting request loses counts, beside a member's (specification, 11.3)."""
@@ -79,23 +84,25 @@ class OrlojPlus(DynamicPolicy):
             shorter = [row for row in rows if lengths.mean_alone_ns(row[4]) <= mean_ns]
             for count in range(1, min(latency.size_max, len(shorter)) + 1):
                 size = latency.size_for(count)
-                needs_ns = starts_ns + lengths.stretched_ns(mean_ns, size)
-                chosen = [row for row in shorter if row[1] >= needs_ns][:count]
-                if len(chosen) < count:
-                    break
-                if not any(row[4] == ceiling for row in chosen):
-                    continue
-                known = lengths.batch(size, tuple(sorted([row[4] for row in chosen])))
-                took_ns = known.mean_ns()
-                per_time = took_ns ** -TIME_EXPONENT
-                if sum([row[5] for row in chosen]) * per_time <= best_score:
-                    continue  # even if all were surely in time
-                value = sum([row[5] * known.p_by(row[1] - starts_ns) for row in chosen])
-                if value * per_time <= best_score:
-                    continue
-                score = (value - LOSS_WEIGHT * losses.of(chosen, took_ns)) * per_time
-                if score > best_score:
-                    best_score, best = score, (chosen, size)
+                longest = lengths.batch(size, (ceiling,) * count)
+                looked_at: List[Row] = []
+                for needs_ns in (longest.mean_ns(), longest.quantile_ns(SAFE)):
+                    chosen = [row for row in shorter if row[1] >= starts_ns + needs_ns][:count]
+                    if len(chosen) < count:
+                        break
+                    if chosen == looked_at or all(row[4] != ceiling for row in chosen):
+                        continue  # with none of the ceiling's own, it is the candidate of a lower one
+                    looked_at = chosen
+                    known = lengths.batch(size, tuple(sorted([row[4] for row in chosen])))
+                    per_time = known.mean_ns() ** -TIME_EXPONENT
+                    if sum([row[5] for row in chosen]) * per_time <= best_score:
+                        continue  # even if all were surely in time
+                    value = sum([row[5] * known.p_by(row[1] - starts_ns) for row in chosen])
+                    if value * per_time <= best_score:
+                        continue
+                    score = (value - LOSS_WEIGHT * losses.of(chosen, known.mean_ns())) * per_time
+                    if score > best_score:
+                        best_score, best = score, (chosen, size)
         chosen, size = best
         known = lengths.batch(size, tuple(sorted([row[4] for row in chosen])))
         return likely_bid([row[3] for row in chosen], size, known, board)
