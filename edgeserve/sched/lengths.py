@@ -33,6 +33,10 @@ BATCHES_KEPT = 4096
 GOLDEN = 2_654_435_769
 """2**32 over the golden ratio: multiples of it are spread evenly (Knuth's multiplicative hashing)."""
 
+SEEDS_PER_SAMPLE = 8
+"""Profiled times that one measured time displaces: a profile that was taken on a disturbed device must not outvote
+what happens now for minutes, since a request that seems hopeless is not run and teaches nothing but by probes."""
+
 BIAS_LEN = 64
 """Batches per size that the bias looks back on."""
 
@@ -46,16 +50,21 @@ class LengthWindow:
     Seeds (from a profile) go in scattered, since the oldest are forgotten first and a profile is sorted.
     """
 
-    __slots__ = ("samples", "seen")
+    __slots__ = ("samples", "seen", "_seeds")
 
     def __init__(self, length: int, seeds: Sequence[int] = ()) -> None:
         self.samples: Deque[Tuple[int, int]] = deque(maxlen=length)
         self.seen = 0  # samples that were measured, not seeded
         scattered = sorted(range(len(seeds)), key=lambda index: index * GOLDEN % 2**32)
         self.samples.extend((0, int(seeds[index])) for index in scattered)
+        self._seeds = len(self.samples)
 
     def add(self, now_ns: int, alone_ns: int) -> None:
-        """A request of the class took so long alone."""
+        """A request of the class took so long alone. It displaces several seeds, if there are any left."""
+        displaced = min(self._seeds, SEEDS_PER_SAMPLE)
+        for _ in range(displaced):
+            self.samples.popleft()
+        self._seeds -= displaced
         self.samples.append((now_ns, alone_ns))
         self.seen += 1
 
@@ -63,6 +72,7 @@ class LengthWindow:
         """Let go of what was measured before then; the last sample stays, since something is better than nothing."""
         while len(self.samples) > 1 and self.samples[0][0] < before_ns:
             self.samples.popleft()
+            self._seeds = max(0, self._seeds - 1)
 
 
 class Lengths:

@@ -8,7 +8,7 @@ import pytest
 
 from edgeserve.sched.calibration import FACTOR_MAX, HITS_LEN, Calibration
 from edgeserve.sched.latency import ModelLatency, timing_constant
-from edgeserve.sched.lengths import BIAS_LEN, LengthWindow, SizeBias, lengths_of
+from edgeserve.sched.lengths import BIAS_LEN, SEEDS_PER_SAMPLE, LengthWindow, SizeBias, lengths_of
 
 UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 
@@ -89,13 +89,21 @@ def test_a_lane_at_half_speed_takes_twice_as_long():
     assert slow.batch(2, ("a", "a")).mean_ns() == pytest.approx(2 * full.batch(2, ("a", "a")).mean_ns())
 
 
+def test_a_measured_time_displaces_several_of_the_profiles_as_long_as_there_are_any():
+    made = LengthWindow(20, [100] * 20)
+    made.add(1, 5)
+    assert [time_ns for _, time_ns in made.samples] == [100] * (20 - SEEDS_PER_SAMPLE) + [5]
+    for now in range(2, 5):
+        made.add(now, 5)
+    assert [time_ns for _, time_ns in made.samples] == [5] * 4
+
+
 def test_windows_forget_the_oldest_and_what_is_too_old_but_never_everything():
-    made = LengthWindow(3, [1, 2, 3])
-    made.add(10, 7)
-    made.add(20, 8)
-    assert sorted(time_ns for _, time_ns in made.samples)[-2:] == [7, 8]
-    assert len(made.samples) == 3
-    assert made.seen == 2
+    made = LengthWindow(3)
+    for now, time_ns in ((1, 5), (5, 6), (10, 7), (20, 8)):
+        made.add(now, time_ns)
+    assert [time_ns for _, time_ns in made.samples] == [6, 7, 8]
+    assert made.seen == 4
     made.forget(15)
     assert [time_ns for _, time_ns in made.samples] == [8]
     made.forget(100)
