@@ -21,6 +21,12 @@ TITLES = {  # file -> (what it shows, script, when the file does not name it); i
     "bench_scheduler.json": ("What a decision costs", "bench_scheduler.py"),
     "replicate_clockwork.json": ("Clockwork, replicated in simulation", "replicate_clockwork.py"),
     "bench_arbiter.json": ("Three apps on one lane, in simulation", "bench_arbiter.py"),
+    "replicate_orloj.json": ("Orloj, replicated in simulation, and surpassed", "replicate_orloj.py"),
+    "bench_calibration.json": ("Whether stated batch times hold, in simulation", "bench_calibration.py"),
+    "bench_queues.json": ("Queues for Orloj's score", "bench_queues.py"),
+    "replicate_pard.json": ("PARD, replicated in simulation", "replicate_pard.py"),
+    "replicate_pard_local.json": ("PARD on one shared device, in simulation", "replicate_pard_local.py"),
+    "bench_pard_live.json": ("PARD on one shared device, live", "bench_pard_live.py"),
 }
 
 
