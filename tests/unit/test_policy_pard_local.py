@@ -299,6 +299,15 @@ def test_the_number_of_parts_is_learnt_then_known_or_foretold():
     assert device.ends[3] == ("completed", 34.0)
 
 
+def test_a_cohort_leaves_room_for_more_parts_as_deviations_add_up():
+    line = Device(fan()).scheduler.policies[0]._line_of["app"]
+    for count in (2, 6) * 20:
+        line.saw_parts(line.nodes[0], count)
+    assert line.template == [1000, 4000, 1000] and line.spread == [0, 2000, 0]
+    assert line.left_of(4, surely=False) == [4000, 16000, 4000]
+    assert line.left_of(4, surely=True) == [4000, 16000 + 2 * 2000, 4000]
+
+
 def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
     device = Device(fan())
     device.parts["look"] = 30

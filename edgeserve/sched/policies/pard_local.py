@@ -278,9 +278,9 @@ class PardLocal(Policy):
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
-            template = members[0].line.template
+            line = members[0].line
             first, count = equal_cohort([member.due_ns for member in members], from_ns,
-                                        lambda number: ends_ns([milli * number for milli in template], {}))
+                                        lambda number: ends_ns(line.left_of(number, margin_ppm > 0), {}))
             return list(members[first:first + count])
         members = members[:ROWS_MAX]
         steps = most_steps(members)

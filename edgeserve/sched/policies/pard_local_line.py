@@ -9,6 +9,7 @@ Knows no lane and no time.
 from __future__ import annotations
 
 from collections import deque
+from math import isqrt
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.apps import App, Node
@@ -30,11 +31,13 @@ def shape_of(app: App) -> Tuple[object, ...]:
 class Line:
     """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
 
-    ``template`` is what a request that has not begun has left, by node. :meth:`saw_parts` and :meth:`saw_branch` are
+    ``template`` is what a request that has not begun has left, by node, ``spread`` what it has more when its fan-outs
+    make a standard deviation more parts than they do on average. :meth:`saw_parts` and :meth:`saw_branch` are
     the only methods that change it.
     """
 
-    __slots__ = ("nodes", "facts", "template", "openers", "_parts", "_branches", "_mean_milli", "_share_milli")
+    __slots__ = ("nodes", "facts", "template", "spread", "openers", "_parts", "_branches", "_mean_milli",
+                 "_share_milli")
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
@@ -57,6 +60,14 @@ class Line:
         """A node with ``route = "one"`` chose the successor of this index (-1: none)."""
         self._branches[node.index].append(taken)
         self._learn()
+
+    def left_of(self, count: int, surely: bool) -> List[int]:
+        """Jobs that so many requests which have not begun have left; ``surely``: with what their parts may be more.
+        Deviations of several requests cancel: they add up with the square root of the number."""
+        if not surely or not any(self.spread):
+            return [milli * count for milli in self.template]
+        root_milli = isqrt(count * MILLI * MILLI)
+        return [milli * count + more * root_milli // MILLI for milli, more in zip(self.template, self.spread)]
 
     def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float],
              ) -> List[int]:
@@ -119,8 +130,14 @@ class Line:
             for succ in succs:  # before anything was seen, every branch is as likely
                 self._share_milli[index, succ.index] = (taken.count(succ.index) * len(succs) + 1) * MILLI // (
                     (len(taken) + 1) * len(succs))
-        size = len(self.nodes)
-        self.template: List[int] = self.left([int(not node.preds) for node in self.nodes], [0] * size, {}, {})
+        entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
+        self.template: List[int] = self.left(entries, none, {}, {})
+        means = dict(self._mean_milli)
+        for index, seen in self._parts.items():
+            off = [count * MILLI - means[index] for count in seen]
+            self._mean_milli[index] += isqrt(sum([item * item for item in off]) // max(1, len(off)))
+        self.spread = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), self.template)]
+        self._mean_milli = means
 
 
 class Member:
