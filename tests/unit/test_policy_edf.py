@@ -172,24 +172,3 @@ def test_times_that_rise_in_steps_do_not_mislead():
     assert [action.size for action in burst(world, *[400] * 16)] == [16]
     world = edf({1: 60, **steps})
     assert [action.size for action in burst(world, *[400] * 24)] == [12]
-
-
-def gathered(**options):
-    """Four clients that come back at once, split into 1 + 3, for sixty answers; then the batch sizes that ran."""
-    world = edf({1: 16, 2: 18, 3: 19, 4: 20}, **options)
-    world.arrive("a")
-    world.arrive("a", at=1, count=3)
-    now = 16.0
-    for _ in range(30):
-        answered = len(world.work().jobs)
-        world.finish(at=now)
-        world.arrive("a", at=now + 0.5, count=answered)
-        ends = now + 1 if not world.on_lane else now
-        world.pass_time(ends)
-        now = ends + 20
-    return [len(action.jobs) for action in world.seen if isinstance(action, RunBatch)]
-
-
-def test_clients_that_come_back_at_once_end_up_in_one_batch():
-    assert gathered()[-5:] == [4] * 5
-    assert set(gathered(gather=False)) == {1, 3}

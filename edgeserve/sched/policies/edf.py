@@ -4,11 +4,8 @@ Requests that cannot make their deadline are refused at arrival or dropped as so
 size, those jobs that would still be in time at its end are counted, in deadline order; the size that saves most per
 lane time runs. (Cutting the batch to what its tightest member allows collapses under overload: the head never has
 slack, so every batch shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and
-a size that loses fewer of them is preferred before anything else is compared. Among several models, the auction's own
-rule decides (``sched/arbiter.py``).
-
-An idle lane does not wait for a fuller batch, with one exception: where clients were seen to come back as soon as they
-are answered (``sched/returns.py``), it waits a moment for those it has just answered. An open load never waits.
+a size that loses fewer of them is preferred before anything else is compared. An idle lane never waits for a fuller
+batch. Among several models, the auction's own rule decides (``sched/arbiter.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from edgeserve.sched.latency import ModelLatency
 from edgeserve.sched.lifecycle import Job, RequestRecord
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, postpone, refusal, take
 from edgeserve.sched.policy import Bid, Policy
-from edgeserve.sched.returns import Returns
 
 ALMOST = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
@@ -37,14 +33,12 @@ class ModelQueues:
 
     Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
     class that have not: otherwise they would take turns, and all would end late. ``queues`` is in serving order.
-    ``returns``: whether those who are answered come back.
     """
 
-    __slots__ = ("model", "queues", "returns", "_begun", "_fresh")
+    __slots__ = ("model", "queues", "_begun", "_fresh")
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self.returns = Returns()
         self._begun = {klass: JobQueue() for klass in CLASSES}
         self._fresh = {klass: JobQueue() for klass in CLASSES}
         self.queues = tuple(queue for klass in CLASSES for queue in (self._begun[klass], self._fresh[klass]))
@@ -58,33 +52,24 @@ class ModelQueues:
         return [queue for queue in self.queues if queue.rows]
 
     @property
-    def begun(self) -> bool:
-        """Whether jobs wait whose state occupies memory."""
-        return any(queue.rows for queue in self._begun.values())
-
-    @property
     def critical(self) -> Tuple[JobQueue, JobQueue]:
         """The two queues of critical jobs."""
         return self.queues[0], self.queues[1]
 
 
 class Edf(Policy):
-    """Options: ``admit`` (refuse at arrival what no lane can make), ``batch_max`` (0 = the largest profiled size),
-    ``gather`` (wait a moment for clients that are known to come back)."""
+    """Options: ``admit`` (refuse at arrival what no lane can make), ``batch_max`` (0 = the largest profiled size)."""
 
-    defaults = {"admit": True, "batch_max": 0, "gather": True}
+    defaults = {"admit": True, "batch_max": 0}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
         self._admit = bool(self.options["admit"])
         self._batch_max = int(str(self.options["batch_max"])) or 2**31
-        self._gather = bool(self.options["gather"])
         self._models: Dict[str, ModelQueues] = {
             node.model: ModelQueues(node.model) for app in self.apps for node in app.nodes}
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        for node in request.app.entries:
-            self._models[node.model].returns.arrived(board.now_ns)
         return refusal(request, board) if self._admit else None
 
     def on_ready(self, job: Job, board: Board) -> None:
@@ -97,10 +82,6 @@ class Edf(Policy):
         queues = self._models[work.model]
         for job in work.jobs:
             queues.of(job).remove(job)
-
-    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        answered = sum([job.request.ended for job in work.jobs])
-        self._models[work.model].returns.answered(board.now_ns, answered, work.expected_ns)
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
@@ -124,57 +105,12 @@ class Edf(Policy):
                 bid = self._best_batch(queues, filled, lane, board)
                 if bid is not None:
                     bids.append(bid)
-        if len(bids) > 1:
-            return arbiter.choose(bids, lane.available_ns(board.now_ns))
-        if not bids or self._waits_until_ns(self._models[bids[0].model], lane, board) is not None:
+        if not bids:
             return None
-        return bids[0]
-
-    def look_again_ns(self, board: Board) -> int | None:
-        first_ns: int | None = None
-        for queues in self._models.values():
-            if queues.returns.until_ns > board.now_ns:
-                for lane in board.lanes_of(queues.model):
-                    at_ns = self._waits_until_ns(queues, lane, board)
-                    if at_ns is not None and (first_ns is None or at_ns < first_ns):
-                        first_ns = at_ns
-        return first_ns
+        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
 
     def queued(self) -> List[Job]:
         return [job for queues in self._models.values() for queue in queues.queues for job in queue]
-
-    def _waits_until_ns(self, queues: ModelQueues, lane: Lane, board: Board) -> int | None:
-        """Until when an idle lane waits for clients that are likely to come back at once; ``None``: it does not.
-
-        Only where one batch of all takes less time than two by more than the wait can cost, where even a slow one
-        would be in time for the most urgent, and where nobody else could want the lane or give another one.
-        """
-        now_ns, returns = board.now_ns, queues.returns
-        missing = returns.missing(now_ns) if returns.until_ns > now_ns and self._gather else 0
-        if not missing or lane.works or not lane.accepts(now_ns):
-            return None
-        filled = queues.filled()
-        queued = sum([len(queue.rows) for queue in filled])
-        latency = board.latency(queues.model, lane.name)
-        missing = min(missing, min(latency.size_max, self._batch_max) - queued)
-        if not queued or missing <= 0 or queues.begun or not self._is_alone(queues, lane, board):
-            return None
-        size = latency.size_for(queued + missing)
-        apart_ns = latency.likely_ns(latency.size_for(queued)) + latency.likely_ns(latency.size_for(missing))
-        if apart_ns - latency.likely_ns(size) <= returns.window_ns:
-            return None
-        must_start_ns = min([queue.rows[0][0] for queue in filled]) - latency.slowest_ns(size)
-        at_ns = min(returns.waits_until_ns, must_start_ns)
-        return at_ns if at_ns > now_ns else None
-
-    def _is_alone(self, queues: ModelQueues, lane: Lane, board: Board) -> bool:
-        """Whether no other policy's model may run on this lane, none of ours waits, and no other lane is idle that
-        could run this model."""
-        for model in lane.models:
-            other = self._models.get(model)
-            if other is None or (other is not queues and other.filled()):
-                return False
-        return not any(other.accepts(board.now_ns) for other in board.lanes_of(queues.model) if other is not lane)
 
     def _best_batch(self, queues: ModelQueues, filled: List[JobQueue], lane: Lane, board: Board) -> Bid | None:
         """The size that loses fewest critical jobs, and of those the one that saves most per lane time, together with
