@@ -158,6 +158,13 @@ def test_short_requests_are_not_padded_to_long_ones():
     assert started(burst(dynamic(), *[("short", 600)] * 4, *[("long", 800)] * 4)) == list(range(1, 9))
 
 
+def test_a_batch_that_takes_as_long_as_its_members_one_by_one_is_never_formed():
+    # Fixed 10 ms, lengths of 50 to 70: two together take 10 + 2 * 63.3, one after the other twice 70.
+    assert started(burst(plus(), *[("long", 900)] * 2)) == [1, 2]
+    flat = plus(alone={"short": SHORT, "long": [12 + 1.2 * index for index in range(101)]})  # 2 to 122 beyond 10
+    assert started(burst(flat, *[("long", 900)] * 2)) == [1]  # 10 + 2 * 82 against twice 72
+
+
 def test_below_even_odds_a_request_is_dropped():
     assert burst(plus(), ("short", 24.5)) == [ended(1, "dropped", "cannot_make_deadline")]
     assert burst(plus(), ("short", 25.5)) == [ran("m", 1, size=1)]
@@ -183,6 +190,8 @@ def test_the_candidate_of_most_value_per_time_wins(asked):
                 if len(batch) < size or ceiling not in {row[2] for row in batch}:
                     continue
                 took = lengths.batch(size, tuple(sorted(row[2] for row in batch)))
+                if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[2]) for row in batch):
+                    continue
                 gain = sum(took.p_by(row[0]) for row in batch)
                 loss = sum(lengths.alone(row[2]).p_by(row[0]) - lengths.alone(row[2]).p_by(row[0] - took.mean_ns())
                            for row in rows if row not in batch)

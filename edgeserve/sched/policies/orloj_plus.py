@@ -4,7 +4,7 @@ What differs from the published policy (``orloj.py``), in the order of its effec
 
 1. *Grouping.* For every ceiling of expected length and every batch size, the most urgent requests below the ceiling
    form two candidates: of those that are expected in time in such a batch, and of those that are so almost surely.
-   Short requests need not be padded to long ones.
+   Short requests need not be padded to long ones; and a batch that saves no time at all is none.
 2. *Every size* that was profiled is considered, not powers of two only.
 3. *Value per time.* A candidate counts the chance of each member to be in time, from the product of the members' own
    CDFs, less a part of the chances that the others lose meanwhile, over its expected time.
@@ -94,6 +94,8 @@ class OrlojPlus(DynamicPolicy):
                         continue  # with none of the ceiling's own, it is the candidate of a lower one
                     looked_at = chosen
                     known = lengths.batch(size, tuple(sorted([row[4] for row in chosen])))
+                    if count > 1 and known.mean_ns() >= sum([lengths.mean_alone_ns(row[4]) for row in chosen]):
+                        continue  # one by one they take no longer, and all but the last end sooner
                     per_time = known.mean_ns() ** -TIME_EXPONENT
                     if sum([row[5] for row in chosen]) * per_time <= best_score:
                         continue  # even if all were surely in time
