@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Deque, Dict, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -29,6 +29,9 @@ POINTS_MAX = 256
 
 BATCHES_KEPT = 4096
 """Compositions of batches whose distribution is remembered."""
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 GOLDEN = 2_654_435_769
 """2**32 over the golden ratio: multiples of it are spread evenly (Knuth's multiplicative hashing)."""
@@ -82,8 +85,8 @@ class Lengths:
     samples counts as ``mix``.
     """
 
-    def __init__(self, fixed_ns: float, factors: Mapping[int, float], points: np.ndarray,
-                 classes: Mapping[str, np.ndarray], mix: np.ndarray) -> None:
+    def __init__(self, fixed_ns: float, factors: Mapping[int, float], points: Array,
+                 classes: Mapping[str, Array], mix: Array) -> None:
         self.fixed_ns = fixed_ns
         self.factors = dict(factors)
         self.points = points
@@ -94,7 +97,7 @@ class Lengths:
         self._batches: Dict[Tuple[int, Tuple[str, ...]], Distribution] = {}
         self._means: Dict[str, float] = {}
 
-    def cdf(self, name: str) -> np.ndarray:
+    def cdf(self, name: str) -> Array:
         """The CDF of a class at :attr:`points`; that of any request for a class that was never seen."""
         found = self.classes.get(name)
         return self.mix if found is None else found
@@ -139,7 +142,7 @@ class Lengths:
         masses = [high - low for low, high in zip(shares, shares[1:])]
         return SlackScore(known.times_ns, masses, known.mean_ns(), rate_per_ns, cost)
 
-    def _batch(self, cdf: np.ndarray, size: int) -> Distribution:
+    def _batch(self, cdf: Array, size: int) -> Distribution:
         """F_LB(t) = F_max((t - c0) / c(k)): in CDFs the Jacobian that Eq. 9 lacks cannot be forgotten."""
         times = self.fixed_ns + self.factors[size] * self.points
         first = int(np.searchsorted(cdf, 1e-12, side="right"))
@@ -175,7 +178,7 @@ def lengths_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weigh
     return Lengths(fixed, _factors(latency, corrections), points, classes, mix)
 
 
-def _edges(lengths: Sequence[float], bins: int) -> Tuple[np.ndarray, np.ndarray]:
+def _edges(lengths: Sequence[float], bins: int) -> Tuple[Array, Array]:
     """Edges of equal width and the CDF at them; a single value is a bin of one nanosecond."""
     values = np.sort(np.array(lengths))
     low, high = float(values[0]), float(values[-1])
@@ -186,10 +189,10 @@ def _edges(lengths: Sequence[float], bins: int) -> Tuple[np.ndarray, np.ndarray]
     return edges, np.concatenate(([0.0], np.cumsum(counts) / len(values)))
 
 
-def _rising(points: np.ndarray) -> np.ndarray:
+def _rising(points: Array) -> Array:
     """The same points, each at least a nanosecond after the one before."""
     steps = np.arange(len(points), dtype=float)
-    rising: np.ndarray = np.maximum.accumulate(points - steps) + steps
+    rising: Array = np.maximum.accumulate(points - steps) + steps
     return rising
 
 

@@ -59,8 +59,8 @@ def nap_example() -> Dict[str, Any]:
 def config(**server: Any) -> Any:
     return parse_config({
         "server": server, "policy": {"p": {"kind": "sampling"}}, "app": {"nap": {"model": "nap", "slo": "20s"}},
-        "model": {"nap": {"engine": "python", "function": "test_probes:nap", "batch": [1, 8],
-                          "options": {"example": "test_probes:nap_example", "batched": True}}}}, directory=HERE)
+        "model": {"nap": {"engine": "python", "function": "test_live_probes:nap", "batch": [1, 8],
+                          "options": {"example": "test_live_probes:nap_example", "batched": True}}}}, directory=HERE)
 
 
 @pytest.fixture(autouse=True)
