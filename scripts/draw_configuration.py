@@ -105,6 +105,8 @@ def _default(item: Field[Any]) -> str:
 def _policy_table() -> str:
     lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
     for kind, policy in sorted(POLICIES.items()):
+        if not policy.__module__.startswith("edgeserve."):
+            continue  # a script's or a test's own
         for option, value in policy.defaults.items():
             shown = str(value).lower() if isinstance(value, bool) else str(value)
             lines.append(f"| [`{kind}`](policies/{page_of(kind)}) | `{option}` | {TYPE_WORDS[type(value)]} | "

@@ -68,17 +68,19 @@ def test_a_histogram_needs_one_edge_more_than_bins():
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 260)), max_size=60), st.integers(1, 20),
        st.integers(0, 40), st.randoms(use_true_random=False))
 def test_the_best_jobs_are_those_of_brute_force(entries, count, at, draw):
-    scores = []
+    scores, first_edges = [], []
     for _ in range(3):
         edges = sorted(draw.sample(range(5, 200), 6))
         masses = [draw.random() * (draw.random() < 0.7) for _ in range(5)]
         total = sum(masses) or 1.0
+        first_edges.append(edges[0])
         scores.append(SlackScore(edges, [mass / total for mass in masses], draw.uniform(20, 100),
                                  draw.choice([1e-4, 1e-2, 0.1])))
     queues = [JobQueue() for _ in scores]
     for seq, (which, deadline) in enumerate(entries):
         queues[which].add(deadline, job(seq, APP))
-    rows = [(queue, score, queue.position(at + 8)) for queue, score in zip(queues, scores)]
+    rows = [(queue, score, queue.position(at + first + 1))  # those that may be in time at all
+            for queue, score, first in zip(queues, scores, first_edges)]
     known = [(score.p(key - at), key) for queue, score, start in rows for key, _, _ in queue.rows[start:]]
     found = top(rows, at, count)
     assert len(found) == min(count, len(known))
