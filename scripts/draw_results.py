@@ -29,6 +29,9 @@ TITLES = {  # file -> (what it shows, script, when the file does not name it); i
     "bench_pard_live.json": ("PARD on one shared device, live", "bench_pard_live.py"),
 }
 
+ROWS_MAX = 40
+"""Checks of one script that the page shows in full; longer tables stay in their file."""
+
 
 def parts(directory: str = RESULTS) -> Dict[str, str]:
     """The page's parts by name."""
@@ -54,6 +57,8 @@ def section(title: str, name: str, script: str, result: Mapping[str, Any]) -> st
     short = [check for check in checks if not check["holds"]]
     if short:
         lines += [*table(short), ""]
+    if len(checks) > ROWS_MAX:
+        return "\n".join([*lines, f"All checks are in [the file](docs/results/{name})."])
     return "\n".join([*lines, "<details><summary>All checks</summary>", "", *table(checks), "", "</details>"])
 
 
