@@ -254,10 +254,15 @@ class Books:
                            f"probe {action} starts, while {entry.request} waits with no job on a lane")
 
     def _is_held(self, entry: _Entry) -> bool:
-        """Whether a request waits for the one before it in its stream."""
+        """Whether a request waits for the one before it in its stream, or for what a lane still runs of one that has
+        ended."""
         request = entry.request
-        return request.stream is not None and self._apps[request.app].stream != "none" \
-            and self._streams[request.app, request.stream][0] != request.id
+        if request.stream is None or self._apps[request.app].stream == "none":
+            return False
+        stream = (request.app, request.stream)
+        return self._streams[request.app, request.stream][0] != request.id or any(
+            other.out and other is not entry and (other.request.app, other.request.stream) == stream
+            for other in self._entries.values())
 
     def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
         """What is known of a request, with its jobs on a hanging lane counted as failed."""
