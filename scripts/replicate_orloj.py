@@ -34,7 +34,7 @@ REFERENCE, BETTER, ORACLE = "Orloj A", "orloj+", "length oracle"
 HEADLINE = ("Clockwork", REFERENCE, BETTER, ORACLE)
 SEEDS_OF_OTHERS = 1
 """The other systems run on so many of the seeds (``--every``: on all): their means are known well enough, and a run of
-everything takes less than 25 minutes on two free cores."""
+everything stays below an hour on two cores."""
 
 SIMPLE = ("Orloj A", "Orloj A, all sizes", "Orloj B", "Orloj C")
 SCRIPT_NAME = "replicate_orloj"
