@@ -16,7 +16,7 @@ import sys
 import time
 import wave
 from collections import Counter
-from typing import Any, Awaitable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Coroutine, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import cv2
 import numpy as np
@@ -227,15 +227,26 @@ async def run(endpoint: Optional[str], seconds: float, streams: int, in_flight: 
     return 0 if not unread and agree >= AGREE_MIN else 1
 
 
-async def interruptible(work: Awaitable[int]) -> int:
-    """``work``, cancelled in good order by Ctrl-C (what asyncio does by itself differs between versions of Python)."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_event_loop()
-    loop.add_signal_handler(signal.SIGINT, task.cancel)
-    try:
+def run_interruptible(work: Coroutine[Any, Any, int]) -> int:
+    """``work``, cancelled in good order by Ctrl-C, also by one that comes while asyncio sets up its loop.
+
+    What asyncio does by itself differs between versions of Python, and none of them takes a ``KeyboardInterrupt`` in
+    the middle of making a loop. Raises ``CancelledError`` when it was interrupted.
+    """
+    early: List[int] = []
+
+    async def cancellable() -> int:
+        task = asyncio.ensure_future(work)
+        asyncio.get_event_loop().add_signal_handler(signal.SIGINT, task.cancel)  # removed when the loop closes
+        if early:
+            task.cancel()
         return await task
+
+    before = signal.signal(signal.SIGINT, lambda number, frame: early.append(number))
+    try:
+        return asyncio.run(cancellable())
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
 
 
 def table(tallies: Sequence[Tally]) -> Table:
@@ -263,7 +274,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     console = Console(width=width)
     work = run(args.endpoint or None, args.seconds, args.streams, args.in_flight, console)
     try:
-        return asyncio.run(interruptible(work))
+        return run_interruptible(work)
     except asyncio.CancelledError:
         console.print("\ninterrupted")
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -250,3 +251,35 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, mome
     assert demo.wait(10) == 130, out
     assert "Traceback" not in out
     assert left_behind(str(tmp_path)) == []
+
+
+def test_a_signal_while_the_loop_is_being_made_cancels_the_work(reader, monkeypatch):
+    load = sys.modules["load"]
+    make = asyncio.BaseEventLoop.__init__
+    ended = []
+
+    def make_under_fire(loop):
+        signal.raise_signal(signal.SIGINT)
+        make(loop)
+
+    async def work():
+        try:
+            await asyncio.sleep(30)
+            return 0
+        finally:
+            ended.append(True)
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "__init__", make_under_fire)
+    with pytest.raises(asyncio.CancelledError):
+        load.run_interruptible(work())
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.undo()
+    with pytest.raises(asyncio.CancelledError):
+        load.run_interruptible(interrupt_and(work()))
+    assert ended == [True]  # the first was cancelled before it began
+
+
+async def interrupt_and(work):
+    signal.raise_signal(signal.SIGINT)
+    return await work
