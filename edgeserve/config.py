@@ -201,7 +201,8 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """``[policy.NAME]``: a policy instance; all keys but ``kind`` are that policy's own options."""
+    """``[policy.NAME]``: a policy instance; all keys but ``kind`` are that policy's own options. A ``kind`` of the form
+    ``"module:Class"`` is imported, the configuration's directory first (``live/outside.py``)."""
 
     name: str
     kind: str = _key(_string)

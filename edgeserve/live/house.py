@@ -15,6 +15,7 @@ from edgeserve.errors import RequestError
 from edgeserve.lane import Lane
 from edgeserve.live.asked import AppRules
 from edgeserve.live.mailbox import Mailbox
+from edgeserve.live.outside import import_policies
 from edgeserve.live.payloads import Held
 from edgeserve.live.startup import Started, Starter, make_lanes
 from edgeserve.live.world import LiveWorld, clock_ns
@@ -50,6 +51,7 @@ class House:
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
+        import_policies(config)
         profiles = find_profiles(config)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():

@@ -120,5 +120,6 @@ def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: 
 def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
     entry = config.policies[name]
     if entry.kind not in POLICIES:
-        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} does not exist{nearest(entry.kind, POLICIES)}")
+        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} does not exist{nearest(entry.kind, POLICIES)}; "
+                          f"take one of {', '.join(POLICIES)}, or 'module:Class' of a policy of your own")
     return POLICIES[entry.kind](name, [app for app in apps if app.policy == name], entry.options)

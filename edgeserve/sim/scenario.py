@@ -218,7 +218,7 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
 def with_policy(scenario: Scenario, kind: str) -> Scenario:
     """The same scenario with every app under one policy of ``kind`` (options of the first such policy are kept)."""
     given = [item for item in scenario.config.policies.values() if item.kind == kind]
-    name, options = (given[0].name, given[0].options) if given else (kind, {})
+    name, options = (given[0].name, given[0].options) if given else (kind.rpartition(":")[2], {})
     edge = dict(scenario.edge, policy={name: {"kind": kind, **options}},
                 app={app: dict(table, policy=name) for app, table in scenario.edge["app"].items()})
     return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)

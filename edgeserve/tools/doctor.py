@@ -20,9 +20,10 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 from edgeserve.config import Config, load_config
 from edgeserve.device.host import device_slug
 from edgeserve.engines.files import model_path
-from edgeserve.errors import ConfigError, EngineError, ProfileError
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileError
 from edgeserve.ipc.endpoints import default_endpoint, split_endpoint
 from edgeserve.live.house import find_profiles
+from edgeserve.live.outside import import_policies
 from edgeserve.units import format_size
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
@@ -250,6 +251,10 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
     except ConfigError as error:
         return [Finding("configuration", WRONG, str(error), f"correct {path}")]
     found = [Finding("configuration", GOOD, f"{path}: {len(config.apps)} apps, {len(config.models)} models")]
+    try:
+        import_policies(config)
+    except EdgeServeError as error:
+        found.append(Finding("policies", WRONG, str(error), f"correct {path}, or put the module beside it"))
     for model in config.models.values():
         if model.file:
             try:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.config import Config, load_config, parse_config
 from edgeserve.errors import ConfigError
+from edgeserve.live.outside import import_policies
 from edgeserve.loop import OnStep
 from edgeserve.profiles import Profile, read_profiles
 from edgeserve.sched.actions import Action
@@ -50,10 +51,13 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError("name a scenario file, or --replay RECORDING (docs/simulate.md)")
     scenario = load_scenario(args.scenario)
     for kind in args.policy:
-        if kind not in POLICIES:
-            raise ConfigError(f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))})")
+        if ":" not in kind and kind not in POLICIES:
+            raise ConfigError(f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}; "
+                              "or 'module:Class' of your own)")
     profiles = _profiles(scenario.config, args.profiles)
     compared = [(kind, with_policy(scenario, kind)) for kind in args.policy] or [(_title(scenario), scenario)]
+    for _, each in compared:
+        import_policies(each.config)
     first = scenario.run.seed if args.seed is None else args.seed
     seeds = list(range(first, first + (args.seeds or scenario.run.seeds)))
     reports = _run_all(compared, seeds, profiles, args)
@@ -133,6 +137,7 @@ def _replay(args: argparse.Namespace) -> int:
         config = parse_config(recording.start["config"], os.path.dirname(os.path.abspath(args.replay)), args.replay)
     else:
         raise ConfigError(f"{args.replay} does not hold its configuration; give the server's with --config edge.toml")
+    import_policies(config)
     scheduler = build_scheduler(config, _profiles(config, args.profiles), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
     if args.trace:

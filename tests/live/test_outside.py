@@ -1,0 +1,114 @@
+"""Policies of the user's own: served, simulated, compared, diagnosed; and what is said when they are none."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+import numpy as np
+import pytest
+
+import edgeserve
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.sched.policies import POLICIES
+from edgeserve.tools import doctor, simulate
+
+POLICY = """
+from edgeserve.sched.policies.fifo import Fifo
+
+class Loud(Fifo):
+    made = []
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.made.append(self.name)
+
+def nothing():
+    pass
+"""
+EDGE = """
+[lane.cpu0]
+[model.echo]
+engine = "python"
+function = "steps:echo"
+options.example = "steps:example"
+batch = [1]
+[app.say]
+model = "echo"
+slo = "20s"
+[policy.p]
+kind = "{kind}"
+"""
+STEPS = """
+import numpy as np
+def echo(inputs):
+    return inputs
+def example():
+    return {"x": np.zeros(2, np.float32)}
+"""
+SCENARIO = """
+config = "edge.toml"
+[model.echo]
+engine = "synthetic"
+batch = [1]
+expected = { 1 = "1ms" }
+[workload.w]
+app = "say"
+rate = 20.0
+[run]
+duration = "1s"
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    known = dict(POLICIES)
+    for name, text in (("loud.py", POLICY), ("steps.py", STEPS), ("scenario.toml", SCENARIO),
+                       ("edge.toml", EDGE.format(kind="loud:Loud"))):
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    POLICIES.clear()
+    POLICIES.update(known)
+
+
+def simulated(*policies):
+    parser = argparse.ArgumentParser()
+    simulate.add_arguments(parser)
+    return simulate.main(parser.parse_args(["scenario.toml", *[word for name in policies
+                                                               for word in ("--policy", name)]]))
+
+
+def test_it_serves(home):
+    with edgeserve.Runtime.from_config(str(home / "edge.toml")) as runtime:
+        answer = runtime.infer("say", {"x": np.arange(2, dtype=np.float32)})
+        assert answer["x"].tolist() == [0, 1]
+    assert POLICIES["loud:Loud"].made == ["p"]
+
+
+def test_it_is_simulated_beside_others(home, capsys):
+    assert simulated() == 0
+    assert set(POLICIES["loud:Loud"].made) == {"p"}
+    assert simulated("fifo", "loud:Loud") == 0
+    assert "loud:Loud" in capsys.readouterr().out
+    assert set(POLICIES["loud:Loud"].made) == {"p"}  # found in the file, whose options are kept
+
+
+@pytest.mark.parametrize(("kind", "error", "says"), [
+    ("quiet:Loud", EngineError, "module 'quiet' cannot be imported"),
+    ("loud:Missing", EngineError, "has no function 'Missing'"),
+    ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy.Policy"),
+    ("lood", ConfigError, "'module:Class' of a policy of your own")])
+def test_what_is_no_policy_is_refused_by_name(home, kind, error, says):
+    (home / "edge.toml").write_text(EDGE.format(kind=kind))
+    with pytest.raises(error, match=says):
+        simulated()
+    with pytest.raises(error, match=says):
+        with edgeserve.Runtime.from_config(str(home / "edge.toml")):
+            pass
+
+
+def test_the_doctor_says_that_it_cannot_be_imported(home):
+    assert not any(finding.subject == "policies" for finding in doctor.check_config_file("edge.toml", 64))
+    (home / "edge.toml").write_text(EDGE.format(kind="quiet:Loud"))
+    found = [finding for finding in doctor.check_config_file("edge.toml", 64) if finding.subject == "policies"]
+    assert len(found) == 1 and found[0].status == doctor.WRONG
