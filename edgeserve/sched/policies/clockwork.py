@@ -20,7 +20,7 @@ from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
 from edgeserve.sched.jobqueue import JobQueue
 from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.latency import ModelLatency
+from edgeserve.sched.latency import WINDOW_LEN, ModelLatency
 from edgeserve.sched.lifecycle import READY, Job, RequestRecord
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, refusal, take
 from edgeserve.sched.policy import Bid, Policy
@@ -41,9 +41,11 @@ class Clockwork(Policy):
     changes. With that and a narrow window a model whose time depends on its input fails every other batch: the
     behaviour that Orloj's authors report of Clockwork. ``refuse_early``: requests end as soon as no strategy can
     complete by the time at which the lane is *expected* to be free; otherwise when a lane asks for work. The same where
-    estimates are exact; where they are not, a lane that is free sooner still finds them."""
+    estimates are exact; where they are not, a lane that is free sooner still finds them. ``retry_ms``: ours. One hiccup
+    longer than the SLO would make the slowest of the last ten refuse everything, so that nothing new is measured: a
+    model that only refused for so long plans by the profile's mean, until ten batches were in time or one late."""
 
-    defaults = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True}
+    defaults = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True, "retry_ms": 1000.0}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
@@ -53,11 +55,21 @@ class Clockwork(Policy):
             raise ConfigError(f"[policy.{name}] estimate = {self.options['estimate']!r}: expected one of "
                               f"{', '.join(ESTIMATES)}")
         self._refuse_early = bool(self.options["refuse_early"])
-        self._took_ns = ESTIMATES[str(self.options["estimate"])]
+        self._estimate_ns = ESTIMATES[str(self.options["estimate"])]
+        self._retry_ns = ms_to_ns(float(str(self.options["retry_ms"]))) or 2**62
+        self._refusing_since: Dict[str, int] = {}  # model -> since when it has refused, and run nothing
+        self._trying: Dict[str, int] = {}  # model -> batches that it may still plan by the profile's mean
         self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        return refusal(request, board, self._alone_ns) if self._refuse_early else None
+        if not self._refuse_early:
+            return None
+        reason = refusal(request, board, self._alone_ns)
+        if reason == CANNOT_MAKE_DEADLINE:
+            tried = [self._tries(node.model, board) for node in request.app.entries]
+            if any(tried):
+                reason = refusal(request, board, self._alone_ns)
+        return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
         queue = self._queues.get(job.node.model)
@@ -69,8 +81,15 @@ class Clockwork(Policy):
         self._remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
+        self._refusing_since.pop(work.model, None)
         for job in work.jobs:
             self._remove(job)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        if work.model in self._trying:
+            self._trying[work.model] -= 1
+            if not self._trying[work.model] or finished_ns > min([job.deadline_ns for job in work.jobs]):
+                del self._trying[work.model]
 
     def on_refused(self, work: Work, board: Board) -> None:
         """A rejected action is an error result: its requests fail, nothing is retried (section 4.2)."""
@@ -87,7 +106,10 @@ class Clockwork(Policy):
             if not self._refuse_early and not any(lane.accepts(board.now_ns) for lane in board.lanes_of(model)):
                 continue
             ends_ns = earliest_end_ns(model, board, self._alone_ns)
-            for _, _, job in list(queue.rows[:queue.position(ends_ns)]) if ends_ns is not None else ():
+            late = list(queue.rows[:queue.position(ends_ns)]) if ends_ns is not None else []
+            if late and self._tries(model, board):
+                continue
+            for _, _, job in late:
                 if job.state != READY or not droppable(job):  # another job of its request has taken it along
                     continue
                 board.give_up(job, CANNOT_MAKE_DEADLINE)
@@ -142,6 +164,18 @@ class Clockwork(Policy):
         staying = {job.request.id for job in jobs}
         return bid_for(jobs, size, self._took_ns(latency, size), board, start_before_ns=before_ns,
                        drops=[row for row in drops if row[0].id not in staying])
+
+    def _tries(self, model: str, board: Board) -> bool:
+        """Requests of a model are about to be refused: whether it begins to plan by the profile's mean instead."""
+        since_ns = self._refusing_since.setdefault(model, board.now_ns)
+        if model in self._trying or board.now_ns - since_ns < self._retry_ns:
+            return False
+        self._refusing_since[model] = board.now_ns
+        self._trying[model] = WINDOW_LEN
+        return True
+
+    def _took_ns(self, latency: ModelLatency, size: int) -> int:
+        return latency.profiled_ns(size) if latency.model in self._trying else self._estimate_ns(latency, size)
 
     def _alone_ns(self, latency: ModelLatency) -> int:
         return self._took_ns(latency, latency.sizes[0])
