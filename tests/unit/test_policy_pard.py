@@ -68,6 +68,32 @@ def test_time_spent_in_earlier_modules_counts():
     assert pard(world).dropped["b"] == 1
 
 
+BATCHED = {name: {1: 10, 4: 40} for name in "abc"}
+
+
+def test_batches_may_count_as_those_that_run_instead_of_as_full():
+    assert burst(chain(BATCHED), 100) == [ended(1, "dropped", PROACTIVE)]  # full ones would take 120
+    world = chain(BATCHED, batch_times="measured")
+    assert burst(world, 30) == [ran("a", 1)]
+    # Two would be a batch of 4: 10 + 40 + 20 > 49. When one is given up, the other is in time alone.
+    assert burst(world, 48, 48, at=1) == [ended(2, "dropped", PROACTIVE)]
+
+
+def test_what_ran_in_the_window_counts_for_the_modules_behind():
+    world = chain(BATCHED, batch_times="measured", sync_ms=100, window_ms=1000)
+    burst(world, *[200] * 4)
+    for lane, at in (("a0", 40), ("b0", 80), ("c0", 120)):
+        world.finish(lane, at=at)
+    world.step(at=130)
+    assert burst(world, 89) == [ended(5, "dropped", PROACTIVE)]  # 10 + 40 + 40
+    assert burst(world, 90) == [ran("a", 6)]
+    for lane, at in (("a0", 140), ("b0", 150), ("c0", 160)):
+        world.finish(lane, at=at)
+    world.step(at=2000)  # too long ago
+    world.step(at=2100)
+    assert burst(world, 30) == [ran("a", 7)]
+
+
 def test_the_quantile_of_the_waits_to_come_counts():
     world = chain(lam=0.1)  # two modules behind: 0.447 of a batch
     burst(world, 34)

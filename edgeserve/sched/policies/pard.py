@@ -45,18 +45,20 @@ WAKES_MAX = 4096
 class Pard(Policy):
     """Options: ``rule`` (when to drop), ``order`` (which end of the queue goes first),
     ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
-    module goes next on a lane of several), ``lam``, ``estimator``, ``samples`` (the quantile of the waits),
-    ``sync_ms``, ``window_ms`` (the planner's period, its window), ``hbf_from``, ``lbf_from`` (load factors between
-    which the order stays), ``recheck`` (judge a formed batch again when it starts), ``threshold_ms`` (rule oc: queueing
-    that counts as overload), ``batch_max`` (0 = the largest profiled size), ``seed``.
+    module goes next on a lane of several), ``batch_times`` (batches count as full, or as those that run), ``lam``,
+    ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``, ``window_ms`` (the planner's period, its
+    window), ``hbf_from``, ``lbf_from`` (load factors between which the order stays), ``recheck`` (judge a formed batch
+    again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``batch_max`` (0 = the largest
+    profiled size), ``seed``.
 
     ``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model.
     """
 
     defaults: Mapping[str, object] = {
-        "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin", "lam": 0.1,
-        "estimator": "uniform", "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0,
-        "lbf_from": 1.0, "recheck": False, "threshold_ms": 20.0, "batch_max": 0, "seed": 1}
+        "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
+        "batch_times": "full", "lam": 0.1, "estimator": "uniform", "samples": 10_000, "sync_ms": 1000.0,
+        "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False, "threshold_ms": 20.0, "batch_max": 0,
+        "seed": 1}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
@@ -69,6 +71,7 @@ class Pard(Policy):
         self._across = self._one_of("across", pard_rules.ACROSS)
         self._lead_ns = self._ns("lead_ms", 0.0)
         self._batch_max = self._whole("batch_max", 0) or 2**31
+        self._measured = self._one_of("batch_times", pard_rules.BATCH_TIMES) == "measured"
         self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
         seed = self._whole("seed", 0)
         self._dice: Any = np.random.RandomState(seed + 1)
@@ -127,6 +130,8 @@ class Pard(Policy):
             self._look_at(worker, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        if self._measured:
+            self._planner.modules[work.model].ran(finished_ns, finished_ns - started_ns)
         self._touch_lane(work.lane)
 
     def on_refused(self, work: Work, board: Board) -> None:
@@ -306,7 +311,7 @@ class Pard(Policy):
 
     def _excess_ns(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> int:
         rule, request, node = self._rule, job.request, job.node
-        time_ns = worker.module.times_ns[worker.lane.name]
+        time_ns = self._batch_ns(worker, board)
         if rule.test == END_TO_END:
             if request.facts:
                 time_ns *= steps_left(job)
@@ -316,6 +321,14 @@ class Pard(Policy):
         if rule.test == STAY:
             return starts_ns + time_ns - job.ready_ns - share_ns
         return board.now_ns - job.ready_ns - share_ns
+
+    def _batch_ns(self, worker: Worker, board: Board) -> int:
+        """How long the forming batch will take: full, or of as many as are there now."""
+        if not self._measured:
+            return worker.module.times_ns[worker.lane.name]
+        latency = board.latency(worker.module.model, worker.lane.name)
+        count = min(worker.module.sizes[worker.lane.name], max(1, len(worker.forming) + len(worker.queue)))
+        return latency.likely_ns(latency.size_for(count))
 
     def _admit(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
         worker.join(job)
@@ -361,12 +374,14 @@ class Pard(Policy):
 
     def _renew_times(self, board: Board) -> None:
         for model, module in self._planner.modules.items():
-            times_ns = {}
+            times_ns, alone_ns = {}, {}
             for worker in self._workers[model]:
                 latency = board.latency(model, worker.lane.name)
                 module.sizes[worker.lane.name] = min(latency.size_max, self._batch_max)
                 times_ns[worker.lane.name] = latency.likely_ns(latency.size_for(module.sizes[worker.lane.name]))
-            module.set_times(times_ns, [worker.lane.name for worker in self._workers[model] if _usable(worker.lane)])
+                alone_ns[worker.lane.name] = latency.alone_likely_ns
+            up = [worker.lane.name for worker in self._workers[model] if _usable(worker.lane)]
+            module.set_times(times_ns, up, alone_ns if self._measured else None)
 
     def _touch(self, worker: Worker) -> None:
         self._touched[worker.number] = worker

@@ -73,11 +73,11 @@ class LoadFactor:
 
 
 class Module:
-    """One model as the planner sees it. ``time_ns`` is that of a batch of the configured size, per lane and over all
-    lanes; ``queue_ns`` is the published waiting time."""
+    """One model as the planner sees it. ``times_ns`` is that of a full batch per lane; ``time_ns`` the mean over the
+    lanes, or over the batches that ran (``took_ns``); ``queue_ns`` is the published waiting time."""
 
-    __slots__ = ("model", "place", "sizes", "times_ns", "time_ns", "queue_ns", "capacity", "load", "arrived",
-                 "bucket_since_ns", "period_ns", "period_count", "overloaded", "_delays", "_tested")
+    __slots__ = ("model", "place", "sizes", "times_ns", "time_ns", "took_ns", "queue_ns", "capacity", "load", "arrived",
+                 "bucket_since_ns", "period_ns", "period_count", "overloaded", "_delays", "_tested", "_took")
 
     def __init__(self, model: str, place: int, load: LoadFactor) -> None:
         self.model = model
@@ -86,6 +86,7 @@ class Module:
         self.sizes: Dict[str, int] = {}  # lane -> batch size
         self.times_ns: Dict[str, int] = {}
         self.time_ns = 0
+        self.took_ns = 0  # the mean batch of the window, where the policy reports what ran
         self.queue_ns = 0
         self.capacity = 0
         self.arrived = 0
@@ -95,12 +96,16 @@ class Module:
         self.overloaded = False
         self._delays: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
         self._tested: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
+        self._took: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
 
-    def set_times(self, times_ns: Mapping[str, int], up: Sequence[str]) -> None:
-        """How long a full batch takes on each lane, and which lanes are up."""
+    def set_times(self, times_ns: Mapping[str, int], up: Sequence[str], alone_ns: Mapping[str, int] | None = None) -> None:
+        """How long a full batch takes on each lane, and which lanes are up. Where batches count as those that ran,
+        ``alone_ns`` are the times of the smallest, which stand in while none has: a module that drops everything must
+        be tried again."""
         self.times_ns = dict(times_ns)
-        known = [times_ns[lane] for lane in up] or list(times_ns.values())
-        self.time_ns = sum(known) // len(known)
+        stated = times_ns if alone_ns is None else alone_ns
+        known = [stated[lane] for lane in up] or list(stated.values())
+        self.time_ns = (self.took_ns if alone_ns is not None else 0) or sum(known) // len(known)
         self.capacity = sum([self.sizes[lane] * MRPS // times_ns[lane] for lane in up])
 
     def admitted(self, now_ns: int, delay_ns: int) -> None:
@@ -113,6 +118,10 @@ class Module:
         """A request, kept or dropped, would leave the module so long after it came."""
         self._tested.append((now_ns, local_ns))
 
+    def ran(self, now_ns: int, took_ns: int) -> None:
+        """A batch took so long, whatever its size."""
+        self._took.append((now_ns, took_ns))
+
     def worst_ns(self) -> int:
         """The longest time in the module of all that were tested in the window; a batch's time before any was."""
         return max([local_ns for _, local_ns in self._tested], default=self.time_ns)
@@ -121,6 +130,9 @@ class Module:
         """A period is over: publish the waiting time, judge the load."""
         forget_before(self._delays, now_ns - window_ns)
         forget_before(self._tested, now_ns - window_ns)
+        forget_before(self._took, now_ns - window_ns)
+        self.took_ns = weighted_mean_ns(self._took, now_ns, window_ns)
+        self.time_ns = self.took_ns or self.time_ns
         self.queue_ns = weighted_mean_ns(self._delays, now_ns, window_ns)
         self.overloaded = self.period_count > 0 and self.period_ns > threshold_ns * self.period_count
         self.period_ns = self.period_count = 0
