@@ -74,6 +74,7 @@ ABLATION: Dict[str, Tuple[Dict[str, Any], float, float, float]] = {  # options; 
     "HBF": ({"order": "hbf"}, 1.5, 0.98, 1.01), "LBF": ({"order": "lbf"}, 3.2, 1.04, 1.10),
     "instant": ({"order": "instant"}, 1.25, 0.99, 1.02)}
 ABLATED = ("lv tweet", "lv wiki")
+DRAWN, DRAWN_ROWS = "lv tweet", ("PARD", "pard+", "back", "Nexus", "naive")
 TRACE_SECONDS, TRACE_SHARE = 200, 0.53
 
 
@@ -270,7 +271,10 @@ def main() -> int:
             show_ablation(done, checks)
     rows = [{"what": what, "where": where, "offered": outcome.offered, "drop": round(outcome.drop, 5),
              "late": outcome.late, "invalid": round(outcome.invalid, 5), "fluid": round(fluid[where], 5),
-             "by_module": outcome.by_module} for (what, where), outcome in sorted(done.items())]
+             "by_module": outcome.by_module,
+             **({"by_second": [outcome.by_second.get(second, (0, 0)) for second in range(max(outcome.by_second) + 1)]}
+                if where == DRAWN and what in DRAWN_ROWS else {})}  # scripts/draw_pard.py
+            for (what, where), outcome in sorted(done.items())]
     circumstances = {"python": sys.version.split()[0], "quick": args.quick, "trace lanes": args.lanes,
                      "scale": args.scale, "seed": args.seed}
     if not kept:
