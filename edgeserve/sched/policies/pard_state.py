@@ -98,7 +98,8 @@ class Module:
         self._tested: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
         self._took: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
 
-    def set_times(self, times_ns: Mapping[str, int], up: Sequence[str], alone_ns: Mapping[str, int] | None = None) -> None:
+    def set_times(self, times_ns: Mapping[str, int], up: Sequence[str],
+                  alone_ns: Mapping[str, int] | None = None) -> None:
         """How long a full batch takes on each lane, and which lanes are up. Where batches count as those that ran,
         ``alone_ns`` are the times of the smallest, which stand in while none has: a module that drops everything must
         be tried again."""
