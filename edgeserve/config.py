@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.facts import check_predicted, read_predictors
 from edgeserve.pipelines import expand_pipelines
 from edgeserve.units import parse_duration_ns, parse_size_bytes
 
@@ -250,6 +251,7 @@ class AppConfig:
     pending_max: int = _key(_integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = _key(_table_of(_number(0.001)), factory=dict)  # client -> share of pending_max
     length: Optional[Tuple[str, int]] = _key(_input_axis, None)  # the axis whose size is a request's fact "length"
+    predict: Dict[str, str] = _key(read_predictors, factory=dict)  # fact -> what tells it from the inputs
     examples: str = _key(_string, "")  # "module:function" that returns requests whose times alone are profiled
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     outputs: Tuple[str, ...] = _key(_tuple_of(_string), ())  # left out = everything the last nodes return
@@ -394,6 +396,8 @@ def check_config(config: Config) -> None:
                               f"{', '.join(sorted(config.policies))}")
         if app.length is not None:
             _check_length(app, *app.length)
+        if app.predict:
+            check_predicted(app, config.policies[app.policy or next(iter(config.policies))])
         for node in app.nodes:
             _refers(node.model or node.name, config.models, f"[app.{app.name}] node {node.name!r} model")
 

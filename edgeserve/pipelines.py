@@ -2,8 +2,9 @@
 
 A file holds a list of modules, or ``{"name", "slo_ms", "modules"}``. A module has ``name`` (a registered model),
 ``id``, ``pres`` and ``subs`` (ids before and after it), and may have ``lane`` (where its model runs), ``max_batch``
-(larger sizes of its model are not used), ``route`` (``"one"``: its result names the single successor taken) and, on
-the last module, ``value`` (of a request).
+(larger sizes of its model are not used), ``route`` (``"one"``: its result names the single successor taken), ``work``
+(a predictor, as ``"module:function"``: it becomes the app's predictor of the fact ``NODE.work``) and, on the last
+module, ``value`` (of a request).
 
 Our graphs may begin and end at several nodes: a request enters at all of them and is answered when all its ends are
 done. That is what virtual modules of no cost around them would do, so none are made. Works on plain tables, before
@@ -17,6 +18,7 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.facts import names_function
 
 MODULE_KEYS = ("name", "id", "pres", "subs", "lane", "max_batch", "route", "value", "work")
 FILE_KEYS = ("name", "slo_ms", "value", "modules")
@@ -34,6 +36,7 @@ class Module(NamedTuple):
     max_batch: int  # 0 = as the model
     route: str
     value: float
+    work: str  # "" = not predicted
 
 
 class Pipeline(NamedTuple):
@@ -85,7 +88,23 @@ def _expanded(name: str, app: Mapping[str, Any], models: Dict[str, Any], lanes: 
     if pipeline.slo_ms:
         given.setdefault("slo", f"{pipeline.slo_ms:g}ms")
     given.setdefault("value", pipeline.value)
+    _predict(given, pipeline)
     return {**given, "node": nodes_of(pipeline)}
+
+
+def _predict(app: Dict[str, Any], pipeline: Pipeline) -> None:
+    """``work``: the app's predictor of ``NODE.work``, unless the app has one (under either spelling of TOML)."""
+    named = app.get("predict", {})
+    if not isinstance(named, Mapping):
+        return  # refused where apps are read
+    added = {}
+    for module in pipeline.modules:
+        inner = named.get(module.node)
+        given = f"{module.node}.work" in named or (isinstance(inner, Mapping) and "work" in inner)
+        if module.work and not given:
+            added[f"{module.node}.work"] = module.work
+    if added:
+        app["predict"] = {**named, **added}
 
 
 def _bound(models: Dict[str, Any], module: Module, path: str) -> None:
@@ -167,9 +186,6 @@ def _module(row: Any, index: int, names: List[Any]) -> Module:
             raise ConfigError(f"{where} lacks the field {key!r}")
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{where} name = {name!r}: expected the name of a model")
-    if "work" in row:
-        raise ConfigError(f"{where} work = {row['work']!r}: there are no named predictors of work; take the field "
-                          f"away, and let requests declare what they know as the fact '{name}.steps'")
     if not _is_whole(row["id"]):
         raise ConfigError(f"{where} id = {row['id']!r}: expected a whole number")
     for key in ("pres", "subs"):
@@ -182,12 +198,16 @@ def _module(row: Any, index: int, names: List[Any]) -> Module:
         raise ConfigError(f"{where} lane = {lane!r}: expected the name of a lane")
     if route not in ("all", "one"):
         raise ConfigError(f"{where} route = {route!r}: expected 'all' or 'one'")
+    work = row.get("work", "")
+    if "work" in row and not names_function(work):
+        raise ConfigError(f"{where} work = {work!r}: expected a predictor as 'module:function', looked for beside the "
+                          "configuration; it gets a request's inputs and returns its work relative to the usual (1.0)")
     if "value" in row and row["subs"]:
         raise ConfigError(f"{where} value = {row['value']!r}: a request is worth one number, when it is answered; give "
                           "it to the last module, or to the whole pipeline")
     node = name if names.count(name) == 1 else f"{name}-{row['id']}"
     return Module(row["id"], name, node, tuple(row["pres"]), tuple(row["subs"]), lane, max_batch, route,
-                  _number(row.get("value", 1), f"{where} value", "a number"))
+                  _number(row.get("value", 1), f"{where} value", "a number"), work)
 
 
 def _check_graph(modules: List[Module]) -> None:

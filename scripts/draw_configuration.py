@@ -16,7 +16,7 @@ from typing import Any, Dict
 
 import drawn
 
-from edgeserve import config
+from edgeserve import config, facts
 from edgeserve.sched.policies import POLICIES
 from edgeserve.units import format_duration, format_size
 
@@ -30,6 +30,7 @@ PLAIN = {config._string: "text", config._boolean: "true or false", config._durat
          config._sizes: "list of batch sizes", config._anything: "any",
          config._durations_by_size: "table: size = duration",
          config._input_axis: "input[axis]",
+         facts.read_predictors: "table: fact = module:function",
          config._join: '"all", "policy" or a number'}
 TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
 BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":

@@ -1,12 +1,11 @@
 """What was asked, checked before it becomes a request: app, inputs, deadline, class and the rest of the terms.
 
-Pure: it looks at one request and the configuration. Raises the typed errors that a client can read; bounds that
-depend on what else is pending are the world's and the scheduler's.
+It looks at one request and the configuration, and asks the app's predictors (``predicted.py``). Raises the typed errors
+that a client can read; bounds that depend on what else is pending are the world's and the scheduler's.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from edgeserve.config import AppConfig, Config, TensorConfig
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest
 from edgeserve.live.plan import AppPlan
+from edgeserve.live.predicted import A_NUMBER, NUMBER_MAX, Predictors, number_of, show
 from edgeserve.sched.events import CLASSES, ON_LATE
 from edgeserve.units import format_duration, ms_to_ns
 
@@ -92,14 +92,15 @@ class InputRule:
 class AppRules:
     """All that is checked of a request to one app, prepared once."""
 
-    __slots__ = ("plan", "config", "inputs", "_usual", "_length")
+    __slots__ = ("plan", "config", "inputs", "_usual", "_length", "_predictors")
 
-    def __init__(self, plan: AppPlan) -> None:
+    def __init__(self, plan: AppPlan, directory: str = ".") -> None:
         self.plan = plan
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
         self._usual = Terms(self.config.klass, self.config.value, None, self.config.on_late, None)
         self._length = self.config.length
+        self._predictors = Predictors(self.config, directory) if self.config.predict else None
 
     def check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
@@ -120,9 +121,10 @@ class AppRules:
             raise BadInput(f"app {app!r}: has no input {unknown!r}{nearest(str(unknown), self.inputs)}")
 
     def settle_terms(self, wishes: Wishes, inputs: Mapping[str, Any]) -> Terms:
-        """Wishes to terms; raises :class:`BadInput`. ``inputs`` are checked ones: their length may become a fact."""
+        """Wishes to terms; raises :class:`BadInput`. ``inputs`` are checked ones: facts may be read off them."""
         if wishes == NO_WISHES:
-            return self._usual if self._length is None else self._usual._replace(facts=self._facts_of(None, inputs))
+            facts = self._facts_of(None, inputs)
+            return self._usual if facts is None else self._usual._replace(facts=facts)
         config = self.config
         klass = config.klass if wishes.klass is None else wishes.klass
         on_late = config.on_late if wishes.on_late is None else wishes.on_late
@@ -131,21 +133,26 @@ class AppRules:
             raise BadInput(f"app {config.name!r}: class {klass!r}, expected one of {', '.join(CLASSES)}")
         if on_late not in ON_LATE:
             raise BadInput(f"app {config.name!r}: on_late {on_late!r}, expected one of {', '.join(ON_LATE)}")
-        if not _is_number(value) or not 0 <= value < math.inf:
-            raise BadInput(f"app {config.name!r}: value {value!r}, expected a number of at least 0")
+        worth = number_of(value)
+        if worth is None or worth < 0:
+            raise BadInput(f"app {config.name!r}: value {value!r}, expected a number from 0 to {NUMBER_MAX}")
         if wishes.stream is not None:
             self._check_stream(wishes.stream)
-        if wishes.facts:
-            self._check_facts(wishes.facts)
-        return Terms(klass, float(value) * config.value, wishes.stream, on_late,
-                     self._facts_of(wishes.facts, inputs))
+        declared = self._declared(wishes.facts) if wishes.facts else None
+        return Terms(klass, float(worth) * config.value, wishes.stream, on_late, self._facts_of(declared, inputs))
 
     def _facts_of(self, facts: Optional[Mapping[str, float]],
                   inputs: Mapping[str, Any]) -> Optional[Mapping[str, float]]:
-        """The request's own facts, and its length where the app says how to read it and the request does not say it."""
+        """What the request says of itself, and besides what the app reads off its inputs: a shape, or a prediction."""
         if self._length is not None and self._length[0] in inputs:
-            return {"length": inputs[self._length[0]].shape[self._length[1]], **(facts or {})}
+            facts = {"length": inputs[self._length[0]].shape[self._length[1]], **(facts or {})}
+        if self._predictors is not None:
+            facts = self._predictors.complete(facts or {}, inputs)
         return facts or None
+
+    def unpredicted(self) -> Dict[str, int]:
+        """Fact -> how many requests went without it since start, because its predictor failed."""
+        return self._predictors.failed() if self._predictors is not None else {}
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
@@ -155,13 +162,18 @@ class AppRules:
         if not isinstance(stream, str) or not 0 < len(stream) <= NAME_LEN_MAX:
             raise BadInput(f"app {app!r}: stream {stream!r}, expected a string of 1 to {NAME_LEN_MAX} characters")
 
-    def _check_facts(self, facts: Any) -> None:
+    def _declared(self, facts: Any) -> Dict[str, float]:
+        """The facts that a request brings, checked, as plain numbers."""
         app = self.config.name
         if not isinstance(facts, Mapping) or len(facts) > FACTS_MAX:
             raise BadInput(f"app {app!r}: facts are {describe(facts)}, expected at most {FACTS_MAX} named numbers")
-        for name, number in facts.items():
-            if not isinstance(name, str) or len(name) > NAME_LEN_MAX or not _is_number(number):
-                raise BadInput(f"app {app!r}: fact {name!r} = {number!r}, expected a name and a number")
+        declared = {}
+        for name, value in facts.items():
+            number = number_of(value)
+            if not isinstance(name, str) or len(name) > NAME_LEN_MAX or number is None:
+                raise BadInput(f"app {app!r}: fact {name!r} = {show(value)}, expected a name and {A_NUMBER}")
+            declared[name] = number
+        return declared
 
     def deadline_ns(self, slo_ns: Optional[int], sent_ns: int, now_ns: int, on_late: Optional[str]) -> int:
         """The absolute deadline; raises :class:`DeadlineExpired` when it has passed (unless late answers count)."""
@@ -178,14 +190,16 @@ def slo_ns_of(slo_ms: Optional[float]) -> Optional[int]:
     """A deadline in milliseconds from the caller, checked; ``None`` stays ``None`` (as the app says)."""
     if slo_ms is None:
         return None
-    if not _is_number(slo_ms) or not slo_ms <= SLO_MS_MAX:
+    number = number_of(slo_ms)
+    if number is None or number > SLO_MS_MAX:
         raise BadInput(f"slo_ms = {slo_ms!r}: expected a number of milliseconds up to {SLO_MS_MAX:.0f}")
-    return ms_to_ns(slo_ms)
+    return ms_to_ns(number)
 
 
 def app_rules(config: Config) -> Dict[str, AppRules]:
-    """The rules of every app; raises :class:`ConfigError` for what cannot work."""
-    return {name: AppRules(AppPlan(app)) for name, app in config.apps.items()}
+    """The rules of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for what
+    cannot work."""
+    return {name: AppRules(AppPlan(app), config.directory) for name, app in config.apps.items()}
 
 
 def rules_of(rules: Mapping[str, AppRules], app: str) -> AppRules:
@@ -201,8 +215,3 @@ def describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
     return type(value).__name__
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) \
-        and not math.isnan(value)

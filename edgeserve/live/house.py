@@ -127,7 +127,8 @@ class House:
             lanes[name] = counts.table(now_ns, world.started_ns, hang_ns)
         return {"uptime_s": ns_to_s(now_ns - world.started_ns), "open": world.payloads.open_count,
                 "pending_max": self.config.server.pending_max,
-                "apps": {name: counts.table() for name, counts in world.app_counts.items()},
+                "apps": {name: {**counts.table(), "unpredicted": self.rules[name].unpredicted()}
+                         for name, counts in world.app_counts.items()},
                 "policies": {policy.name: dict(policy.figures()) for policy in self.scheduler.policies},
                 "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
 

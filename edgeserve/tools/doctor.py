@@ -24,6 +24,7 @@ from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileEr
 from edgeserve.ipc.endpoints import default_endpoint, split_endpoint
 from edgeserve.live.house import find_profiles
 from edgeserve.live.outside import import_policies
+from edgeserve.live.predicted import load_predictors
 from edgeserve.units import format_size
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
@@ -266,7 +267,22 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
         found.append(Finding("lanes", NOTE, f"{len(config.lanes)} lanes with {threads} threads share {cores} cores: "
                              "their times will vary", f"lower [lane.*] threads in {path}, or give busy lanes a core of "
                              "their own (cores = [...])"))
-    return found + check_profiles(config)
+    return found + check_predictors(config) + check_profiles(config)
+
+
+def check_predictors(config: Config) -> List[Finding]:
+    """Can the functions that predict facts be imported? The server would not start without."""
+    found = []
+    for app in config.apps.values():
+        try:
+            load_predictors(app, config.directory)
+        except (ConfigError, EngineError) as error:
+            found.append(Finding("predictors", WRONG, str(error), f"correct [app.{app.name}.predict] in "
+                                 f"{config.source}, or the module"))
+        else:
+            if app.predict:
+                found.append(Finding("predictors", GOOD, f"{app.name}: {', '.join(app.predict)}"))
+    return found
 
 
 def check_profiles(config: Config) -> List[Finding]:

@@ -1,20 +1,23 @@
-"""What was asked: the length of a request, read from its inputs as the app says."""
+"""What was asked: facts of a request that are read off its inputs, as the app says, and those that it brings."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Mapping, Optional
 
 import numpy as np
 import pytest
 
 from edgeserve.config import parse_config
+from edgeserve.errors import BadInput, EngineError
 from edgeserve.live.asked import NO_WISHES, AppRules, Wishes, app_rules
 
 
-def rules(**app: Any) -> AppRules:
+def rules(directory: str = ".", **app: Any) -> AppRules:
     inputs = {"crop": {"shape": [3, 48, -1], "optional": True}, "n": {"dtype": "int64", "shape": []}}
     apps = {"a": {"model": "m", "inputs": inputs, **app}}
-    return app_rules(parse_config({"model": {"m": {"engine": "synthetic"}}, "app": apps}))["a"]
+    config = parse_config({"model": {"m": {"engine": "synthetic"}}, "app": apps}, directory=directory)
+    return app_rules(config)["a"]
 
 
 def facts_of(rules: AppRules, wishes: Wishes, **inputs: Any) -> Optional[Mapping[str, float]]:
@@ -48,3 +51,92 @@ def test_the_usual_terms_are_not_changed_by_one_request() -> None:
     app = rules(length="crop[2]")
     assert facts_of(app, NO_WISHES, crop=CROP, n=NUMBER) == {"length": 320}
     assert facts_of(app, NO_WISHES, crop=CROP[:, :, :96], n=NUMBER) == {"length": 96}
+
+
+def test_facts_that_a_request_brings_become_plain_numbers() -> None:
+    """Numpy's could not be recorded."""
+    facts = facts_of(rules(), Wishes(facts={"steps": np.int64(3), "work": np.float32(0.5)}), crop=CROP, n=NUMBER)
+    assert facts == {"steps": 3, "work": 0.5}
+    assert facts is not None and {name: type(number) for name, number in facts.items()} == {"steps": int, "work": float}
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e300, 10**400, "3", True, None,
+                                    pytest.param(10**5000, id="huge")])
+def test_a_fact_that_policies_could_not_count_with_is_refused(number: Any) -> None:
+    with pytest.raises(BadInput, match="fact 'steps' = .*expected a name and a number from"):
+        facts_of(rules(), Wishes(facts={"steps": number}), crop=CROP, n=NUMBER)
+
+
+# --- predictors -------------------------------------------------------------------------------------------------------
+
+PREDICTORS = """
+import numpy as np
+asked = []
+
+def width(inputs):
+    asked.append(sorted(inputs))
+    return inputs["crop"].shape[2]
+
+def bright(inputs):
+    return inputs["crop"].mean()          # a number of numpy's
+
+def odd(inputs):
+    return {0: None, 1: "3", 2: float("nan"), 3: True, 4: 1e300, 5: np.zeros(2), 6: 10**5000}[int(inputs["n"])]
+
+def leave(inputs):
+    raise SystemExit("a predictor wanted to leave")
+"""
+
+
+def predicting(tmp_path: Any, **facts: str) -> AppRules:
+    (tmp_path / "guesses.py").write_text(PREDICTORS)
+    return rules(str(tmp_path), predict={fact: f"guesses:{name}" for fact, name in facts.items()})
+
+
+@pytest.mark.parametrize("wishes", [NO_WISHES, Wishes(klass="critical"), Wishes(facts={})])
+def test_a_predictor_gets_the_inputs_and_its_number_becomes_the_fact(tmp_path: Any, wishes: Wishes) -> None:
+    app = predicting(tmp_path, length="width", work="bright")
+    facts = facts_of(app, wishes, crop=CROP + np.float32(0.5), n=NUMBER)
+    assert facts == {"length": 320, "work": 0.5}
+    assert facts is not None and type(facts["work"]) is float
+    assert app.unpredicted() == {}
+
+
+def test_what_a_request_says_of_itself_is_not_predicted(tmp_path: Any) -> None:
+    app = predicting(tmp_path, length="width", work="bright")
+    assert facts_of(app, Wishes(facts={"length": 7}), crop=CROP, n=NUMBER) == {"length": 7, "work": 0.0}
+    import guesses  # type: ignore[import-not-found]
+    assert guesses.asked == []
+
+
+def test_a_predictor_that_raises_costs_its_fact_alone_and_is_told_once(tmp_path: Any, caplog: Any) -> None:
+    app = predicting(tmp_path, length="width", work="odd")
+    with caplog.at_level(logging.WARNING, "edgeserve"):
+        for _ in range(3):  # no crop: width raises; n is 1: odd returns a string
+            assert facts_of(app, Wishes(facts={"steps": 2}), n=NUMBER) == {"steps": 2}
+    assert app.unpredicted() == {"length": 3, "work": 3}
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "[app.a.predict] 'length' = 'guesses:width' failed" in told[0] and "it raised KeyError('crop')" in told[0]
+    assert "'work' = 'guesses:odd'" in told[1] and "returned '3', expected a number from" in told[1]
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_what_is_no_finite_number_is_no_fact(tmp_path: Any, place: int) -> None:
+    app = predicting(tmp_path, work="odd")
+    assert facts_of(app, NO_WISHES, crop=CROP, n=np.array(place)) is None
+    assert app.unpredicted() == {"work": 1}
+
+
+def test_a_predictor_cannot_end_the_loop_that_asks_it(tmp_path: Any) -> None:
+    app = predicting(tmp_path, work="leave")
+    assert facts_of(app, NO_WISHES, crop=CROP, n=NUMBER) is None
+    assert app.unpredicted() == {"work": 1}
+
+
+@pytest.mark.parametrize(("spec", "says"), [
+    ("nowhere:f", "module 'nowhere' cannot be imported"), ("guesses:nothing", "has no function 'nothing'")])
+def test_a_predictor_that_cannot_be_found_is_refused_with_its_key(tmp_path: Any, spec: str, says: str) -> None:
+    (tmp_path / "guesses.py").write_text(PREDICTORS)
+    with pytest.raises(EngineError, match=f"predict. 'm.work' = '{spec}'.*{says}"):
+        rules(str(tmp_path), predict={"m.work": spec})

@@ -228,6 +228,18 @@ def test_a_model_without_its_file_is_wrong_and_the_assets_command_mends_it(tmp_p
     assert found[1].mend.endswith(f"-m edgeserve.tools.assets {tmp_path / 'assets.toml'}")
 
 
+def test_predictors_are_imported_as_the_server_will(tmp_path):
+    (tmp_path / "guesses.py").write_text("def width(inputs):\n    return 1\n")
+    path = write_config(tmp_path, CONFIG + '[app.echo.predict]\nlength = "guesses:width"\n')
+    assert [finding.text for finding in doctor.check_config_file(path, 2) if finding.subject == "predictors"] == [
+        "echo: length"]
+    path = write_config(tmp_path, CONFIG + '[app.echo.predict]\nlength = "guesses:wide"\n')
+    found = [finding for finding in doctor.check_config_file(path, 2) if finding.subject == "predictors"]
+    assert statuses(found) == [WRONG]
+    assert "[app.echo.predict] 'length' = 'guesses:wide'" in found[0].text
+    assert "[app.echo.predict]" in found[0].mend
+
+
 def test_more_threads_than_cores_are_noted(tmp_path):
     path = write_config(tmp_path, CONFIG.replace("[lane.cpu0]", "[lane.cpu0]\nthreads = 3"))
     assert NOTE in statuses([finding for finding in doctor.check_config_file(path, 2) if finding.subject == "lanes"])

@@ -103,7 +103,8 @@ def changed(**fields):
     (changed(lane=3), "lane = 3: expected the name of a lane"),
     (changed(route="first"), "route = 'first': expected 'all' or 'one'"),
     (changed(value=2), "module 'face' value = 2: .*give it to the last module"),
-    (changed(work="objects"), "module 'face' work = 'objects': there are no named predictors.*'face.steps'"),
+    (changed(work="objects"), "module 'face' work = 'objects': expected a predictor as 'module:function'.*beside the"),
+    (changed(work=2), "module 'face' work = 2: expected a predictor"),
     ([{"name": "a", "id": 0, "pres": [1], "subs": [1]}, {"name": "b", "id": 1, "pres": [0], "subs": [0]}],
      "there is a cycle through 'a', 'b'; take one of their links away")])
 def test_a_mistake_names_the_module_and_the_mend(record, message):
@@ -131,6 +132,26 @@ def test_a_bound_below_every_size_and_a_lane_that_the_model_has_not(tmp_path):
     made["model"]["face"]["lanes"] = ["l0"]
     with pytest.raises(ConfigError, match="lane = 'l1': .model.face. lanes = .'l0'. does not hold it"):
         parse_config(made, str(tmp_path))
+
+
+def test_a_predictor_of_work_becomes_the_app_s(tmp_path):
+    record = changed(work="predictors:faces")
+    assert parse_config(table(tmp_path, record), str(tmp_path)).apps["lv"].predict == {"face.work": "predictors:faces"}
+    assert parse_config(table(tmp_path, LV), str(tmp_path)).apps["lv"].predict == {}
+    app = parse_config(table(tmp_path, record, predict={"length": "p:long"}), str(tmp_path)).apps["lv"]
+    assert app.predict == {"length": "p:long", "face.work": "predictors:faces"}
+
+
+@pytest.mark.parametrize("own", [{"face.work": "p:own"}, {"face": {"work": "p:own"}}])
+def test_the_app_s_own_predictor_goes_before_the_pipeline_s(tmp_path, own):
+    app = parse_config(table(tmp_path, changed(work="p:theirs"), predict=own), str(tmp_path)).apps["lv"]
+    assert app.predict == {"face.work": "p:own"}
+
+
+def test_a_predictor_of_a_module_that_stands_twice_is_for_its_own_node(tmp_path):
+    rows = [{"name": "face", "id": 7, "pres": [], "subs": [9]},
+            {"name": "face", "id": 9, "pres": [7], "subs": [], "work": "p:second"}]
+    assert parse_config(table(tmp_path, rows), str(tmp_path)).apps["lv"].predict == {"face-9.work": "p:second"}
 
 
 def test_the_table_that_was_given_stays_as_it_was(tmp_path):
