@@ -6,8 +6,9 @@ This module reads and checks; it draws nothing and simulates nothing.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from edgeserve.config import (
     CLASS_NAMES,
@@ -52,10 +53,7 @@ class Spread(NamedTuple):
 
     def pick(self, uniform: float) -> int:
         """The value at a uniform draw in [0, 1)."""
-        for value, high in zip(self.values, self.weights):
-            if uniform < high:
-                return value
-        return self.values[-1]
+        return self.values[_place(uniform, self.weights)]
 
 
 def read_spread(value: Any, where: str) -> Spread:
@@ -66,15 +64,75 @@ def read_spread(value: Any, where: str) -> Spread:
             and 0 <= value[0] <= value[1] <= value[0] + 100_000:
         count = value[1] - value[0] + 1
         return Spread(tuple(range(value[0], value[1] + 1)), tuple((index + 1) / count for index in range(count)))
-    if isinstance(value, Mapping) and value and all(str(key).isdigit() for key in value):
-        weights = [_number(0.0)(item, f"{where}.{key}") for key, item in value.items()]
-        total, running, sums = sum(weights), 0.0, []
-        if total > 0:
-            for weight in weights:
-                running += weight
-                sums.append(running / total)
-            return Spread(tuple(int(key) for key in value), tuple(sums))
+    if isinstance(value, Mapping) and all(str(key).isdigit() for key in value):
+        weights = _cumulated(value, where)
+        if weights:
+            return Spread(tuple(int(key) for key in value), weights)
     raise ConfigError(f"{where} = {value!r}: expected a whole number, [low, high] or {{value = weight, ...}}")
+
+
+class Range(NamedTuple):
+    """Numbers between two, all equally likely."""
+
+    low: float
+    high: float
+
+    def pick(self, uniform: float) -> float:
+        """The number at a uniform draw in [0, 1)."""
+        return self.low + (self.high - self.low) * uniform
+
+
+class Chances(NamedTuple):
+    """As :class:`Spread`, of numbers that need not be whole."""
+
+    values: Tuple[float, ...]
+    weights: Tuple[float, ...]
+
+    def pick(self, uniform: float) -> float:
+        """The number at a uniform draw in [0, 1)."""
+        return self.values[_place(uniform, self.weights)]
+
+
+def read_fact(value: Any, where: str) -> Union[Spread, Range, Chances]:
+    """A spread, whose numbers need not be whole: ``0.5``, ``[0.5, 2.0]`` (anything between) or
+    ``{"0.5" = 0.7, "2" = 0.3}`` (weights)."""
+    if isinstance(value, list) and len(value) == 2 and float in map(type, value) and all(map(_is_fact, value)) \
+            and value[0] <= value[1]:
+        return Range(float(value[0]), float(value[1]))
+    if isinstance(value, float) and _is_fact(value):
+        return Range(value, value)
+    if isinstance(value, Mapping) and any(not str(key).isdigit() for key in value) \
+            and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value):
+        weights = _cumulated(value, where)
+        if weights:
+            return Chances(tuple(float(key) for key in value), weights)
+    try:
+        return read_spread(value, where)
+    except ConfigError:
+        raise ConfigError(f"{where} = {value!r}: expected a number, [low, high] or "
+                          "{\"number\" = weight, ...}, with a weight above 0") from None
+
+
+def _cumulated(weights: Mapping[str, Any], where: str) -> Tuple[float, ...]:
+    """Rising shares that end at 1; none where all weights are 0."""
+    numbers = [_number(0.0)(weight, f"{where}.{key}") for key, weight in weights.items()]
+    total, running, sums = sum(numbers), 0.0, []
+    for number in numbers:
+        running += number
+        sums.append(running / total if total else 0.0)
+    return tuple(sums) if total > 0 else ()
+
+
+def _place(uniform: float, weights: Sequence[float]) -> int:
+    """Which of the cumulated ``weights`` a draw in [0, 1) falls to."""
+    for place, high in enumerate(weights):
+        if uniform < high:
+            return place
+    return len(weights) - 1
+
+
+def _is_fact(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 2**63
 
 
 @dataclass(frozen=True)
@@ -118,7 +176,7 @@ class WorkloadConfig:
     value: float = _key(_number(0.0), -1.0)  # left out = the app's
     on_late: str = _key(_one_of("", *ON_LATE_NAMES), "")  # "" = the app's
     streams: int = _key(_integer(0, 1_000_000), 0)  # 0 = no stream ids
-    facts: Dict[str, Spread] = _key(_table_of(read_spread), factory=dict)
+    facts: Dict[str, Union[Spread, Range, Chances]] = _key(_table_of(read_fact), factory=dict)
 
 
 @dataclass(frozen=True)
@@ -220,7 +278,8 @@ def with_policy(scenario: Scenario, kind: str) -> Scenario:
     given = [item for item in scenario.config.policies.values() if item.kind == kind]
     name, options = (given[0].name, given[0].options) if given else (kind.rpartition(":")[2], {})
     edge = dict(scenario.edge, policy={name: {"kind": kind, **options}},
-                app={app: dict(table, policy=name) for app, table in scenario.edge["app"].items()})
+                app={app: {**{key: value for key, value in table.items() if key != "predict"}, "policy": name}
+                     for app, table in scenario.edge["app"].items()})  # another policy may read other facts
     return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)
 
 

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from edgeserve.errors import ConfigError
-from edgeserve.sim.scenario import parse_scenario, read_spread
+from edgeserve.sim.scenario import parse_scenario, read_spread, with_policy
 from edgeserve.sim.workload import Source, read_trace
 
 S = 10**9
@@ -67,6 +67,33 @@ def test_facts_streams_and_the_apps_defaults():
     assert lengths.count(60) == pytest.approx(300, abs=40)
     assert {item.stream for item in requests} == {"w-0", "w-1"}
     assert requests[0].deadline_ns - requests[0].arrival_ns == 70_000_000
+
+
+def test_facts_need_not_be_whole():
+    made = source(kind="poisson", rate=1.0, facts={"work": [0.5, 2.0], "a.work": 1.5, "b.work": {"0.5": 3, "4": 1}})
+    drawn = [made.request(index, made.first()[0][0], "c").facts for index in range(400)]
+    works = [facts["work"] for facts in drawn]
+    assert 0.5 <= min(works) < 0.6 and 1.9 < max(works) < 2.0 and len(set(works)) == 400
+    assert {facts["a.work"] for facts in drawn} == {1.5}
+    fours = [facts["b.work"] for facts in drawn].count(4.0)
+    assert {facts["b.work"] for facts in drawn} == {0.5, 4.0} and fours == pytest.approx(100, abs=30)
+    again = source(kind="poisson", rate=1.0, facts={"work": [0.5, 2.0], "a.work": 1.5, "b.work": {"0.5": 3, "4": 1}})
+    assert again.request(0, again.first()[0][0], "c").facts == drawn[0]
+
+
+def test_another_policy_is_not_asked_whether_it_reads_what_is_predicted():
+    """Predictors are not asked in a simulation; under ``--policy edf`` nobody would read this fact."""
+    made = parse_scenario({"model": {"m": {"engine": "synthetic"}}, "policy": {"p": {"kind": "orloj+", "hint": "ink"}},
+                           "app": {"a": {"model": "m", "predict": {"ink": "p:ink"}}}})
+    assert made.config.apps["a"].predict == {"ink": "p:ink"}
+    assert with_policy(made, "edf").config.apps["a"].predict == {}
+
+
+@pytest.mark.parametrize("value", [True, "0.5", [2.0, 0.5], [0.5], [0.5, float("inf")], float("nan"), {"x": 1},
+                                   {"0.5": -1}, {"0.5": 0}])
+def test_a_wrong_fact_says_what_was_expected(value):
+    with pytest.raises(ConfigError, match="facts.work.* = .*expected a number"):
+        source(kind="poisson", rate=1.0, facts={"work": value})
 
 
 @pytest.mark.parametrize(("text", "times", "facts"), [
