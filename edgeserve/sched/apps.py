@@ -5,7 +5,8 @@ A graph is checked when it is built; afterwards nothing in it changes. It knows 
 Fan-out and joins follow one rule, *tokens*. When a job ends, each successor gets a token: *done*, or *skipped* if the
 branch was not taken (``route = "one"``) or nothing came down it. A node runs when its tokens are complete and at least
 one is done; when all are skipped it passes *skipped* on without running. So a join below a conditional fork never
-waits for the branch that was not taken (PARD, section 2 of the specification).
+waits for the branch that was not taken (PARD, section 2 of the specification). A join that may do without some of its
+predecessors passes over those that fail; when none is left it has failed itself.
 
 A ``fan_out`` node opens a *scope*: its successors run once per part, with the part's index appended to
 :data:`~edgeserve.sched.events.Part`. A ``gather`` node closes the innermost scope: it waits for every part.

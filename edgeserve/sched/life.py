@@ -282,10 +282,12 @@ class Life:
         if progress.can_do_without(job):
             request.failure = reason
             places = progress.skip(request, job)
-            if not self._expire_on_return(request):
+            if self._expire_on_return(request):
+                return
+            if not progress.is_starved(request, job):
                 self._proceed(request, places, job.spent)
-        else:
-            self.end(request, "fail", reason)
+                return
+        self.end(request, "fail", reason)
 
     def _complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""

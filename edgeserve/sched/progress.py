@@ -84,7 +84,26 @@ def feeds_joins(job: Job) -> bool:
 
 def can_do_without(job: Job) -> bool:
     """Whether every successor is a join that may fire with fewer predecessors, so that a failure here is no end."""
-    return feeds_joins(job) and all(succ.join != "all" for succ in job.node.succs)
+    return _is_spared(job.node)
+
+
+def is_starved(request: RequestRecord, job: Job) -> bool:
+    """Whether a failed job that was skipped was the last that a join hoped for, so that the join has failed as well,
+    and what follows cannot do without it."""
+    return not job.node.fan_out and _starves(request, job.node, job.part)
+
+
+def _is_spared(node: Node) -> bool:
+    return bool(node.succs) and all((len(succ.preds) > 1 or succ.gather) and succ.join != "all" for succ in node.succs)
+
+
+def _starves(request: RequestRecord, node: Node, part: Part) -> bool:
+    for succ in node.succs:
+        at = part[:-1] if succ.gather else part
+        row = (request.joins or {}).get((succ.index, at))
+        if row is not None and row[2] and not row[1] and (not _is_spared(succ) or _starves(request, succ, at)):
+            return True
+    return False
 
 
 def _routes(node: Node) -> Tuple[str, ...]:
