@@ -22,7 +22,7 @@ from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.lifecycle import Job, steps_left
+from edgeserve.sched.lifecycle import DROPPED, Job, steps_left
 from edgeserve.sched.parts import bid_for, droppable
 from edgeserve.sched.policies import pard_rules
 from edgeserve.sched.policies.pard_rules import END_TO_END, NEVER, RULES, STAY
@@ -112,7 +112,7 @@ class Pard(Policy):
         worker.remove(job)
         self._touch(worker)
         request = job.request
-        if request.ended and not self._dropping and request.deadline_ns <= board.now_ns \
+        if request.state == DROPPED and not self._dropping and request.deadline_ns <= board.now_ns \
                 and request.id != self._expired_id:  # its other branches are not counted again
             self._expired_id = request.id
             self.expired[worker.module.model] += 1
@@ -346,10 +346,11 @@ class Pard(Policy):
     def _drop(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
         excess_ns = self._excess_ns(job, worker, starts_ns, board)
         board.note(job.request, "before", job.node.name, "- late by", format_duration(max(0, excess_ns)))
-        self.dropped[worker.module.model] += 1
         self._dropping = True
         board.give_up(job, PROACTIVE)
         self._dropping = False
+        if job.request.state == DROPPED:  # one that is answered in part may go on without this job
+            self.dropped[worker.module.model] += 1
 
     # --- modules and workers ------------------------------------------------------------------------------------------
 
