@@ -287,17 +287,18 @@ class PardLocal(Policy):
         candidates = [self._candidate(member, board) for member in members]
         if price > 0:
             for member, row in zip(members, candidates):
-                member.priced_out = row.value <= price * row.cost_ns
+                member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
         chosen = unequal_cohort(candidates, from_ns, lambda left: ends_ns(left, steps), price)
         return [members[index] for index in sorted(chosen)]
 
     def _candidate(self, member: Member, board: Board) -> Candidate:
         """What the choice needs to know of a request. It costs its share of full batches: what the others would gain
-        without it, not what it would take alone."""
-        left, value = member.left(), member.request.value
+        without it, not what it would take alone. Nothing (so that no price keeps it waiting) where it must be answered
+        whatever it costs."""
+        left, request = member.left(), member.request
         worth_ns = max(1, self._places.worth_ns(member.line, left, board))
-        priced = self._price is not None and self._price.may_refuse(member.request.klass)
-        return Candidate(member.due_ns, left, worth_ns if priced else 0, value)
+        priced = self._price is not None and request.on_late != "answer" and self._price.may_refuse(request.klass)
+        return Candidate(member.due_ns, left, worth_ns if priced else 0, request.value)
 
     def _alone_ends_ns(self, member: Member, board: Board) -> int | None:
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""

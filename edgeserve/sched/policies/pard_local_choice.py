@@ -11,8 +11,8 @@ from typing import Callable, List, NamedTuple, Sequence, Tuple
 
 
 class Candidate(NamedTuple):
-    """One waiting request: when it is due, what it has left per node, what that costs in lane time, what it is
-    worth."""
+    """One waiting request: when it is due, what it has left per node, what that costs in lane time (0: the price does
+    not count for it), what it is worth."""
 
     due_ns: int
     left: Sequence[int]
@@ -53,8 +53,8 @@ def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Se
     """
     order = list(range(len(rows)))
     if price > 0:
-        order = [index for index in order if rows[index].value > price * rows[index].cost_ns]
-        order.sort(key=lambda index: (rows[index].cost_ns / rows[index].value, index))
+        order = [index for index in order if not rows[index].cost_ns or rows[index].value > price * rows[index].cost_ns]
+        order.sort(key=lambda index: (rows[index].cost_ns and rows[index].cost_ns / rows[index].value, index))
     best: Tuple[float, int] | None = None
     found: List[int] = []
     tightest = sorted(order)

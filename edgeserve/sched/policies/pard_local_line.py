@@ -207,7 +207,7 @@ class Member:
             for job in self.jobs.values():
                 found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
             for node in self.line.nodes:
-                declared = self.request.facts.get(node.name + ".steps")
+                declared = self.request.facts.get("steps" if self.request.app.simple else node.name + ".steps")
                 if declared is not None and node.index not in found:
                     found[node.index] = max(1, int(declared))
         return found

@@ -79,4 +79,4 @@ class Price:
     def may_refuse(self, klass: str) -> bool:
         """Whether the price may still keep requests of this class waiting."""
         ended, priced = self._counts.get(klass, (0, 0))
-        return klass != "critical" and priced <= self._share_max * ended
+        return klass != "critical" and self._share_max > 0 and priced <= self._share_max * ended
