@@ -26,6 +26,7 @@ PARALLEL = 2
 UNIT = "tests/unit/test_{}.py"
 SCHEDULER = UNIT.format("scheduler")
 GOLDEN = "tests/golden"
+LOCAL, LOCAL_GUARDS = UNIT.format("policy_pard_local"), UNIT.format("pard_local_guards")
 
 
 class Bug(NamedTuple):
@@ -260,6 +261,45 @@ BUGS: Tuple[Bug, ...] = (
         unit("policy_pard", "pard_state")),
     Bug("minmaxheap-forgets-the-parent", "minmaxheap.py",
         "if rows[parent] != rows[best] and (rows[parent] < rows[best]) == minimal:", "if False:", unit("minmaxheap")),
+    # --- pard_local
+    Bug("cohort-ignores-its-margin", "policies/pard_local.py", "max(0, at_ns - from_ns) * margin_ppm // 1_000_000", "0",
+        (LOCAL_GUARDS + "::test_a_cohort_keeps_its_margin",)),
+    Bug("cohort-of-the-loosest", "policies/pard_local_choice.py",
+        "best, best_time_ns, found = count, time_ns, (first, count)",
+        "best, best_time_ns, found = count, time_ns, (len(dues) - count, count)",
+        (LOCAL + "::test_the_largest_tightest_feasible_set_goes",)),
+    Bug("cohort-has-no-room-for-more-parts", "policies/pard_local.py", "line.left_of(number, margin_ppm > 0)",
+        "line.left_of(number, False)", (LOCAL_GUARDS + "::test_a_cohort_leaves_room_for_more_parts_than_the_mean",)),
+    Bug("cohort-survivors-not-tested-again", "policies/pard_local.py",
+        "_give_up(tightest, board, CANNOT_MAKE_DEADLINE)", "pass",
+        (LOCAL + "::test_the_survivors_of_a_slow_batch_are_tested_again",)),
+    Bug("cohort-keeps-the-hopeless-waiting", "policies/pard_local.py",
+        "_give_up(member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)", "pass",
+        (LOCAL_GUARDS + "::test_who_could_not_make_it_alone_is_dropped_before_the_deadline",)),
+    Bug("cohort-continues-at-any-time", "policies/pard_local.py",
+        "latest_start_ns=None if due_ns is None else due_ns - took_ns", "latest_start_ns=None",
+        (LOCAL + "::test_another_policy_cuts_in_only_if_it_ends_before_the_latest_start",)),
+    Bug("second-cohort-without-a-forecast", "policies/pard_local_flight.py",
+        "if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):", "if False:",
+        (LOCAL_GUARDS + "::test_a_second_cohort_waits_where_it_would_make_the_first_late",)),
+    Bug("parts-are-never-learnt", "policies/pard_local_line.py", "self._parts[node.index].append(count)", "pass",
+        (LOCAL + "::test_the_number_of_parts_is_learnt_then_known_or_foretold",)),
+    Bug("join-counts-once-per-branch", "policies/pard_local_line.py",
+        "min(self._span(node, left, parts, facts) - made,", "max(-made,",
+        (LOCAL_GUARDS + "::test_a_join_runs_once_however_many_branches_lead_to_it",)),
+    Bug("declared-steps-count-once", "policies/pard_local_places.py", "time_ns(milli) * steps.get(node.index, 1)",
+        "time_ns(milli)", (LOCAL_GUARDS + "::test_declared_steps_count_as_often_as_they_run",)),
+    Bug("critical-pays-the-price", "policies/pard_local_price.py", 'klass != "critical" and self', "self",
+        (LOCAL_GUARDS + "::test_critical_requests_pay_no_price",)),
+    Bug("answered-late-pays-the-price", "policies/pard_local.py", 'request.on_late != "answer" and self._price.may',
+        "self._price.may", (LOCAL_GUARDS + "::test_who_must_be_answered_pays_no_price",)),
+    # --- what a soak found
+    Bug("failed-join-is-passed-over", "life.py", "if not progress.is_starved(request, job):", "if True:",
+        unit("failed_joins")),
+    Bug("pard-counts-what-goes-on", "policies/pard.py", "if job.request.state == DROPPED:", "if True:",
+        unit("pard_counts")),
+    Bug("pard-counts-the-cancelled", "policies/pard.py", "request.state == DROPPED and not", "request.ended and not",
+        unit("pard_counts")),
 )
 
 

@@ -13,6 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.sched.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.events import EVENT_KINDS, Event
+from edgeserve.sim.accounts import Account, Accounts
+from edgeserve.sim.drawn_pard import PARD_KINDS, draw_facts, draw_mixed, draw_options
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.trace import Recorder, start_of, step_line
@@ -23,7 +25,7 @@ EXACT_KINDS = ("fifo", "edf", "clockwork")
 SAMPLING_KINDS = ("orloj", "orloj+")
 """Policies that have jobs run again alone."""
 
-POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS)
+POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
 """Policies that a soak draws from."""
 
 MARKS = (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
@@ -38,17 +40,18 @@ class SoakResult(NamedTuple):
     requests: int
     steps: int
     digest: str  # sha256 of the recorded lines
+    accounts: Dict[str, Account]  # by policy kind: how many requests came, and how they ended
 
 
 def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) -> SoakResult:
-    """Run one seed. Raises (BooksError, SimError, PolicyError, AssertionError) when a rule is broken; ``record`` names
-    a file for the recording, which is then complete up to the broken step."""
+    """Run one seed. Raises (BooksError, AccountsError, SimError, PolicyError, AssertionError) when a rule is broken;
+    ``record`` names a file for the recording, which is then complete up to the broken step."""
     scenario, drain = draw_scenario(seed, policies)
     setting = setting_of(scenario.config)
     from edgeserve.sched.setup import build_scheduler
     scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
                                 resident=setting.resident)
-    digest, steps = hashlib.sha256(), 0
+    digest, steps, accounts = hashlib.sha256(), 0, Accounts(scenario.config)
     recorder = Recorder(record, start_of(setting.footprints, setting.resident)) if record else None
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
@@ -57,6 +60,7 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) ->
         digest.update(step_line(now_ns, events, actions).encode())
         if recorder is not None:
             recorder.record(now_ns, events, actions)
+        accounts.step(events, actions)
         scheduler.check()
 
     try:
@@ -65,12 +69,13 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) ->
         if recorder is not None:
             recorder.close()
     scheduler.check()
+    accounts.check(world, scheduler)
     if scheduler.open_count or scheduler.busy:
         raise AssertionError(f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
                              f"busy = {scheduler.busy}")
     if drain and scheduler.probes.kept:
         raise AssertionError(f"seed {seed}: after draining {list(scheduler.probes.kept.values())} are still kept")
-    return SoakResult(seed, dict(world.books.marks), len(world.ended), steps, digest.hexdigest())
+    return SoakResult(seed, dict(world.books.marks), len(world.ended), steps, digest.hexdigest(), accounts.by_kind())
 
 
 def missing_marks(results: Sequence[SoakResult]) -> List[str]:
@@ -93,6 +98,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
         table["policy"][name] = {"kind": name}
         if name in SAMPLING_KINDS:  # more often than by default, so that something happens within a second
             table["policy"][name].update(sample=draw.choice((0.1, 1.0)), budget=draw.choice((0.02, 0.3)))
+        elif name in PARD_KINDS:
+            table["policy"][name].update(draw_options(draw, name))
     for index in range(draw.randrange(1, 4)):
         _app(draw, table, f"app{index}")
     _budget(draw, table)
@@ -157,6 +164,8 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
         app["on_late"] = "drop"  # what is answered however late cannot end under a policy that never moves
     if draw.random() < 0.2:
         app["pending_max"] = draw.randrange(2, 30)
+    if app["policy"] in PARD_KINDS and draw.random() < 0.3:
+        shape = _mixed
     shape(draw, table, app)
     table["app"][name] = app
 
@@ -210,6 +219,13 @@ def _routed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> 
                    _node(draw, table, "right", ["pick"])]
     if draw.random() < 0.7:
         app["node"].append(_node(draw, table, "z", ["left", "right"]))
+
+
+def _mixed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    """A fork into a route and a fan-out, which one join closes."""
+    app["node"] = draw_mixed(
+        draw, lambda name, after, **keys: _node(draw, table, name, after, **keys),
+        lambda **truth: _own_model(draw, table, **truth))
 
 
 def _stream(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
@@ -269,6 +285,8 @@ def _workloads(draw: random.Random, table: Dict[str, Any]) -> None:
             workload["slo"] = f"{draw.randrange(1, 60)}ms"
         if draw.random() < 0.2:
             workload["class"] = draw.choice(("critical", "background"))
+        if app["policy"] in PARD_KINDS:
+            workload.update(draw_facts(draw, app))
         table["workload"][f"w{index}"] = workload
 
 

@@ -1,0 +1,117 @@
+"""Where every request of a run went: arrivals = in time + late + rejected + dropped + cancelled + failed.
+
+Kept from what passed between the loop and the scheduler alone, one request at a time, so it agrees with the report
+(made by the world) and with a policy's own counts only if all three counted every request once: also one whose
+branches ran apart, two of which were given up, or whose join never fired. ``scripts/soak.py`` checks it after every
+run, per app and per policy kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
+
+from edgeserve.config import Config
+from edgeserve.sched.actions import Action, FinishRequest, Outcome
+from edgeserve.sched.admission import OVER_SHARE
+from edgeserve.sched.events import Event, Request, RequestArrived
+from edgeserve.sched.life import EXPIRED, SUPERSEDED
+from edgeserve.sched.policies.pard import PROACTIVE, Pard
+from edgeserve.sim.report import AppReport, report_of
+from edgeserve.sim.world import SimWorld
+
+UNSAID = (Outcome.COMPLETED, Outcome.CANCELLED)
+"""Outcomes that need no reason: the answer, and what the client asked for."""
+
+
+class AccountsError(AssertionError):
+    """A request was lost, counted twice, or ended without a reason."""
+
+
+class Account(NamedTuple):
+    """The requests of one app, or of one policy kind: how many came, and how they ended (``"completed"``,
+    ``"dropped: expired"``, ...)."""
+
+    arrived: int
+    ends: Mapping[str, int]
+
+
+class Accounts:
+    """The ledger of one run: :meth:`step` sees every step, :meth:`check` closes it."""
+
+    def __init__(self, config: Config) -> None:
+        policies = config.policies
+        self._kind_of = {app.name: policies[app.policy or next(iter(policies))].kind for app in config.apps.values()}
+        self._open: Dict[int, Request] = {}
+        self._arrived: Counter = Counter()
+        self._ends: Dict[str, Counter] = {name: Counter() for name in config.apps}
+
+    def step(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        """What the scheduler was told in one step, and what it said."""
+        for event in events:
+            if isinstance(event, RequestArrived):
+                self._rule(event.request.id not in self._open, f"{event.request} arrived twice")
+                self._open[event.request.id] = event.request
+                self._arrived[event.request.app] += 1
+        for action in actions:
+            if isinstance(action, FinishRequest):
+                request = self._open.pop(action.request_id, None)
+                self._rule(request is not None, f"{action} ends a request that never came, or once more")
+                assert request is not None
+                self._rule(bool(action.reason) or action.outcome in UNSAID, f"{action} of {request} says no reason")
+                self._ends[request.app][_named(action.outcome, action.reason)] += 1
+
+    def by_app(self) -> Dict[str, Account]:
+        """The account of each app."""
+        return {name: Account(self._arrived[name], dict(ends)) for name, ends in self._ends.items()}
+
+    def by_kind(self) -> Dict[str, Account]:
+        """The account of each policy kind that an app names, summed over its apps."""
+        found: Dict[str, Account] = {}
+        for name, account in self.by_app().items():
+            before = found.get(self._kind_of[name], Account(0, {}))
+            found[self._kind_of[name]] = Account(before.arrived + account.arrived,
+                                                 dict(Counter(before.ends) + Counter(account.ends)))
+        return found
+
+    def check(self, world: SimWorld, scheduler: Any) -> None:
+        """Everybody who came has one end; the report says the same; so do the policies that count for themselves."""
+        report = report_of([world], 0, max(1, world.now_ns))
+        self._rule(not self._open, f"{len(self._open)} requests have no end, such as {list(self._open.values())[:1]}")
+        for name, account in self.by_app().items():
+            self._rule(account.arrived == sum(account.ends.values()),
+                       f"app {name!r}: {account.arrived} came, {sum(account.ends.values())} ended: {account.ends}")
+            self._reported(name, account, report.apps[name])
+        self._rule(report.total.offered == sum(self._arrived.values()),
+                   f"the report has {report.total.offered} requests in all, {sum(self._arrived.values())} came")
+        for policy in scheduler.policies:
+            if isinstance(policy, Pard):
+                self._counted(policy)
+
+    def _reported(self, name: str, account: Account, said: AppReport) -> None:
+        ends = {"completed": said.in_time + said.late, **said.ended}
+        self._rule(said.offered == account.arrived and Counter(ends) == Counter(account.ends),
+                   f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has {said.offered} "
+                   f"of which {said.in_time} in time, {said.late} late, otherwise {said.ended}")
+
+    def _counted(self, policy: Pard) -> None:
+        """PARD's own counts, by module: who was given up counts once, at the module that decided it."""
+        ends: Counter = Counter()
+        for app in policy.apps:
+            ends.update(self._ends[app.name])
+        dropped, expired = sum(policy.dropped.values()), sum(policy.expired.values())
+        self._rule(dropped == ends[_named(Outcome.DROPPED, PROACTIVE)],
+                   f"policy {policy.name!r} counts {policy.dropped} dropped; the outcomes are {dict(ends)}")
+        # Not all who expire stand in its queues: some wait for their stream, or have just come back from a lane.
+        passed = sum(ends[_named(Outcome.DROPPED, reason)] for reason in (EXPIRED, SUPERSEDED, OVER_SHARE))
+        self._rule(expired <= passed,
+                   f"policy {policy.name!r} counts {policy.expired} expired; the outcomes are {dict(ends)}")
+
+    def _rule(self, holds: bool, broken: str) -> None:
+        if not holds:
+            raise AccountsError(broken)
+
+
+def _named(outcome: str, reason: str) -> str:
+    """How an end is called: as in the report."""
+    return f"{outcome}: {reason}" if reason and outcome != Outcome.COMPLETED else outcome

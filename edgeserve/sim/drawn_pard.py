@@ -1,0 +1,72 @@
+"""What a soak run draws for PARD's policies besides what it draws for all: their options, a graph of every kind of
+node, and what requests foretell of themselves (rightly or not).
+
+Pure draws from the generator that is handed in. The other kinds' scenarios do not depend on them: they are drawn for
+apps of these policies alone.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Callable, Dict, List, Mapping
+
+from edgeserve.sched.policies import pard_rules
+
+PARD_KINDS = ("pard", "pard+", "pard_local")
+"""Policies that drop what cannot be in time end to end, with many options each."""
+
+Node = Dict[str, Any]
+
+
+def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
+    """Some options of ``[policy.*]``; the others stay as they are by default. Periods are short enough for a run of
+    half a second to see several."""
+    if kind == "pard_local":
+        known: Dict[str, Any] = {
+            "margin": draw.choice((0.0, 0.03, 0.5)), "admit": draw.random() < 0.6,
+            "cohorts": draw.choice((1, 2, 2, 5)), "price": draw.choice((0.0, 0.4, 3.0)),
+            "refuse_max": draw.choice((0.0, 0.5, 1.0))}
+    else:
+        known = {
+            "rule": draw.choice(tuple(pard_rules.RULES)), "order": draw.choice(pard_rules.ORDERS),
+            "collect": draw.choice(pard_rules.COLLECTS), "lead_ms": draw.choice((0.0, 1.0, 20.0)),
+            "across": draw.choice(pard_rules.ACROSS), "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
+            "estimator": draw.choice(pard_rules.ESTIMATORS), "window_ms": draw.choice((50.0, 5000.0)),
+            "hbf_from": draw.choice((0.3, 1.0)), "lbf_from": draw.choice((0.3, 1.0)),
+            "recheck": draw.random() < 0.5, "threshold_ms": draw.choice((0.0, 5.0)),
+            "batch_max": draw.choice((0, 1, 3)), "seed": draw.randrange(100)}
+    options = {name: value for name, value in known.items() if draw.random() < 0.6}
+    if kind != "pard_local":  # always: a thousand draws of ten modules each would take longer than the run
+        options.update(samples=draw.choice((1, 30, 200)), sync_ms=draw.choice((10.0, 50.0, 300.0)))
+    return options
+
+
+def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callable[..., str]) -> List[Node]:
+    """A fork into a route and a fan-out that one join closes: branches that are taken, not taken, empty, or given up.
+    ``node(name, after, ...)`` makes a node, ``own_model(...)`` a model of these results."""
+    pick = own_model(routes={"left": 0.5, "end": 0.3, **({"": 0.2} if draw.random() < 0.5 else {})})
+    cut = own_model(parts=draw.choice(([0, 4], [1, 3], 1)))
+    nodes = [node("look", []), node("pick", ["look"], model=pick, route="one"), node("left", ["pick"]),
+             node("cut", ["look"], model=cut, fan_out=True), node("read", ["cut"])]
+    if draw.random() < 0.5:
+        nodes.append(node("more", ["read"]))
+    nodes.append(node("all", [nodes[-1]["name"]], gather=True, join=draw.choice(("all", 1))))
+    nodes.append(node("end", ["pick", "left", "all"], join=draw.choice(("all", "all", 1))))
+    return nodes
+
+
+def draw_facts(draw: random.Random, app: Mapping[str, Any]) -> Dict[str, Any]:
+    """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
+    times what does not."""
+    facts: Dict[str, Any] = {}
+    if draw.random() < 0.4:
+        for item in app.get("node", ()):
+            if item.get("fan_out"):
+                facts[item["name"] + ".parts"] = draw.choice((0, [0, 3], [0, 20]))
+            elif item.get("route") == "one":
+                facts[item["name"] + ".route"] = draw.choice((0, [0, 1], [0, 3]))
+            elif draw.random() < 0.2:
+                facts[item["name"] + ".steps"] = draw.choice((1, [1, 4]))
+        if not app.get("node"):
+            facts["steps"] = draw.choice((1, [1, 4]))
+    return {"facts": facts} if facts else {}

@@ -1,0 +1,112 @@
+"""arrivals = in time + late + rejected + dropped + cancelled + failed: per app, per policy kind, in every soak run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from edgeserve.config import parse_config
+from edgeserve.sched.actions import FinishRequest
+from edgeserve.sched.events import Request, RequestArrived
+from edgeserve.sched.policies.pard import PROACTIVE
+from edgeserve.sim.accounts import Accounts, AccountsError
+from edgeserve.sim.drawn_pard import PARD_KINDS
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
+from edgeserve.sim.soak import POLICY_KINDS, soak
+
+SEEDS = {"pard": (0, 3, 10), "pard+": (4, 5, 10), "pard_local": (8, 16)}  # in each, every way to end occurs
+
+
+def table(**app):
+    return {"lane": {"l": {}}, "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
+            "policy": {"pard": {"kind": "pard", "rule": "back"}},
+            "app": {"a": {"model": "m", "slo": "20ms", **app}}, "workload": {"w": {"app": "a", "rate": 700.0}},
+            "run": {"duration": "200ms"}}
+
+
+def played():
+    """An overloaded run, its ledger, its world and its scheduler."""
+    scenario = parse_scenario(table())
+    accounts = Accounts(scenario.config)
+    run = simulate(scenario, 1, on_step=lambda now_ns, events, actions: accounts.step(events, actions))
+    return accounts, run.world, run.scheduler
+
+
+def arrived(number):
+    return RequestArrived(Request(number, "a", 0, 20))
+
+
+def test_who_came_has_one_end_and_the_report_and_the_policy_say_the_same():
+    accounts, world, scheduler = played()
+    accounts.check(world, scheduler)
+    account = accounts.by_app()["a"]
+    assert account == accounts.by_kind()["pard"]
+    assert account.arrived == sum(account.ends.values()) > 100
+    assert account.ends["completed"] > 50 and account.ends[f"dropped: {PROACTIVE}"] > 20
+
+
+def test_a_request_that_is_lost_is_noticed():
+    accounts, world, scheduler = played()
+    accounts.step([arrived(10**6)], [])
+    with pytest.raises(AccountsError, match="1 requests have no end"):
+        accounts.check(world, scheduler)
+
+
+def test_a_second_end_is_noticed():
+    accounts, _, _ = played()
+    accounts.step([arrived(10**6)], [FinishRequest(10**6, "dropped", "expired")])
+    with pytest.raises(AccountsError, match="or once more"):
+        accounts.step([], [FinishRequest(10**6, "dropped", "expired")])
+
+
+def test_an_end_without_a_reason_is_noticed():
+    accounts = Accounts(parse_config({key: value for key, value in table().items() if key not in ("workload", "run")}))
+    accounts.step([arrived(1), arrived(2)], [FinishRequest(1, "completed", ""), FinishRequest(2, "cancelled", "")])
+    with pytest.raises(AccountsError, match="says no reason"):
+        accounts.step([arrived(3)], [FinishRequest(3, "dropped", "")])
+
+
+def test_an_end_that_the_report_has_not_or_has_otherwise_is_noticed():
+    accounts, world, scheduler = played()
+    last = world.ended.pop()
+    with pytest.raises(AccountsError, match="the report has"):
+        accounts.check(world, scheduler)
+    world.ended.append(last._replace(outcome="failed", reason="otherwise"))
+    with pytest.raises(AccountsError, match="the report has"):
+        accounts.check(world, scheduler)
+
+
+def test_a_policy_that_counts_a_drop_twice_or_not_at_all_is_noticed():
+    for change in (1, -1):
+        accounts, world, scheduler = played()
+        scheduler.policies[0].dropped["m"] += change
+        with pytest.raises(AccountsError, match="counts {'m': [0-9]+} dropped"):
+            accounts.check(world, scheduler)
+    accounts, world, scheduler = played()
+    scheduler.policies[0].expired["m"] += 10**6
+    with pytest.raises(AccountsError, match="expired"):
+        accounts.check(world, scheduler)
+
+
+@pytest.mark.parametrize("kind", PARD_KINDS)
+def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
+    """Every soak run checks its accounts; here each of these policies is alone, and every way to end must occur."""
+    ends: Counter = Counter()
+    for seed in SEEDS[kind]:
+        print(f"seed {seed} (again: python scripts/soak.py --seed {seed} --policies {kind})")
+        account = soak(seed, policies=(kind,)).accounts[kind]
+        assert account.arrived == sum(account.ends.values())
+        ends.update({name.split(":")[0]: count for name, count in account.ends.items()})
+    assert all(ends[name] > 0 for name in ("completed", "rejected", "dropped", "cancelled", "failed")), ends
+
+
+def test_a_soak_over_all_policies_accounts_for_each_kind_apart():
+    seen: Counter = Counter()
+    for seed in range(100, 106):
+        print(f"seed {seed} (again: python scripts/soak.py --seed {seed})")
+        result = soak(seed)
+        assert sum(account.arrived for account in result.accounts.values()) == result.requests
+        seen.update(list(result.accounts))
+    assert len(seen) >= 3 and set(seen) <= set(POLICY_KINDS)
