@@ -253,6 +253,10 @@ BUGS: Tuple[Bug, ...] = (
     # --- pard
     Bug("pard-tie-is-dropped", "policies/pard.py", "starts_ns, board) > 0", "starts_ns, board) >= 0",
         unit("policy_pard")),
+    Bug("pard-plans-beyond-its-share", "policies/pard_plan.py", "now_ns + added_ns <= limit_ns", "now_ns <= limit_ns",
+        unit("pard_plan")),
+    Bug("pard-plans-without-branches", "policies/pard_plan.py", "max([upto[pred.name] for pred in node.preds], default=0)",
+        "sum([upto[pred.name] for pred in node.preds])", unit("pard_plan")),
     Bug("pard-looks-no-further-than-the-module", "policies/pard.py", "+ self._planner.rest_ns[node] - request",
         "- request", unit("policy_pard")),
     Bug("pard-hopeless-pile-up", "policies/pard.py", "if high and self._rule.test != NEVER:", "if False:",

@@ -71,16 +71,23 @@ def test_time_spent_in_earlier_modules_counts():
 BATCHED = {name: {1: 10, 4: 40} for name in "abc"}
 
 
+def test_batches_are_planned_so_that_waiting_for_one_and_riding_in_one_fits_the_slo():
+    halves = {name: {1: 10, 4: 20} for name in "abc"}
+    assert burst(chain(halves, slo=120), *[120] * 4) == [ran("a", 1, 2, 3, 4, size=4)]  # 60 of 63.6 ms
+    assert burst(chain(halves, slo=80), *[80] * 4)[0] == ran("a", 1, 2, 3, 4, size=4)  # 20 + 10 + 10: the first of equals
+    assert burst(chain(halves, slo=60), *[60] * 2)[0] == ran("a", 1)  # 30 of 31.8
+
+
 def test_batches_may_count_as_those_that_run_instead_of_as_full():
-    assert burst(chain(BATCHED), 100) == [ended(1, "dropped", PROACTIVE)]  # full ones would take 120
-    world = chain(BATCHED, batch_times="measured")
+    assert burst(chain(BATCHED, plan=0), 100) == [ended(1, "dropped", PROACTIVE)]  # full ones would take 120
+    world = chain(BATCHED, plan=0, batch_times="measured")
     assert burst(world, 30) == [ran("a", 1)]
     # Two would be a batch of 4: 10 + 40 + 20 > 49. When one is given up, the other is in time alone.
     assert burst(world, 48, 48, at=1) == [ended(2, "dropped", PROACTIVE)]
 
 
 def test_what_ran_in_the_window_counts_for_the_modules_behind():
-    world = chain(BATCHED, batch_times="measured", sync_ms=100, window_ms=1000)
+    world = chain(BATCHED, plan=0, batch_times="measured", sync_ms=100, window_ms=1000)
     burst(world, *[200] * 4)
     for lane, at in (("a0", 40), ("b0", 80), ("c0", 120)):
         world.finish(lane, at=at)

@@ -25,6 +25,7 @@ from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.lifecycle import DROPPED, Job, steps_left
 from edgeserve.sched.parts import bid_for, droppable
 from edgeserve.sched.policies import pard_rules
+from edgeserve.sched.policies.pard_plan import plan_sizes
 from edgeserve.sched.policies.pard_rules import END_TO_END, NEVER, RULES, STAY
 from edgeserve.sched.policies.pard_state import LoadFactor, Module, Planner, models_of
 from edgeserve.sched.policies.pard_waits import PPM, Waits
@@ -48,8 +49,8 @@ class Pard(Policy):
     module goes next on a lane of several), ``batch_times`` (batches count as full, or as those that run), ``lam``,
     ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``, ``window_ms`` (the planner's period, its
     window), ``hbf_from``, ``lbf_from`` (load factors between which the order stays), ``recheck`` (judge a formed batch
-    again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``batch_max`` (0 = the largest
-    profiled size), ``seed``.
+    again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``plan`` (the largest
+    batches take this share of the SLO together; 0 = any), ``batch_max`` (0 = the largest profiled size), ``seed``.
 
     ``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model.
     """
@@ -57,8 +58,8 @@ class Pard(Policy):
     defaults: Mapping[str, object] = {
         "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
         "batch_times": "full", "lam": 0.1, "estimator": "uniform", "samples": 10_000, "sync_ms": 1000.0,
-        "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False, "threshold_ms": 20.0, "batch_max": 0,
-        "seed": 1}
+        "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False, "threshold_ms": 20.0, "plan": 0.53,
+        "batch_max": 0, "seed": 1}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
@@ -71,6 +72,8 @@ class Pard(Policy):
         self._across = self._one_of("across", pard_rules.ACROSS)
         self._lead_ns = self._ns("lead_ms", 0.0)
         self._batch_max = self._whole("batch_max", 0) or 2**31
+        self._plan_ppm = round(self._number("plan", 0.0) * PPM)
+        self._planned: Dict[str, int] = {}
         self._measured = self._one_of("batch_times", pard_rules.BATCH_TIMES) == "measured"
         self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
         seed = self._whole("seed", 0)
@@ -141,6 +144,7 @@ class Pard(Policy):
         """Lanes came, went or changed speed: new times, and what waited for a lane that is gone goes elsewhere."""
         if not self._begun:
             self._begin(board)
+        self._plan_sizes(board)
         self._renew_times(board)
         self._planner.renew()
         for worker in self._by_number:
@@ -370,15 +374,27 @@ class Pard(Policy):
                 self._shared.append((lane, here))
                 for worker in here:
                     worker.shared = True
+        self._plan_sizes(board)
         self._renew_times(board)
         self._planner.begin(board.now_ns)
+
+    def _plan_sizes(self, board: Board) -> None:
+        """The largest batches that leave room for waiting, by what batches take at the lanes' present speeds."""
+        if self._plan_ppm:
+            times: Dict[str, Dict[int, int]] = {}
+            for model, workers in self._workers.items():
+                known = [board.latency(model, worker.lane.name) for worker in workers]
+                times[model] = {size: max([latency.likely_ns(size) for latency in known])
+                                for size in known[0].sizes} if known else {1: 0}
+            self._planned = plan_sizes(self.apps, times, self._plan_ppm)
 
     def _renew_times(self, board: Board) -> None:
         for model, module in self._planner.modules.items():
             times_ns, alone_ns = {}, {}
             for worker in self._workers[model]:
                 latency = board.latency(model, worker.lane.name)
-                module.sizes[worker.lane.name] = min(latency.size_max, self._batch_max)
+                module.sizes[worker.lane.name] = min(latency.size_max, self._batch_max,
+                                                     self._planned.get(model, latency.size_max))
                 times_ns[worker.lane.name] = latency.likely_ns(latency.size_for(module.sizes[worker.lane.name]))
                 alone_ns[worker.lane.name] = latency.alone_likely_ns
             up = [worker.lane.name for worker in self._workers[model] if _usable(worker.lane)]

@@ -1,0 +1,61 @@
+"""Batch planning: worked by hand, and never beyond the share, with no size left that would still fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeserve.config import parse_config
+from edgeserve.sched.apps import App
+from edgeserve.sched.policies.pard_plan import path_ns, plan_sizes
+from edgeserve.sched.policies.pard_waits import PPM
+
+MS = 1_000_000
+
+
+def app_of(slo_ms, *nodes):
+    models = {node["name"]: {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}} for node in nodes}
+    config = parse_config({"lane": {"cpu0": {}}, "model": models,
+                           "app": {"app": {"slo": f"{slo_ms}ms", "node": list(nodes)}}})
+    return App(config.apps["app"], "p")
+
+
+def affine(fixed, each, sizes=range(1, 17)):
+    return {size: round((fixed + each * size) * MS) for size in sizes}
+
+
+PAPERS_LV = {"person": (18, 15), "face": (9, 6.6), "expression": (7.5, 4.8), "eye": (7.5, 5.4), "pose": (13.5, 12.6)}
+
+
+@pytest.mark.parametrize(("share", "sizes"), [(0.5, [4, 5, 5, 5, 4]), (0.53, [5, 5, 5, 5, 4])])
+def test_the_specifications_pipeline_gets_the_specifications_sizes(share, sizes):
+    app = app_of(500, *[{"name": name} for name in PAPERS_LV])
+    planned = plan_sizes([app], {name: affine(*line) for name, line in PAPERS_LV.items()}, round(share * PPM))
+    assert list(planned.values()) == sizes
+
+
+def test_only_the_longest_path_counts():
+    nodes = [{"name": "a"}, {"name": "quick", "after": ["a"]}, {"name": "slow", "after": ["a"]}]
+    times = {"a": affine(5, 5), "quick": affine(2, 1), "slow": affine(10, 10)}
+    planned = plan_sizes([app_of(100, *nodes)], times, PPM // 2)
+    assert planned == {"a": 3, "quick": 16, "slow": 2}  # 20 + 30 ms; 18 ms on the other path cost nothing
+
+
+def test_a_model_of_two_apps_gets_the_smaller_plan_and_what_does_not_fit_at_all_stays_at_the_smallest():
+    times = {"a": affine(5, 5, (2, 4, 8))}
+    assert plan_sizes([app_of(100, {"name": "a"}), app_of(60, {"name": "a"})], times, PPM // 2) == {"a": 4}
+    assert plan_sizes([app_of(10, {"name": "a"})], times, PPM // 2) == {"a": 2}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=1, max_size=4), st.integers(20, 900))
+def test_the_plan_fits_and_no_single_step_more_would(lines, slo_ms):
+    times = {f"m{index}": affine(fixed, each, (1, 2, 4, 8)) for index, (fixed, each) in enumerate(lines)}
+    app = app_of(slo_ms, *[{"name": name} for name in times])
+    planned = plan_sizes([app], times, PPM // 2)
+    limit_ns = slo_ms * MS // 2
+    assert path_ns(app, planned, times) <= limit_ns or set(planned.values()) == {1}
+    for model, size in planned.items():
+        saves = size < 8 and times[model][size] / size > times[model][2 * size] / (2 * size)
+        assert not saves or path_ns(app, {**planned, model: 2 * size}, times) > limit_ns
