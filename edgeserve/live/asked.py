@@ -124,7 +124,7 @@ class AppRules:
         """Wishes to terms; raises :class:`BadInput`. ``inputs`` are checked ones: facts may be read off them."""
         if wishes == NO_WISHES:
             facts = self._facts_of(None, inputs)
-            return self._usual if facts is None else self._usual._replace(facts=facts)
+            return self._usual if facts is None else Terms(*self._usual[:-1], facts)
         config = self.config
         klass = config.klass if wishes.klass is None else wishes.klass
         on_late = config.on_late if wishes.on_late is None else wishes.on_late
