@@ -14,7 +14,7 @@ import pytest
 
 from edgeserve.client import Client
 from edgeserve.config import Config, parse_config
-from edgeserve.errors import Dropped, EngineError
+from edgeserve.errors import EngineError, Rejected
 from edgeserve.runtime import Runtime
 
 HERE = str(Path(__file__).parent)
@@ -39,13 +39,13 @@ def arrivals(path: Path) -> List[Dict[str, float]]:
 
 
 def test_a_predicted_fact_decides_as_a_declared_one_does(tmp_path: Path) -> None:
-    """3e9 steps cannot be done in a second: it is given up before it runs, on the prediction alone."""
+    """3e9 steps cannot be done in a second: it is refused at arrival, on the prediction alone."""
     live_functions.predicted_on.clear()
     with Runtime(config_of(record=str(tmp_path / "record.jsonl"))) as runtime:
         assert runtime.infer("echo", {"x": SHORT}).outcome == "completed"
-        with pytest.raises(Dropped) as given_up:
+        with pytest.raises(Rejected) as refused:
             runtime.infer("echo", {"x": LONG})
-        assert given_up.value.reason == "cannot_make_deadline"
+        assert refused.value.reason == "cannot_make_deadline"
         assert runtime.infer("echo", {"x": LONG}, facts={"steps": 2}).outcome == "completed"  # its own word counts
         assert runtime.stats()["apps"]["echo"]["unpredicted"] == {}
         assert runtime.infer("echo", {"x": NEGATIVE}).outcome == "completed"
@@ -61,9 +61,9 @@ def test_over_the_bus_the_loop_s_thread_predicts() -> None:
             Runtime(config_of(endpoint=f"ipc://{folder}/bus/socket"), serve=True) as runtime, \
             Client(runtime.endpoints[0]) as bus:
         assert bus.infer("echo", {"x": SHORT}).outcome == "completed"
-        with pytest.raises(Dropped) as given_up:
+        with pytest.raises(Rejected) as refused:
             bus.infer("echo", {"x": LONG})
-        assert given_up.value.reason == "cannot_make_deadline"
+        assert refused.value.reason == "cannot_make_deadline"
         assert bus.infer("echo", {"x": NEGATIVE}).outcome == "completed"
         assert bus.stats()["apps"]["echo"]["unpredicted"] == {"steps": 1}
     assert len(set(live_functions.predicted_on)) == 1 and threading.get_ident() not in live_functions.predicted_on
