@@ -12,6 +12,7 @@ from edgeserve.sched.policies.pard_plan import path_ns, plan_sizes
 from edgeserve.sched.policies.pard_waits import PPM
 
 MS = 1_000_000
+SIZES = tuple(range(1, 17))
 
 
 def app_of(slo_ms, *nodes):
@@ -21,18 +22,22 @@ def app_of(slo_ms, *nodes):
     return App(config.apps["app"], "p")
 
 
-def affine(fixed, each, sizes=range(1, 17)):
+def affine(fixed, each, sizes=SIZES):
     return {size: round((fixed + each * size) * MS) for size in sizes}
 
 
-PAPERS_LV = {"person": (18, 15), "face": (9, 6.6), "expression": (7.5, 4.8), "eye": (7.5, 5.4), "pose": (13.5, 12.6)}
+PROFILES = {"person": (18, 15), "face": (9, 6.6), "expression": (7.5, 4.8), "eye": (7.5, 5.4), "pose": (13.5, 12.6)}
+LV = [{"name": name} for name in PROFILES]
+DA = [{"name": "person"}, {"name": "pose", "after": ["person"]}, {"name": "face", "after": ["person"]},
+      {"name": "expression", "after": ["pose", "face"]}, {"name": "eye"}]
 
 
-@pytest.mark.parametrize(("share", "sizes"), [(0.5, [4, 5, 5, 5, 4]), (0.53, [5, 5, 5, 5, 4])])
-def test_the_specifications_pipeline_gets_the_specifications_sizes(share, sizes):
-    app = app_of(500, *[{"name": name} for name in PAPERS_LV])
-    planned = plan_sizes([app], {name: affine(*line) for name, line in PAPERS_LV.items()}, round(share * PPM))
-    assert list(planned.values()) == sizes
+@pytest.mark.parametrize(("slo_ms", "nodes", "share", "sizes"), [
+    (500, LV, 0.5, [4, 5, 5, 5, 4]), (500, LV, 0.53, [5, 5, 5, 5, 4]), (420, DA, 0.53, [4, 5, 10, 5, 5])])
+def test_the_specifications_pipelines_get_the_specifications_sizes(slo_ms, nodes, share, sizes):
+    times = {name: affine(*line) for name, line in PROFILES.items()}
+    planned = plan_sizes([app_of(slo_ms, *nodes)], times, round(share * PPM))
+    assert [planned[node["name"]] for node in nodes] == sizes
 
 
 def test_only_the_longest_path_counts():
