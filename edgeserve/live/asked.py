@@ -21,7 +21,7 @@ OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
     "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
 """Input dtypes that are no arrays."""
 
-FACTS_MAX = 64
+FACTS_MAX = 32
 """Declared numbers per request: a policy reads a handful, and each costs memory until the request ends."""
 
 NAME_LEN_MAX = 256

@@ -74,7 +74,8 @@ BATCHED = {name: {1: 10, 4: 40} for name in "abc"}
 def test_batches_are_planned_so_that_waiting_for_one_and_riding_in_one_fits_the_slo():
     halves = {name: {1: 10, 4: 20} for name in "abc"}
     assert burst(chain(halves, slo=120), *[120] * 4) == [ran("a", 1, 2, 3, 4, size=4)]  # 60 of 63.6 ms
-    assert burst(chain(halves, slo=80), *[80] * 4)[0] == ran("a", 1, 2, 3, 4, size=4)  # 20 + 10 + 10: the first of equals
+    # 20 + 10 + 10: of equals, the first gets the larger batch.
+    assert burst(chain(halves, slo=80), *[80] * 4)[0] == ran("a", 1, 2, 3, 4, size=4)
     assert burst(chain(halves, slo=60), *[60] * 2)[0] == ran("a", 1)  # 30 of 31.8
 
 
