@@ -30,7 +30,8 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
         known = {
             "rule": draw.choice(tuple(pard_rules.RULES)), "order": draw.choice(pard_rules.ORDERS),
             "collect": draw.choice(pard_rules.COLLECTS), "lead_ms": draw.choice((0.0, 1.0, 20.0)),
-            "across": draw.choice(pard_rules.ACROSS), "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
+            "across": draw.choice(pard_rules.ACROSS), "batch_times": draw.choice(pard_rules.BATCH_TIMES),
+            "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
             "estimator": draw.choice(pard_rules.ESTIMATORS), "window_ms": draw.choice((50.0, 5000.0)),
             "hbf_from": draw.choice((0.3, 1.0)), "lbf_from": draw.choice((0.3, 1.0)),
             "recheck": draw.random() < 0.5, "threshold_ms": draw.choice((0.0, 5.0)),

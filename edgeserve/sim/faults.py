@@ -13,6 +13,7 @@ from edgeserve.sim.scenario import FaultsConfig
 from edgeserve.sim.workload import exponential_ns
 
 LANE_DIES, LANE_HANGS, LANE_BACK, SPEED, BURST, MEMORY = "dies", "hangs", "back", "speed", "burst", "memory"
+RESET, RESET_OVER = "reset", "reset over"
 
 
 class Happening(NamedTuple):
@@ -82,6 +83,7 @@ class Trouble:
         found += [Happening(at_ns, BURST, "", float(draw.randrange(1, config.burst_max + 1)))
                   for at_ns, draw in self._times("burst", config.burst_every_ns)]
         for device, budget in devices:
+            found += self._resets(device)
             if budget and config.memory_every_ns:
                 found += [Happening(at_ns, MEMORY, device, draw.random())
                           for at_ns, draw in self._times(f"memory/{device}", config.memory_every_ns)]
@@ -99,6 +101,14 @@ class Trouble:
                 continue
             down_until_ns = min(at_ns + exponential_ns(draw, self.config.lane_loss_ns), self.heals_ns)
             found += [Happening(at_ns, LANE_DIES, lane, draw.random()), Happening(down_until_ns, LANE_BACK, lane)]
+        return found
+
+    def _resets(self, device: str) -> List[Happening]:
+        """All lanes of a device are gone at once, its copy lane too, and come back together."""
+        found = []
+        for at_ns, draw in self._times(f"reset/{device}", self.config.reset_every_ns):
+            over_ns = min(at_ns + exponential_ns(draw, self.config.lane_loss_ns), self.heals_ns)
+            found += [Happening(at_ns, RESET, device, draw.random()), Happening(over_ns, RESET_OVER, device)]
         return found
 
     def _times(self, name: str, every_ns: int) -> List[Tuple[int, random.Random]]:

@@ -213,6 +213,7 @@ class FaultsConfig:
     cancel: float = _key(_number(0.0, 1.0), 0.0)
     lane_loss_every_ns: int = _key(_duration, 0, key="lane_loss_every")
     lane_loss_ns: int = _key(_duration, 200 * 10**6, key="lane_loss")  # mean time until it is back
+    reset_every_ns: int = _key(_duration, 0, key="reset_every")  # per device: all its lanes are lost at once, as long
     hang: float = _key(_number(0.0, 1.0), 0.0)  # probability that a lost lane hangs in its work, instead of dying
     speed_every_ns: int = _key(_duration, 0, key="speed_every")
     speed_min: float = _key(_number(0.05, 1.0), 0.4)

@@ -105,6 +105,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
     _budget(draw, table)
     badness = draw.choice((0.0, 0.0, 0.3, 1.0, 1.0, 3.0))
     table["faults"] = _faults(draw, badness)
+    if badness and not set(table["policy"]) <= set(EXACT_KINDS):  # the stored digests know no resets
+        table["faults"]["reset_every"] = f"{random.Random(f'{seed}/resets').choice((0, 0, 300, 900))}ms"
     table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
                     "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
     _workloads(draw, table)

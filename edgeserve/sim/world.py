@@ -390,8 +390,11 @@ class SimWorld:
         if kind == faults.LANE_DIES:
             self._die(self.lanes[target], happening.amount)
         elif kind == faults.LANE_BACK:
-            self.lanes[target].up = True
-            self._emit(LaneChanged(target, True, self.lanes[target].speed))
+            self._revive(self.lanes[target])
+        elif kind in (faults.RESET, faults.RESET_OVER):
+            for lane in self.lanes.values():
+                if lane.device == target:
+                    self._die(lane, happening.amount) if kind == faults.RESET else self._revive(lane)
         elif kind == faults.LANE_HANGS:
             self.lanes[target].hangs = max(0.01, happening.amount)
         elif kind == faults.SPEED:
@@ -425,6 +428,10 @@ class SimWorld:
             if amount < 0.5:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
+
+    def _revive(self, lane: _Lane) -> None:
+        lane.up = True
+        self._emit(LaneChanged(lane.name, True, lane.speed))
 
     def _burst(self, count: int) -> None:
         assert self._trouble is not None
