@@ -301,6 +301,7 @@ BUGS: Tuple[Bug, ...] = (
     # --- what a soak found
     Bug("failed-join-is-passed-over", "life.py", "if not progress.is_starved(request, job):", "if True:",
         unit("failed_joins")),
+    Bug("pard-waits-where-no-model-is", "policies/pard.py", "self._apart += workers", "pass", unit("pard_moves")),
     Bug("pard-counts-what-goes-on", "policies/pard.py", "if job.request.state == DROPPED:", "if True:",
         unit("pard_counts")),
     Bug("pard-counts-the-cancelled", "policies/pard.py", "request.state == DROPPED and not", "request.ended and not",

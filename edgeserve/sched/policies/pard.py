@@ -29,7 +29,7 @@ from edgeserve.sched.policies.pard_plan import plan_sizes
 from edgeserve.sched.policies.pard_rules import END_TO_END, NEVER, RULES, STAY
 from edgeserve.sched.policies.pard_state import LoadFactor, Module, Planner, models_of
 from edgeserve.sched.policies.pard_waits import PPM, Waits
-from edgeserve.sched.policies.pard_worker import Worker, choose_worker, window_start
+from edgeserve.sched.policies.pard_worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy import Bid, Policy
 from edgeserve.units import format_duration, ms_to_ns
 
@@ -96,6 +96,7 @@ class Pard(Policy):
         self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and those that need it in each
         self._wakes: List[Tuple[int, int]] = []  # (when a batch begins to form, worker)
         self._by_number: List[Worker] = []
+        self._apart: List[Worker] = []  # those of modules with lanes on several devices
         self._begun = False
         self._dropping = False
         self._expired_id = -1
@@ -148,11 +149,7 @@ class Pard(Policy):
         self._renew_times(board)
         self._planner.renew()
         for worker in self._by_number:
-            if not _usable(worker.lane) and any(_usable(other.lane) for other in self._workers[worker.module.model]):
-                moving = sorted([job for job in worker.jobs() if not job.lane], key=lambda job: job.seq)
-                for job in moving:
-                    worker.remove(job)
-                    self._put(job, board)
+            self._move_on(worker, board)
             self._touch(worker)
 
     def queued(self) -> List[Job]:
@@ -175,13 +172,22 @@ class Pard(Policy):
         best, best_rank = workers[start % len(workers)], 3
         for step in range(len(workers)):
             worker = workers[(start + step) % len(workers)]
-            rank = 2 if not _usable(worker.lane) else int(not board.is_resident(worker.module.model, worker.lane))
+            rank = hindrance(worker, board)
             if rank < best_rank:
                 best, best_rank = worker, rank
                 if rank == 0:
                     break
         self._turn[job.node.model] = (best.turn + 1) % len(workers)
         return best
+
+    def _move_on(self, worker: Worker, board: Board) -> None:
+        """What waits for a lane that is gone, or for a model that is in memory elsewhere (it may never be loaded here
+        again: that one serves), goes to a worker that can run it sooner."""
+        rank = hindrance(worker, board)
+        if rank and any(hindrance(other, board) < rank for other in self._workers[worker.module.model]):
+            for job in sorted([job for job in worker.jobs() if not job.lane], key=lambda job: job.seq):
+                worker.remove(job)
+                self._put(job, board)
 
     # --- once per step ------------------------------------------------------------------------------------------------
 
@@ -197,13 +203,16 @@ class Pard(Policy):
             worker = self._by_number[heappop(self._wakes)[1]]
             worker.wakes_ns = 0
             self._touch(worker)
+        for worker in self._apart:
+            if worker.count():
+                self._move_on(worker, board)
         waiting: List[Worker] = []
         while self._touched:
             worker = self._touched.pop(next(iter(self._touched)))
             if worker.shared or not worker.count():
                 continue
             self._look_at(worker, board)
-            if worker.count() and (not _usable(worker.lane) or not worker.lane.works
+            if worker.count() and (not is_usable(worker.lane) or not worker.lane.works
                                    or worker.lane.works[0].policy is not self):
                 waiting.append(worker)  # nobody will say when it can go on
         for worker in waiting:
@@ -227,7 +236,7 @@ class Pard(Policy):
     def _look_at(self, worker: Worker, board: Board) -> None:
         """Let a worker's next batch form, if it is time."""
         lane, now = worker.lane, board.now_ns
-        if not worker.count() or not _usable(lane) or not board.is_resident(worker.module.model, lane):
+        if not worker.count() or not is_usable(lane) or not board.is_resident(worker.module.model, lane):
             return
         starts_ns = lane.available_ns(now)
         if lane.works and not self._ahead:
@@ -246,7 +255,7 @@ class Pard(Policy):
     def _form_shared(self, lane: Lane, workers: Sequence[Worker], board: Board) -> None:
         """A lane of several modules asks: the one whose turn it is by ``across`` forms a batch, the others' jobs stay
         in their queues."""
-        if not _usable(lane):
+        if not is_usable(lane):
             return
         for worker in workers:
             for job in list(worker.forming.values()):
@@ -368,6 +377,8 @@ class Pard(Policy):
                 workers.append(worker)
                 self._by_number.append(worker)
                 self._at_lane.setdefault(lane.name, []).append(worker)
+            if len({worker.lane.device for worker in workers}) > 1:
+                self._apart += workers
         for lane in board.lanes:
             here = self._at_lane.get(lane.name, [])
             if len(here) > 1:
@@ -397,7 +408,7 @@ class Pard(Policy):
                                                      self._planned.get(model, latency.size_max))
                 times_ns[worker.lane.name] = latency.likely_ns(latency.size_for(module.sizes[worker.lane.name]))
                 alone_ns[worker.lane.name] = latency.alone_likely_ns
-            up = [worker.lane.name for worker in self._workers[model] if _usable(worker.lane)]
+            up = [worker.lane.name for worker in self._workers[model] if is_usable(worker.lane)]
             module.set_times(times_ns, up, alone_ns if self._measured else None)
 
     def _touch(self, worker: Worker) -> None:
@@ -436,7 +447,3 @@ class PardPlus(Pard):
 
     defaults: Mapping[str, object] = {**Pard.defaults, "collect": "just_in_time", "hbf_from": 1.05, "lbf_from": 1.05,
                                       "recheck": True, "samples": 1000}
-
-
-def _usable(lane: Lane) -> bool:
-    return lane.up and not lane.hung

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, Sequence, Tuple
 
+from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane
 from edgeserve.sched.lifecycle import Job
 from edgeserve.sched.minmaxheap import Depq
@@ -58,6 +59,17 @@ class Worker:
             del self.late[job.seq]
         else:
             self.queue.remove(job)
+
+
+def is_usable(lane: Lane) -> bool:
+    """Whether a lane is up and answers."""
+    return lane.up and not lane.hung
+
+
+def hindrance(worker: Worker, board: Board) -> int:
+    """What keeps a worker from running a job: 0 nothing but its other jobs, 1 its model is not in memory, 2 its lane
+    is gone."""
+    return int(not board.is_resident(worker.module.model, worker.lane)) if is_usable(worker.lane) else 2
 
 
 def window_start(late: Sequence[bool], size: int) -> int:
