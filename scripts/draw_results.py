@@ -26,6 +26,7 @@ TITLES = {  # file -> (what it shows, script, when the file does not name it); i
     "bench_queues.json": ("Queues for Orloj's score", "bench_queues.py"),
     "replicate_pard.json": ("PARD, replicated in simulation", "replicate_pard.py"),
     "replicate_pard_local.json": ("PARD on one shared device, in simulation", "replicate_pard_local.py"),
+    "replicate_pard_paths.json": ("PARD in graphs: predicted branches, late siblings", "replicate_pard_paths.py"),
     "bench_pard_live.json": ("PARD on one shared device, live", "bench_pard_live.py"),
 }
 

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from edgeserve.config import parse_config
 from edgeserve.loop import drive
 from edgeserve.sched.actions import FinishRequest, RunBatch
-from edgeserve.sched.events import Event, JobResult, LaneChanged, Request, RequestArrived, WorkFinished
+from edgeserve.sched.events import Event, JobId, JobResult, LaneChanged, Request, RequestArrived, WorkFinished
 from edgeserve.sched.setup import build_scheduler
 
 
@@ -49,6 +49,13 @@ class LeanWorld:
         for at_ns, lane, up in changes:
             self._push(at_ns, (lane, up))
 
+    def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
+        """What a request (they count from 1) declares: nothing here."""
+
+    def result_of(self, job: JobId) -> JobResult:
+        """What a job returns; a world whose graphs fan out or choose says more."""
+        return JobResult(job)
+
     def _push(self, at_ns: int, what: Any) -> None:
         self._count += 1
         heapq.heappush(self._heap, (at_ns, self._count, what))
@@ -73,7 +80,8 @@ class LeanWorld:
         while self._next < len(self.arrivals_ns) and self.arrivals_ns[self._next] <= now:
             at_ns = self.arrivals_ns[self._next]
             self._next += 1
-            events.append(RequestArrived(Request(self._next, self._app, at_ns, at_ns + self._slo_ns)))
+            events.append(RequestArrived(Request(self._next, self._app, at_ns, at_ns + self._slo_ns,
+                                                 facts=self.facts_of(self._next))))
         return now, events
 
     def perform(self, action: Any) -> None:
@@ -85,7 +93,7 @@ class LeanWorld:
             self._busy[action.lane] = True
             ends_ns = self._now_ns + time_ns
             self._push(ends_ns, WorkFinished(action.work_id, self._now_ns, ends_ns,
-                                             tuple([JobResult(job) for job in action.jobs])))
+                                             tuple([self.result_of(job) for job in action.jobs])))
             self._push(ends_ns, (action.lane,))
         elif isinstance(action, FinishRequest):
             self.ends[action.request_id] = (action.outcome, self._now_ns)

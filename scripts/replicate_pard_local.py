@@ -28,8 +28,7 @@ from pard_world import LeanWorld  # noqa: E402
 
 from edgeserve.config import parse_config  # noqa: E402
 from edgeserve.loop import drive  # noqa: E402
-from edgeserve.sched.actions import RunBatch  # noqa: E402
-from edgeserve.sched.events import JobResult, Request, RequestArrived, WorkFinished  # noqa: E402
+from edgeserve.sched.events import JobId, JobResult  # noqa: E402
 from edgeserve.sched.setup import build_scheduler  # noqa: E402
 from edgeserve.sim.report import report_of  # noqa: E402
 from edgeserve.sim.run import simulate  # noqa: E402
@@ -108,28 +107,13 @@ class PartsWorld(LeanWorld):
         super().__init__(*given)
         self._parts, self._tells = parts, tells
 
-    def wait(self, until_ns: int | None) -> Any:
-        """Arrivals declare their parts, where they know them."""
-        now_ns, events = super().wait(until_ns)
-        if self._tells:
-            events = [RequestArrived(_telling(event.request, self._parts)) if isinstance(event, RequestArrived)
-                      else event for event in events]
-        return now_ns, events
+    def facts_of(self, request_id: int) -> Mapping[str, float] | None:
+        """The parts, where it knows them."""
+        return {"look.parts": float(self._parts[request_id - 1])} if self._tells else None
 
-    def perform(self, action: Any) -> None:
-        """As before, with the parts of the first node's results."""
-        super().perform(action)
-        if isinstance(action, RunBatch) and action.model == "look":
-            for index, (at_ns, count, what) in enumerate(self._heap):
-                if isinstance(what, WorkFinished) and what.work_id == action.work_id:
-                    results = tuple([JobResult(job, parts=self._parts[job.request_id - 1]) for job in action.jobs])
-                    self._heap[index] = (at_ns, count, what._replace(results=results) if hasattr(what, "_replace")
-                                         else WorkFinished(what.work_id, what.started_ns, what.finished_ns, results))
-
-
-def _telling(request: Request, parts: Sequence[int]) -> Request:
-    return Request(request.id, request.app, request.arrival_ns, request.deadline_ns,
-                   facts={"look.parts": float(parts[request.id - 1])})
+    def result_of(self, job: JobId) -> JobResult:
+        """The parts of the first node's results."""
+        return JobResult(job, parts=self._parts[job.request_id - 1] if job.node == "look" else None)
 
 
 def cost_ns(pipeline: str, count: int) -> int:

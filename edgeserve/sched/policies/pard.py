@@ -2,7 +2,7 @@
 
 Every model of the policy's apps is a module, every lane that may run it one of the module's workers. A worker has a
 queue with two ends and a *forming batch*: the one that runs next. Before a job joins it, the request is judged
-(``pard_rules.py``) by when that batch starts, how long it takes, and what the state planner says of the modules behind
+(``pard_judge.py``) by when that batch starts, how long it takes, and what the state planner says of the modules behind
 (``pard_state.py``). Which end of the queue goes first follows the load. As published (``pard``) the forming batch opens
 when the one before it starts; ``pard+`` opens it shortly before that one ends, when nearly all is known.
 
@@ -14,30 +14,27 @@ other jobs leave their queues (``sched/life.py``).
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
-
-import numpy as np
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.lifecycle import DROPPED, Job, steps_left
+from edgeserve.sched.lifecycle import DROPPED, Job
 from edgeserve.sched.parts import bid_for, droppable
 from edgeserve.sched.policies import pard_rules
+from edgeserve.sched.policies.pard_judge import Judge
 from edgeserve.sched.policies.pard_plan import plan_sizes
-from edgeserve.sched.policies.pard_rules import END_TO_END, NEVER, RULES, STAY
-from edgeserve.sched.policies.pard_state import LoadFactor, Module, Planner, models_of
+from edgeserve.sched.policies.pard_rules import NEVER, RULES
+from edgeserve.sched.policies.pard_siblings import Siblings
+from edgeserve.sched.policies.pard_state import LoadFactor, Planner, models_of
 from edgeserve.sched.policies.pard_waits import PPM, Waits
 from edgeserve.sched.policies.pard_worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy import Bid, Policy
-from edgeserve.units import format_duration, ms_to_ns
+from edgeserve.units import ms_to_ns
 
 PROACTIVE = "proactive"
 """Reason of a request that was given up before the module at which it could no longer be in time."""
-
-OC_ADMITS_PPM = 600_000
-"""Rule ``oc``: an overloaded module admits with probability 1 - alpha, alpha = 0.4 (the paper's section 5)."""
 
 WAKES_MAX = 4096
 """Alarms kept for batches that form later; a bound for lanes whose plans change all the time."""
@@ -46,20 +43,22 @@ WAKES_MAX = 4096
 class Pard(Policy):
     """Options: ``rule`` (when to drop), ``order`` (which end of the queue goes first),
     ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
-    module goes next on a lane of several), ``batch_times`` (batches count as full, or as those that run), ``lam``,
-    ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``, ``window_ms`` (the planner's period, its
-    window), ``hbf_from``, ``lbf_from`` (load factors between which the order stays), ``recheck`` (judge a formed batch
-    again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``plan`` (the largest
-    batches take this share of the SLO together; 0 = any), ``batch_max`` (0 = the largest profiled size), ``seed``.
+    module goes next on a lane of several), ``paths`` (what counts of a fork that chooses one branch, where the request
+    does not say which), ``siblings`` (judge a branch by the latest of the request's branches), ``batch_times`` (batches
+    count as full, or as those that run), ``lam``, ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``,
+    ``window_ms`` (the planner's period, its window), ``hbf_from``, ``lbf_from`` (load factors between which the order
+    stays), ``recheck`` (judge a formed batch again when it starts), ``threshold_ms`` (rule oc: queueing that counts as
+    overload), ``plan`` (the largest batches take this share of the SLO together; 0 = any), ``batch_max`` (0 = the
+    largest profiled size), ``seed``.
 
     ``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model.
     """
 
     defaults: Mapping[str, object] = {
         "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
-        "batch_times": "full", "lam": 0.1, "estimator": "uniform", "samples": 10_000, "sync_ms": 1000.0,
-        "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False, "threshold_ms": 20.0, "plan": 0.53,
-        "batch_max": 0, "seed": 1}
+        "paths": "longest", "siblings": False, "batch_times": "full", "lam": 0.1, "estimator": "uniform",
+        "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False,
+        "threshold_ms": 20.0, "plan": 0.53, "batch_max": 0, "seed": 1}
 
     def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
         super().__init__(name, apps, options)
@@ -70,6 +69,7 @@ class Pard(Policy):
         self._high = {"hbf": True, "lbf": False, "fcfs": False}.get(order)  # None = by the load
         self._ahead = self._one_of("collect", pard_rules.COLLECTS) == "ahead"
         self._across = self._one_of("across", pard_rules.ACROSS)
+        self._learns = self._one_of("paths", pard_rules.PATHS) == "expected"
         self._lead_ns = self._ns("lead_ms", 0.0)
         self._batch_max = self._whole("batch_max", 0) or 2**31
         self._plan_ppm = round(self._number("plan", 0.0) * PPM)
@@ -77,7 +77,6 @@ class Pard(Policy):
         self._measured = self._one_of("batch_times", pard_rules.BATCH_TIMES) == "measured"
         self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
         seed = self._whole("seed", 0)
-        self._dice: Any = np.random.RandomState(seed + 1)
         load = {model: LoadFactor(self._number("hbf_from", 0.0), self._number("lbf_from", 0.0), order == "instant")
                 for model in models_of(self.apps)}
         columns = max([len(app.nodes) for app in self.apps] or [1])
@@ -85,14 +84,15 @@ class Pard(Policy):
                       self._whole("samples", 1, 1_000_000), columns, seed)
         self._planner = Planner(self.apps, load, waits, self._rule.rest, period_ns=self._ns("sync_ms", 1.0),
                                 window_ns=self._ns("window_ms", 1.0), threshold_ns=self._ns("threshold_ms", 0.0),
-                                worst=self._rule.worst)
-        self._first = {node.model for app in self.apps for node in app.entries}
+                                worst=self._rule.worst, expected=self._learns)
         self._workers: Dict[str, List[Worker]] = {}  # by model, in the order of the lanes
         self._at_lane: Dict[str, List[Worker]] = {}  # in the order of the modules
         self._shared: List[Tuple[Lane, List[Worker]]] = []
         self._turn: Dict[str, int] = {}  # model -> the worker whose turn it is
         self._served: Dict[str, int] = {}  # lane of several modules -> the one served last
         self._home: Dict[int, Worker] = {}  # job.seq -> the worker that holds it
+        siblings = Siblings(self.apps, self._planner, self._home) if self.options["siblings"] else None
+        self._judge = Judge(self._rule, self.apps, self._planner, siblings, self._measured, seed + 1)
         self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and those that need it in each
         self._wakes: List[Tuple[int, int]] = []  # (when a batch begins to form, worker)
         self._by_number: List[Worker] = []
@@ -137,6 +137,10 @@ class Pard(Policy):
         if self._measured:
             self._planner.modules[work.model].ran(finished_ns, finished_ns - started_ns)
         self._touch_lane(work.lane)
+        if self._learns:
+            for job in work.jobs:
+                if job.node.route_one:
+                    self._planner.branches.saw(job)
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._touch_lane(work.lane)
@@ -248,7 +252,7 @@ class Pard(Policy):
                 return
         if self._recheck and worker.forming and lane.accepts(now):
             for job in list(worker.forming.values()):
-                if job.seq in worker.forming and droppable(job) and self._late(job, worker, starts_ns, board):
+                if job.seq in worker.forming and droppable(job) and self._judge.is_late(job, worker, starts_ns, board):
                     self._drop(job, worker, starts_ns, board)
         self._fill(worker, starts_ns, board)
 
@@ -285,13 +289,13 @@ class Pard(Policy):
             job = queue.high() if high else queue.low()
             if job is None:
                 break
-            if self._rule.test != NEVER and not self._rule.scan and self._refused(job, worker, starts_ns, board):
+            if self._rule.test != NEVER and not self._rule.scan and self._judge.refuses(job, worker, starts_ns, board):
                 self._give_way(job, worker, starts_ns, board)
             else:
                 self._admit(job, worker, starts_ns, board)
         if high and self._rule.test != NEVER:  # else the hopeless fill the low end until their deadline
             job = queue.low()
-            while job is not None and self._late(job, worker, starts_ns, board):
+            while job is not None and self._judge.is_late(job, worker, starts_ns, board):
                 self._give_way(job, worker, starts_ns, board)
                 job = queue.low()
         while worker.late and len(forming) < size:
@@ -300,48 +304,10 @@ class Pard(Policy):
     def _scan(self, worker: Worker, starts_ns: int, places: int, board: Board) -> None:
         """Nexus: drop everything before the first window of a full batch in which nobody is late."""
         waiting = sorted(worker.queue, key=lambda job: (job.ready_ns, job.seq)) if places > 0 else []
-        for job in waiting[:window_start([self._late(job, worker, starts_ns, board) for job in waiting], places)]:
+        late = [self._judge.is_late(job, worker, starts_ns, board) for job in waiting]
+        for job in waiting[:window_start(late, places)]:
             if job.seq in self._home:
                 self._give_way(job, worker, starts_ns, board)
-
-    def _refused(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> bool:
-        module, now = worker.module, board.now_ns
-        if self._rule.worst:
-            module.tested(now, starts_ns + module.times_ns[worker.lane.name] - job.ready_ns)
-        if self._rule.lottery and droppable(job) and self._turns_away(module):
-            return True
-        return self._late(job, worker, starts_ns, board)
-
-    def _turns_away(self, module: Module) -> bool:
-        """Rule oc: the overloaded module, and the first while any is overloaded, admit by lot."""
-        modules = self._planner.modules.values() if module.model in self._first else (module,)
-        return any(each.overloaded for each in modules) and int(self._dice.randint(0, PPM)) >= OC_ADMITS_PPM
-
-    def _late(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> bool:
-        """Whether a request would be late, as the rule sees it, in a batch that starts at ``starts_ns``. In time to
-        the nanosecond is in time."""
-        return self._excess_ns(job, worker, starts_ns, board) > 0
-
-    def _excess_ns(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> int:
-        rule, request, node = self._rule, job.request, job.node
-        time_ns = self._batch_ns(worker, board)
-        if rule.test == END_TO_END:
-            if request.facts:
-                time_ns *= steps_left(job)
-            return starts_ns + time_ns + self._planner.rest_ns[node] - request.deadline_ns
-        part, whole = self._planner.share[node]
-        share_ns = (request.deadline_ns - request.arrival_ns) * part // whole
-        if rule.test == STAY:
-            return starts_ns + time_ns - job.ready_ns - share_ns
-        return board.now_ns - job.ready_ns - share_ns
-
-    def _batch_ns(self, worker: Worker, board: Board) -> int:
-        """How long the forming batch will take: full, or of as many as are there now."""
-        if not self._measured:
-            return worker.module.times_ns[worker.lane.name]
-        latency = board.latency(worker.module.model, worker.lane.name)
-        count = min(worker.module.sizes[worker.lane.name], max(1, len(worker.forming) + len(worker.queue)))
-        return latency.likely_ns(latency.size_for(count))
 
     def _admit(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
         worker.join(job)
@@ -357,8 +323,7 @@ class Pard(Policy):
             worker.postpone(job)
 
     def _drop(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
-        excess_ns = self._excess_ns(job, worker, starts_ns, board)
-        board.note(job.request, "before", job.node.name, "- late by", format_duration(max(0, excess_ns)))
+        board.note(job.request, "before", job.node.name, "-", self._judge.why(job, worker, starts_ns, board))
         self._dropping = True
         board.give_up(job, PROACTIVE)
         self._dropping = False
@@ -443,7 +408,8 @@ class Pard(Policy):
 
 class PardPlus(Pard):
     """PARD with its batches collected just in time (section 9.1 of the specification), an order that turns to the most
-    time left only when the load clearly exceeds the lanes, and a second look at a batch when it starts."""
+    time left only when the load clearly exceeds the lanes, a second look at a batch when it starts, and branches judged
+    by the latest of their request."""
 
     defaults: Mapping[str, object] = {**Pard.defaults, "collect": "just_in_time", "hbf_from": 1.05, "lbf_from": 1.05,
-                                      "recheck": True, "samples": 1000}
+                                      "recheck": True, "samples": 1000, "siblings": True}

@@ -53,5 +53,6 @@ RULES: Mapping[str, Rule] = {
 ORDERS = ("published", "adaptive", "fcfs", "hbf", "lbf", "instant")
 COLLECTS = ("ahead", "just_in_time")
 ACROSS = ("round_robin", "edf", "least_slack", "fullest", "fifo", "downstream")
+PATHS = ("longest", "expected")
 ESTIMATORS = ("uniform", "empirical", "joint")
 BATCH_TIMES = ("full", "measured")

@@ -2,7 +2,8 @@
 
 A *module* is a model that this policy's apps use, with the lanes that may run it. It publishes how long requests wait
 in its queues (a window of seconds, newest heaviest), how long its batches take, and how its load compares with what it
-can do. From that the planner sums up, for every node, what still lies before a request when it leaves the node.
+can do. From that the planner sums up, for every node, what still lies before a request when it leaves the node: the
+longest path, of those that it may take (``pard_branches.py``).
 
 The load factor ``mu`` is what came in over what the lanes can do in full batches; ``eps`` is how much the rate jumps.
 Above ``1 + eps`` those with the most time left go first (HBF), below ``1 - eps`` those with the least (LBF), in between
@@ -15,6 +16,8 @@ from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.apps import App, Node
+from edgeserve.sched.lifecycle import Job
+from edgeserve.sched.policies.pard_branches import Branches, Routes
 from edgeserve.sched.policies.pard_waits import PPM, Waits, forget_before, weighted_mean_ns
 
 SMOOTHED_OVER = 5
@@ -34,6 +37,9 @@ SAMPLES_MAX = 20_000
 
 PATHS_MAX = 64
 """Downstream paths looked at per node; of a graph with more, the longest alone."""
+
+FORETOLD_MAX = 1024
+"""Combinations of declared branches whose rest is kept until the next sum; a graph with more works some out again."""
 
 MRPS = 10**12
 """Arrivals times this, over nanoseconds, are milli-requests per second."""
@@ -146,12 +152,14 @@ class Module:
 
 class Planner:
     """All modules of a policy, and what lies behind each node. ``rest`` names the sum: ``none``, ``d`` (batch times),
-    ``qd`` (and queues), ``qdw`` (and a low quantile of the batch waits), ``qdd`` (and the longest batch waits)."""
+    ``qd`` (and queues), ``qdw`` (and a low quantile of the batch waits), ``qdd`` (and the longest batch waits). Of a
+    fork that chooses one branch the longest counts, or with ``expected`` their mean, by how often each was chosen."""
 
     def __init__(self, apps: Sequence[App], load: Mapping[str, LoadFactor], waits: Waits, rest: str, *,
-                 period_ns: int, window_ns: int, threshold_ns: int, worst: bool) -> None:
+                 period_ns: int, window_ns: int, threshold_ns: int, worst: bool, expected: bool = False) -> None:
         self.modules = {model: Module(model, place, load[model]) for place, model in enumerate(models_of(apps))}
         self.waits = waits
+        self.branches = Branches(apps)
         self.rest_ns: Dict[Node, int] = {}  # from the end of a node's batch to the end of the request
         self.batches_ns: Dict[Node, int] = {}  # the same, of batch times alone
         self.share: Dict[Node, Tuple[int, int]] = {}  # a node's part of the time along the longest path
@@ -159,8 +167,10 @@ class Planner:
         self._apps = tuple(apps)
         self._rest = rest
         self._worst = worst
+        self._expected = expected
+        self._foretold: Dict[Tuple[Node, Routes], int] = {}
         self._period_ns, self._window_ns, self._threshold_ns = period_ns, window_ns, threshold_ns
-        self._paths = {node: paths_behind(node) for app in apps for node in app.nodes}
+        self._paths = paths_behind(apps)
 
     def begin(self, now_ns: int) -> None:
         """The first period begins."""
@@ -178,6 +188,7 @@ class Planner:
 
     def renew(self) -> None:
         """Sum up what lies behind each node from what the modules publish now."""
+        self._foretold.clear()
         for app in self._apps:
             for node in reversed(app.nodes):  # successors first
                 self.batches_ns[node] = max([self.batches_ns[succ] + self.modules[succ.model].time_ns
@@ -185,13 +196,37 @@ class Planner:
                 self.rest_ns[node] = self._rest_of(node)
             self._set_shares(app)
 
-    def _rest_of(self, node: Node) -> int:
+    def rest_of(self, job: Job) -> int:
+        """From the end of a job's batch to the end of its request, on the branches that the request declares."""
+        node, facts = job.node, job.request.facts
+        routes = self.branches.declared(node, facts) if facts else ()
+        if not routes:
+            return self.rest_ns[node]
+        rest_ns = self._foretold.get((node, routes))
+        if rest_ns is None:
+            if len(self._foretold) >= FORETOLD_MAX:
+                self._foretold.clear()
+            rest_ns = self._foretold[node, routes] = self._rest_of(node, routes)
+        return rest_ns
+
+    def _rest_of(self, node: Node, routes: Routes = ()) -> int:
         if self._rest == "none" or not node.succs:
             return 0
-        paths = self._paths[node]
-        if paths is None:
-            paths = (self._longest_path(node),)
-        return max([self._path_ns(path) for path in paths])
+        named = dict(routes)
+        if self._paths[node] > PATHS_MAX:
+            return self._path_ns(self._longest_path(node, named))
+        return self._rest_on((node,), named)
+
+    def _rest_on(self, path: Tuple[Node, ...], named: Mapping[Node, int]) -> int:
+        """The same, of the paths that begin so."""
+        succs = _open(path[-1], named)
+        if not succs:
+            return self._path_ns(path[1:])
+        rests_ns = [self._rest_on((*path, succ), named) for succ in succs]
+        if self._expected and path[-1].route_one and path[-1] not in named:
+            rests_ns.append(self._path_ns(path[1:]))  # it may take none of them
+            return sum([rest_ns * ppm for rest_ns, ppm in zip(rests_ns, self.branches.shares_ppm(path[-1]))]) // PPM
+        return max(rests_ns)
 
     def _path_ns(self, path: Sequence[Node]) -> int:
         modules = [self.modules[node.model] for node in path]
@@ -205,7 +240,7 @@ class Planner:
             total += sum(times_ns)
         return total
 
-    def _longest_path(self, node: Node) -> Tuple[Node, ...]:
+    def _longest_path(self, node: Node, named: Mapping[Node, int]) -> Tuple[Node, ...]:
         """The path behind a node with the largest sum of queues and batch times. O(nodes) from a node's successors
         up, for graphs with more paths than can be listed."""
         best: Dict[Node, Tuple[int, Tuple[Node, ...]]] = {}
@@ -213,12 +248,12 @@ class Planner:
         def behind(at: Node) -> Tuple[int, Tuple[Node, ...]]:
             if at not in best:
                 module = self.modules[at.model]
-                further = [behind(succ) for succ in at.succs]
+                further = [behind(succ) for succ in _open(at, named)]
                 rest = max(further, key=lambda item: item[0]) if further else (0, ())
                 best[at] = (rest[0] + module.queue_ns + module.time_ns, (at, *rest[1]))
             return best[at]
 
-        return max([behind(succ) for succ in node.succs], key=lambda item: item[0])[1]
+        return max([behind(succ) for succ in _open(node, named)], key=lambda item: item[0], default=(0, ()))[1]
 
     def _set_shares(self, app: App) -> None:
         """Each node's part of the SLO: in proportion to its batch time, or to its worst time in the module."""
@@ -237,15 +272,17 @@ def models_of(apps: Sequence[App]) -> List[str]:
     return list(dict.fromkeys(node.model for app in apps for node in app.nodes))
 
 
-def paths_behind(node: Node) -> Tuple[Tuple[Node, ...], ...] | None:
-    """Every path from behind a node to an end of its graph, or None when there are more than :data:`PATHS_MAX`."""
-    paths: List[Tuple[Node, ...]] = []
-    waiting: List[Tuple[Node, ...]] = [(succ,) for succ in reversed(node.succs)]
-    while waiting:
-        path = waiting.pop()
-        if not path[-1].succs:
-            paths.append(path)
-        waiting.extend(path + (succ,) for succ in reversed(path[-1].succs))
-        if len(paths) + len(waiting) > PATHS_MAX:
-            return None
-    return tuple(paths)
+def paths_behind(apps: Sequence[App]) -> Dict[Node, int]:
+    """How many paths lead from each node to an end of its graph."""
+    count: Dict[Node, int] = {}
+    for app in apps:
+        for node in reversed(app.nodes):  # successors first
+            count[node] = sum([count[succ] for succ in node.succs]) if node.succs else 1
+    return count
+
+
+def _open(node: Node, named: Mapping[Node, int]) -> Sequence[Node]:
+    """The successors that may follow a node: all, or the one that is named, or none."""
+    if node not in named:
+        return node.succs
+    return node.succs[named[node]:named[node] + 1] if named[node] >= 0 else ()
