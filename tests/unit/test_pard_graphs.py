@@ -192,10 +192,15 @@ def test_pard_plus_looks_at_the_siblings():
     assert three(50 - NS, policy="pard+", lead_ms=1.0, siblings=False)[1] == [ran("b", 3)]
 
 
-def test_a_sibling_that_a_join_or_an_answer_can_do_without_has_no_say():
-    nodes = [*DIAMOND[:3], {**DIAMOND[3], "join": 1}]
-    assert three(75 - NS, nodes=nodes, siblings=True)[1] == [ran("b", 3)]
-    assert three(75 - NS, app={"on_late": "partial"}, siblings=True)[1][-1] == ran("b", 3)
+@pytest.mark.parametrize(("join", "app", "runs"), [
+    ("all", {}, False), (1, {}, True), ("all", {"on_late": "partial"}, True)])
+def test_a_sibling_that_a_join_or_an_answer_can_do_without_has_no_say(join, app, runs):
+    world = graph([*DIAMOND[:3], {**DIAMOND[3], "join": join}], app=app, siblings=True,
+                  other={"model": "c", "slo": "500ms"})
+    world.arrive("other", count=2)  # they have c until 50, and a place there after that ends at 75
+    ask(world, 85 - NS)
+    world.finish("a0", at=10)
+    assert (ran("b", 3) in world.actions) == runs
 
 
 def test_a_request_of_many_jobs_is_judged_job_by_job(monkeypatch):
