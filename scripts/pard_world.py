@@ -52,6 +52,10 @@ class LeanWorld:
     def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
         """What a request (they count from 1) declares: nothing here."""
 
+    def takes_ns(self, action: RunBatch) -> int:
+        """How long a batch takes; a world whose requests differ says more."""
+        return self._times_ns[action.model][action.size]
+
     def result_of(self, job: JobId) -> JobResult:
         """What a job returns; a world whose graphs fan out or choose says more."""
         return JobResult(job)
@@ -87,7 +91,7 @@ class LeanWorld:
     def perform(self, action: Any) -> None:
         """Run a batch, or note an end."""
         if isinstance(action, RunBatch):
-            time_ns = self._times_ns[action.model][action.size]
+            time_ns = self.takes_ns(action)
             for job in action.jobs:
                 self.spent_ns[job.request_id] += time_ns // len(action.jobs)
             self._busy[action.lane] = True

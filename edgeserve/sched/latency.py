@@ -175,6 +175,10 @@ class ModelLatency:
         """The profile's mean, whatever was measured since: for policies that planned ahead of time."""
         return self._scaled(self._seeds[size].mean_ns)
 
+    def fixed_now_ns(self) -> int:
+        """The part of a batch's time that does not grow with it, at the present speed."""
+        return self._scaled(self.fixed_ns)
+
     def factor(self, size: int) -> float:
         """How many times the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
         part, as profiled: c(k) of ``fixed + c(k) * u``. Where the profile does not tell, as many as it has jobs."""

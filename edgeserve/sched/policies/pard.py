@@ -29,6 +29,7 @@ from edgeserve.sched.policies.pard_rules import NEVER, RULES
 from edgeserve.sched.policies.pard_siblings import Siblings
 from edgeserve.sched.policies.pard_state import LoadFactor, Planner, models_of
 from edgeserve.sched.policies.pard_waits import PPM, Waits
+from edgeserve.sched.policies.pard_work import DeclaredWork
 from edgeserve.sched.policies.pard_worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy import Bid, Policy
 from edgeserve.units import ms_to_ns
@@ -44,19 +45,19 @@ class Pard(Policy):
     """Options: ``rule`` (when to drop), ``order`` (which end of the queue goes first),
     ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
     module goes next on a lane of several), ``paths`` (what counts of a fork that chooses one branch, where the request
-    does not say which), ``siblings`` (judge a branch by the latest of the request's branches), ``batch_times`` (batches
-    count as full, or as those that run), ``lam``, ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``,
-    ``window_ms`` (the planner's period, its window), ``hbf_from``, ``lbf_from`` (load factors between which the order
-    stays), ``recheck`` (judge a formed batch again when it starts), ``threshold_ms`` (rule oc: queueing that counts as
-    overload), ``plan`` (the largest batches take this share of the SLO together; 0 = any), ``batch_max`` (0 = the
-    largest profiled size), ``seed``.
+    does not say which), ``siblings`` (judge a branch by the latest of the request's branches), ``work`` (what requests
+    declare of their work counts), ``batch_times`` (batches count as full, or as those that run), ``lam``,
+    ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``, ``window_ms`` (the planner's period, its
+    window), ``hbf_from``, ``lbf_from`` (load factors between which the order stays), ``recheck`` (judge a formed batch
+    again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``plan`` (the largest batches
+    take this share of the SLO together; 0 = any), ``batch_max`` (0 = the largest profiled size), ``seed``.
 
     ``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model.
     """
 
     defaults: Mapping[str, object] = {
         "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
-        "paths": "longest", "siblings": False, "batch_times": "full", "lam": 0.1, "estimator": "uniform",
+        "paths": "longest", "siblings": False, "work": False, "batch_times": "full", "lam": 0.1, "estimator": "uniform",
         "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False,
         "threshold_ms": 20.0, "plan": 0.53, "batch_max": 0, "seed": 1}
 
@@ -92,7 +93,8 @@ class Pard(Policy):
         self._served: Dict[str, int] = {}  # lane of several modules -> the one served last
         self._home: Dict[int, Worker] = {}  # job.seq -> the worker that holds it
         siblings = Siblings(self.apps, self._planner, self._home) if self.options["siblings"] else None
-        self._judge = Judge(self._rule, self.apps, self._planner, siblings, self._measured, seed + 1)
+        self._judge = Judge(self._rule, self.apps, self._planner, siblings=siblings, measured=self._measured,
+                            work=DeclaredWork(self.apps) if self.options["work"] else None, seed=seed + 1)
         self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and those that need it in each
         self._wakes: List[Tuple[int, int]] = []  # (when a batch begins to form, worker)
         self._by_number: List[Worker] = []
@@ -366,15 +368,16 @@ class Pard(Policy):
 
     def _renew_times(self, board: Board) -> None:
         for model, module in self._planner.modules.items():
-            times_ns, alone_ns = {}, {}
+            times_ns, fixed_ns, alone_ns = {}, {}, {}
             for worker in self._workers[model]:
                 latency = board.latency(model, worker.lane.name)
                 module.sizes[worker.lane.name] = min(latency.size_max, self._batch_max,
                                                      self._planned.get(model, latency.size_max))
                 times_ns[worker.lane.name] = latency.likely_ns(latency.size_for(module.sizes[worker.lane.name]))
+                fixed_ns[worker.lane.name] = latency.fixed_now_ns()
                 alone_ns[worker.lane.name] = latency.alone_likely_ns
             up = [worker.lane.name for worker in self._workers[model] if is_usable(worker.lane)]
-            module.set_times(times_ns, up, alone_ns if self._measured else None)
+            module.set_times(times_ns, up, alone_ns if self._measured else None, fixed_ns)
 
     def _touch(self, worker: Worker) -> None:
         self._touched[worker.number] = worker
@@ -408,8 +411,8 @@ class Pard(Policy):
 
 class PardPlus(Pard):
     """PARD with its batches collected just in time (section 9.1 of the specification), an order that turns to the most
-    time left only when the load clearly exceeds the lanes, a second look at a batch when it starts, and branches judged
-    by the latest of their request."""
+    time left only when the load clearly exceeds the lanes, a second look at a batch when it starts, branches judged by
+    the latest of their request, and the work that requests declare (section 9.2)."""
 
     defaults: Mapping[str, object] = {**Pard.defaults, "collect": "just_in_time", "hbf_from": 1.05, "lbf_from": 1.05,
-                                      "recheck": True, "samples": 1000, "siblings": True}
+                                      "recheck": True, "samples": 1000, "siblings": True, "work": True}

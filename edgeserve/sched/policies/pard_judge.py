@@ -18,6 +18,7 @@ from edgeserve.sched.policies.pard_rules import END_TO_END, STAY, Rule
 from edgeserve.sched.policies.pard_siblings import Siblings
 from edgeserve.sched.policies.pard_state import Module, Planner
 from edgeserve.sched.policies.pard_waits import PPM
+from edgeserve.sched.policies.pard_work import DeclaredWork
 from edgeserve.sched.policies.pard_worker import Worker
 from edgeserve.units import format_duration
 
@@ -27,15 +28,17 @@ OC_ADMITS_PPM = 600_000
 
 class Judge:
     """One rule. ``siblings``: a branch is judged by the latest of its request's branches too (the rules that look to
-    the end). ``measured``: batches count as those that run, not as full ones. ``seed``: of the rule ``oc``'s lots."""
+    the end). ``work``: what requests declare of their work counts. ``measured``: batches count as those that run, not
+    as full ones. ``seed``: of the rule ``oc``'s lots."""
 
-    __slots__ = ("_rule", "_planner", "_siblings", "_measured", "_dice", "_first")
+    __slots__ = ("_rule", "_planner", "_siblings", "_work", "_measured", "_dice", "_first")
 
-    def __init__(self, rule: Rule, apps: Sequence[App], planner: Planner, siblings: Siblings | None, measured: bool,
-                 seed: int) -> None:
+    def __init__(self, rule: Rule, apps: Sequence[App], planner: Planner, *, siblings: Siblings | None,
+                 work: DeclaredWork | None, measured: bool, seed: int) -> None:
         self._rule = rule
         self._planner = planner
         self._siblings = siblings if rule.test == END_TO_END else None
+        self._work = work
         self._measured = measured
         self._dice: Any = np.random.RandomState(seed)
         self._first = {node.model for app in apps for node in app.entries}
@@ -74,9 +77,14 @@ class Judge:
         rule, request = self._rule, job.request
         time_ns = self._batch_ns(worker, board)
         if rule.test == END_TO_END:
+            extra_ns = None
+            if self._work is not None:
+                members = [*worker.forming.values(), job] if job.seq not in worker.forming else worker.forming.values()
+                time_ns += self._work.of_batch_ns(members, worker.module.each_ns)
+                extra_ns = self._work.behind_ns(job, self._planner.modules)
             if request.facts:
                 time_ns *= steps_left(job)
-            ends_ns = starts_ns + time_ns + self._planner.rest_of(job)
+            ends_ns = starts_ns + time_ns + self._planner.rest_of(job, extra_ns)
             if self._siblings is not None:
                 ends_ns = max(ends_ns, self._siblings.latest(job, board.now_ns)[0])
             return ends_ns - request.deadline_ns

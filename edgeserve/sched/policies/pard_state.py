@@ -41,6 +41,8 @@ PATHS_MAX = 64
 FORETOLD_MAX = 1024
 """Combinations of declared branches whose rest is kept until the next sum; a graph with more works some out again."""
 
+NOTHING: Mapping[Node, int] = {}
+
 MRPS = 10**12
 """Arrivals times this, over nanoseconds, are milli-requests per second."""
 
@@ -82,8 +84,8 @@ class Module:
     """One model as the planner sees it. ``times_ns`` is that of a full batch per lane; ``time_ns`` the mean over the
     lanes, or over the batches that ran (``took_ns``); ``queue_ns`` is the published waiting time."""
 
-    __slots__ = ("model", "place", "sizes", "times_ns", "time_ns", "took_ns", "queue_ns", "capacity", "load", "arrived",
-                 "bucket_since_ns", "period_ns", "period_count", "overloaded", "_delays", "_tested", "_took")
+    __slots__ = ("model", "place", "sizes", "times_ns", "time_ns", "each_ns", "took_ns", "queue_ns", "capacity", "load",
+                 "arrived", "bucket_since_ns", "period_ns", "period_count", "overloaded", "_delays", "_tested", "_took")
 
     def __init__(self, model: str, place: int, load: LoadFactor) -> None:
         self.model = model
@@ -92,6 +94,7 @@ class Module:
         self.sizes: Dict[str, int] = {}  # lane -> batch size
         self.times_ns: Dict[str, int] = {}
         self.time_ns = 0
+        self.each_ns = 0  # what a job adds to a full batch: the part of its time that grows
         self.took_ns = 0  # the mean batch of the window, where the policy reports what ran
         self.queue_ns = 0
         self.capacity = 0
@@ -105,14 +108,17 @@ class Module:
         self._took: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
 
     def set_times(self, times_ns: Mapping[str, int], up: Sequence[str],
-                  alone_ns: Mapping[str, int] | None = None) -> None:
-        """How long a full batch takes on each lane, and which lanes are up. Where batches count as those that ran,
-        ``alone_ns`` are the times of the smallest, which stand in while none has: a module that drops everything must
-        be tried again."""
+                  alone_ns: Mapping[str, int] | None = None, fixed_ns: Mapping[str, int] | None = None) -> None:
+        """How long a full batch takes on each lane, ``fixed_ns`` of it whatever is in it, and which lanes are up. Where
+        batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none has: a
+        module that drops everything must be tried again."""
+        fixed_ns = fixed_ns or {}
         self.times_ns = dict(times_ns)
         stated = times_ns if alone_ns is None else alone_ns
         known = [stated[lane] for lane in up] or list(stated.values())
         self.time_ns = (self.took_ns if alone_ns is not None else 0) or sum(known) // len(known)
+        each = [max(0, times_ns[lane] - fixed_ns.get(lane, 0)) // self.sizes[lane] for lane in up or times_ns]
+        self.each_ns = sum(each) // len(each)
         self.capacity = sum([self.sizes[lane] * MRPS // times_ns[lane] for lane in up])
 
     def admitted(self, now_ns: int, delay_ns: int) -> None:
@@ -196,10 +202,13 @@ class Planner:
                 self.rest_ns[node] = self._rest_of(node)
             self._set_shares(app)
 
-    def rest_of(self, job: Job) -> int:
-        """From the end of a job's batch to the end of its request, on the branches that the request declares."""
+    def rest_of(self, job: Job, extra_ns: Mapping[Node, int] | None = None) -> int:
+        """From the end of a job's batch to the end of its request, on the branches that the request declares.
+        ``extra_ns`` is how much longer than usual it takes at the nodes behind."""
         node, facts = job.node, job.request.facts
         routes = self.branches.declared(node, facts) if facts else ()
+        if extra_ns:
+            return self._rest_of(node, routes, extra_ns)
         if not routes:
             return self.rest_ns[node]
         rest_ns = self._foretold.get((node, routes))
@@ -209,26 +218,26 @@ class Planner:
             rest_ns = self._foretold[node, routes] = self._rest_of(node, routes)
         return rest_ns
 
-    def _rest_of(self, node: Node, routes: Routes = ()) -> int:
+    def _rest_of(self, node: Node, routes: Routes = (), extra_ns: Mapping[Node, int] = NOTHING) -> int:
         if self._rest == "none" or not node.succs:
             return 0
         named = dict(routes)
         if self._paths[node] > PATHS_MAX:
-            return self._path_ns(self._longest_path(node, named))
-        return self._rest_on((node,), named)
+            return self._path_ns(self._longest_path(node, named), extra_ns)
+        return self._rest_on((node,), named, extra_ns)
 
-    def _rest_on(self, path: Tuple[Node, ...], named: Mapping[Node, int]) -> int:
+    def _rest_on(self, path: Tuple[Node, ...], named: Mapping[Node, int], extra_ns: Mapping[Node, int]) -> int:
         """The same, of the paths that begin so."""
         succs = _open(path[-1], named)
         if not succs:
-            return self._path_ns(path[1:])
-        rests_ns = [self._rest_on((*path, succ), named) for succ in succs]
+            return self._path_ns(path[1:], extra_ns)
+        rests_ns = [self._rest_on((*path, succ), named, extra_ns) for succ in succs]
         if self._expected and path[-1].route_one and path[-1] not in named:
-            rests_ns.append(self._path_ns(path[1:]))  # it may take none of them
+            rests_ns.append(self._path_ns(path[1:], extra_ns))  # it may take none of them
             return sum([rest_ns * ppm for rest_ns, ppm in zip(rests_ns, self.branches.shares_ppm(path[-1]))]) // PPM
         return max(rests_ns)
 
-    def _path_ns(self, path: Sequence[Node]) -> int:
+    def _path_ns(self, path: Sequence[Node], extra_ns: Mapping[Node, int]) -> int:
         modules = [self.modules[node.model] for node in path]
         times_ns = [module.time_ns for module in modules]
         total = sum(times_ns)
@@ -238,6 +247,8 @@ class Planner:
             total += self.waits.quantile_ns([module.model for module in modules], times_ns)
         elif self._rest == "qdd":
             total += sum(times_ns)
+        if extra_ns:
+            total += sum([extra_ns.get(node, 0) for node in path])
         return total
 
     def _longest_path(self, node: Node, named: Mapping[Node, int]) -> Tuple[Node, ...]:
