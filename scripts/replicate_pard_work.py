@@ -107,7 +107,8 @@ def main() -> int:
         for case, result in pool.imap(run, cases):
             collected[case.row].setdefault(case.where, []).append(result)
     drop, invalid = ({row: {where: sum([result[field] for result in results]) / len(results)
-                            for where, results in cells.items()} for row, cells in collected.items()} for field in (0, 1))
+                            for where, results in cells.items()}
+                      for row, cells in collected.items()} for field in (0, 1))
     columns = list(drop[TOLD])
     print("lv on 64 lanes, variation of the work at rho: drop % (invalid %; reference's drop %)\n" + f"{'':18}"
           + "".join(f"{column:>22}" for column in columns))
@@ -118,8 +119,8 @@ def main() -> int:
         print(f"{row:18}" + "".join(f"{text:>22}" for text in texts))
     checks = Checks("replicate_pard_work")
     for column in columns:
-        checks.at_most(f"variation {column}: drop, told over untold", drop[TOLD][column] / max(0.01, drop[UNTOLD][column]),
-                       0.85 if column.startswith("1.0") else 0.95)
+        checks.at_most(f"variation {column}: drop, told over untold",
+                       drop[TOLD][column] / max(0.01, drop[UNTOLD][column]), 0.85 if column.startswith("1.0") else 0.95)
         checks.at_most(f"variation {column}: told, points above the reference", drop[TOLD][column]
                        - REFERENCE[TOLD][column], 1.0)
     for error in ("... off by 0.3", "... off by 0.6"):
