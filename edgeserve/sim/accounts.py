@@ -20,6 +20,8 @@ from edgeserve.sched.policies.pard import PROACTIVE, Pard
 from edgeserve.sim.report import AppReport, report_of
 from edgeserve.sim.world import SimWorld
 
+IN_TIME, LATE = "in time", "late"
+
 UNSAID = (Outcome.COMPLETED, Outcome.CANCELLED)
 """Outcomes that need no reason: the answer, and what the client asked for."""
 
@@ -29,7 +31,7 @@ class AccountsError(AssertionError):
 
 
 class Account(NamedTuple):
-    """The requests of one app, or of one policy kind: how many came, and how they ended (``"completed"``,
+    """The requests of one app, or of one policy kind: how many came, and how they ended (``"in time"``, ``"late"``,
     ``"dropped: expired"``, ...)."""
 
     arrived: int
@@ -62,7 +64,7 @@ class Accounts:
                 self._ends[request.app][_named(action.outcome, action.reason)] += 1
 
     def by_app(self) -> Dict[str, Account]:
-        """The account of each app."""
+        """The account of each app. Until :meth:`check` has asked the report, who was late is not told apart."""
         return {name: Account(self._arrived[name], dict(ends)) for name, ends in self._ends.items()}
 
     def by_kind(self) -> Dict[str, Account]:
@@ -75,7 +77,8 @@ class Accounts:
         return found
 
     def check(self, world: SimWorld, scheduler: Any) -> None:
-        """Everybody who came has one end; the report says the same; so do the policies that count for themselves."""
+        """Everybody who came has one end; the report says the same, and who of the completed was late; the policies
+        that count for themselves agree."""
         report = report_of([world], 0, max(1, world.now_ns))
         self._rule(not self._open, f"{len(self._open)} requests have no end, such as {list(self._open.values())[:1]}")
         for name, account in self.by_app().items():
@@ -93,6 +96,7 @@ class Accounts:
         self._rule(said.offered == account.arrived and Counter(ends) == Counter(account.ends),
                    f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has {said.offered} "
                    f"of which {said.in_time} in time, {said.late} late, otherwise {said.ended}")
+        self._ends[name] = Counter({IN_TIME: said.in_time, LATE: said.late, **said.ended})
 
     def _counted(self, policy: Pard) -> None:
         """PARD's own counts, by module: who was given up counts once, at the module that decided it."""

@@ -8,12 +8,15 @@ apps of these policies alone.
 from __future__ import annotations
 
 import random
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List
 
 from edgeserve.sched.policies import pard_rules
 
 PARD_KINDS = ("pard", "pard+", "pard_local")
 """Policies that drop what cannot be in time end to end, with many options each."""
+
+PENDING_MAX = 40
+"""Requests of unequal work that may wait to be answered however late."""
 
 Node = Dict[str, Any]
 
@@ -58,9 +61,10 @@ def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callab
     return nodes
 
 
-def draw_facts(draw: random.Random, app: Mapping[str, Any]) -> Dict[str, Any]:
+def draw_facts(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
     """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
-    times what does not."""
+    times what does not. Few of them wait then, where nobody is dropped: ``pard_local`` judges each by itself in every
+    step, and a queue of hundreds makes one run last for minutes."""
     facts: Dict[str, Any] = {}
     if draw.random() < 0.4:
         for item in app.get("node", ()):
@@ -72,4 +76,6 @@ def draw_facts(draw: random.Random, app: Mapping[str, Any]) -> Dict[str, Any]:
                 facts[item["name"] + ".steps"] = draw.choice((1, [1, 4]))
         if not app.get("node"):
             facts["steps"] = draw.choice((1, [1, 4]))
+    if facts and app["on_late"] == "answer":
+        app.setdefault("pending_max", PENDING_MAX)
     return {"facts": facts} if facts else {}
