@@ -92,11 +92,11 @@ class Accounts:
                 self._counted(policy)
 
     def _reported(self, name: str, account: Account, said: AppReport) -> None:
-        ends = {"completed": said.in_time + said.late, **said.ended}
-        self._rule(said.offered == account.arrived and Counter(ends) == Counter(account.ends),
+        ends = +Counter({"completed": said.in_time + said.late, **said.ended})  # without zeros
+        self._rule(said.offered == account.arrived and ends == account.ends,
                    f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has {said.offered} "
                    f"of which {said.in_time} in time, {said.late} late, otherwise {said.ended}")
-        self._ends[name] = Counter({IN_TIME: said.in_time, LATE: said.late, **said.ended})
+        self._ends[name] = +Counter({IN_TIME: said.in_time, LATE: said.late, **said.ended})
 
     def _counted(self, policy: Pard) -> None:
         """PARD's own counts, by module: who was given up counts once, at the module that decided it."""
