@@ -21,9 +21,9 @@ from edgeserve.sched.policies.pard_rules import COLLECTS, ORDERS, RULES
 from edgeserve.sched.setup import build_scheduler
 
 MS = 10**6
-REQUESTS = 45
+REQUESTS = 30
 PARTS = 3
-CHECKED_EVERY = 8  # steps: the books are slow
+CHECKED_EVERY = 16  # steps: the books are slow
 
 
 def reader(kind, on_late, lanes, **options):
@@ -86,7 +86,7 @@ def fill(table):
         while play.works and play.works[0][0] <= at_ns:
             play.turn()
         play.now_ns = at_ns
-        due_ns = at_ns + (15 + number * 37 % 150) * MS
+        due_ns = at_ns + (15 + number * 37 % 120) * MS
         play.step(RequestArrived(Request(number, "app", at_ns, due_ns,
                                          on_late=table["app"]["app"]["on_late"])))
     play.step(DrainRequested())
