@@ -135,7 +135,7 @@ def main() -> None:
     with open(os.path.join(plots.ROOT, "docs", "results", "replicate_pard.json"), encoding="utf-8") as file:
         found = json.load(file)["rows"]
     rows = {row["what"]: row for row in found if "by_second" in row}
-    plots.draw("docs/policies/pard_drops.svg", [over_time(rows), by_module(rows)])
+    plots.draw("docs/policies/pard_drops.svg", [over_time(rows), by_module(rows)], "upper right")
 
 
 if __name__ == "__main__":

@@ -34,12 +34,13 @@ class LeanWorld:
     """Arrivals of one app, in order; ``changes`` are (when, lane, up). A lane that is told to go ends its batch."""
 
     def __init__(self, app: str, slo_ns: int, arrivals_ns: Sequence[int], times_ns: Mapping[str, Mapping[int, int]],
-                 changes: Sequence[Tuple[int, str, bool]] = ()) -> None:
+                 changes: Sequence[Tuple[int, str, bool]] = (), *, on_late: str = "drop") -> None:
         self.stopped = False
         self.spent_ns: Counter = Counter()  # request -> lane time
         self.ends: Dict[int, Tuple[str, int]] = {}
         self.arrivals_ns = arrivals_ns
         self._app, self._slo_ns, self._times_ns = app, slo_ns, times_ns
+        self._on_late = on_late
         self._next = 0
         self._now_ns = 0
         self._heap: List[Tuple[int, int, Any]] = []
@@ -85,7 +86,7 @@ class LeanWorld:
             at_ns = self.arrivals_ns[self._next]
             self._next += 1
             events.append(RequestArrived(Request(self._next, self._app, at_ns, at_ns + self._slo_ns,
-                                                 facts=self.facts_of(self._next))))
+                                                 on_late=self._on_late, facts=self.facts_of(self._next))))
         return now, events
 
     def perform(self, action: Any) -> None:
@@ -124,7 +125,7 @@ def run_case(table: Dict[str, Any], arrivals_ns: Sequence[int],
     scheduler = build_scheduler(config)
     app = next(iter(config.apps.values()))
     times_ns = {name: model.expected for name, model in config.models.items()}
-    world = LeanWorld(app.name, app.slo_ns, arrivals_ns, times_ns, changes)
+    world = LeanWorld(app.name, app.slo_ns, arrivals_ns, times_ns, changes, on_late=app.on_late)
     drive(scheduler, world)
     policy: Any = scheduler.policies[0]
     good = late = offered = wasted_ns = 0
