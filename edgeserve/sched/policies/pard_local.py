@@ -20,10 +20,11 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 from edgeserve.sched import arbiter
 from edgeserve.sched.apps import App
 from edgeserve.sched.board import Board
+from edgeserve.sched.events import CLASSES
 from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.lifecycle import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, Worth, best_class
-from edgeserve.sched.policies.pard_local_choice import Candidate, equal_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local_choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
 from edgeserve.sched.policies.pard_local_flight import Beside, Cohort, Flights, most_steps, ready_jobs
 from edgeserve.sched.policies.pard_local_line import Line, Member, shape_of
 from edgeserve.sched.policies.pard_local_places import Places, free_lanes
@@ -36,6 +37,9 @@ PRICED_OUT = "costs_more_than_it_is_worth"
 
 ROWS_MAX = 64
 """Waiting requests of unequal work that are looked at for one cohort, the tightest: the choice is quadratic in them."""
+
+RANKED_MAX = 256
+"""Waiting requests of equal work but unequal class or value that are looked at for one cohort."""
 
 Row = Tuple[int, int, Member]
 
@@ -108,7 +112,8 @@ class PardLocal(Policy):
             member.moved()
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        self._places.measured(work.model, work.lane.name)
+        if not work.failed:
+            self._places.measured(work.model, work.lane.name, work.size, finished_ns - started_ns)
         if self._price is not None:
             self._price.ran(board.now_ns, finished_ns - started_ns)
         for job in work.jobs:
@@ -169,8 +174,27 @@ class PardLocal(Policy):
             if not late:
                 return
             _, request_id, tightest = min(late)
+            yields = self._who_yields(tightest, cohort, board)
+            if yields is not None:
+                cohort.members.remove(yields)
+                yields.cohort = None
+                self._wait(yields)
+                continue
             tested.add(request_id)
             _give_up(tightest, board, CANNOT_MAKE_DEADLINE)
+
+    def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member | None:
+        """A member of a less urgent class, the loosest, if the late one can make it without those; they wait again."""
+        rank = CLASSES.index(late.request.klass)
+        less = [(CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
+                for member in cohort.members if CLASSES.index(member.request.klass) > rank]
+        if not less:
+            return None
+        everybody = cohort.members
+        cohort.members = [member for member in everybody if CLASSES.index(member.request.klass) <= rank]
+        ends_ns = self._flights.ends_ns(cohort, board)
+        cohort.members = everybody
+        return max(less)[3] if ends_ns is not None and ends_ns <= late.due_ns else None
 
     def _test_waiting(self, rows: Sequence[Row], board: Board) -> None:
         """Drop who could not make it even alone. Those that have not begun all need the same time."""
@@ -255,7 +279,8 @@ class PardLocal(Policy):
                 ahead_of: Cohort | None) -> List[Member]:
         """The members of the next cohort of a line that begins on this lane."""
         from_ns = lane.available_ns(board.now_ns)
-        beside = Beside(self._flights, self._places, board, line, home, from_ns, ahead_of is not None)
+        beside = Beside(self._flights, self._places, board, line, home, from_ns, ahead_of is not None,
+                        self._margin_ppm)
         members = [member for _, _, member in rows if not member.is_bound_elsewhere(lane.name)]
         if ahead_of is not None:  # only who would be late if he waited
             alone_ns = self._places.alone_ends_ns(line, line.template, {}, home, from_ns, board)
@@ -279,10 +304,17 @@ class PardLocal(Policy):
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
             line = members[0].line
-            first, count = equal_cohort([member.due_ns for member in members], from_ns,
-                                        lambda number: ends_ns(line.left_of(number, margin_ppm > 0), {}))
+
+            def end_of(number: int) -> int | None:
+                return ends_ns(line.left_of(number, margin_ppm > 0), {})
+
+            if len({(member.request.klass, member.request.value) for member in members}) > 1:
+                members = _most_urgent(members, RANKED_MAX)
+                rows = [self._candidate(member, board) for member in members]
+                return [members[index] for index in ranked_cohort(rows, from_ns, end_of)]
+            first, count = equal_cohort([member.due_ns for member in members], from_ns, end_of)
             return list(members[first:first + count])
-        members = members[:ROWS_MAX]
+        members = _most_urgent(members, ROWS_MAX)
         steps = most_steps(members)
         candidates = [self._candidate(member, board) for member in members]
         if price > 0:
@@ -298,7 +330,7 @@ class PardLocal(Policy):
         left, request = member.left(), member.request
         worth_ns = max(1, self._places.worth_ns(member.line, left, board))
         priced = self._price is not None and request.on_late != "answer" and self._price.may_refuse(request.klass)
-        return Candidate(member.due_ns, left, worth_ns if priced else 0, request.value)
+        return Candidate(member.due_ns, left, worth_ns if priced else 0, request.value, CLASSES.index(request.klass))
 
     def _alone_ends_ns(self, member: Member, board: Board) -> int | None:
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
@@ -344,6 +376,15 @@ class PardLocal(Policy):
         self._places.changed()
         for member in self._members.values():
             member.moved()
+
+
+def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:
+    """So many of the members, those of the most urgent class first and the tightest of each, in order of deadlines."""
+    if len(members) <= count:
+        return members
+    ranked = sorted([(CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
+                     for member in members])[:count]
+    return [row[3] for row in sorted(ranked, key=lambda row: row[1:3])]
 
 
 def _learn(member: Member, job: Job) -> None:

@@ -15,6 +15,8 @@ from edgeserve.sched.policies.pard_local_cost import Course, Stage, forecast
 from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member
 from edgeserve.sched.policies.pard_local_places import Places, Steps, free_lanes
 
+PPM = 1_000_000
+
 CUT_INS_MAX = 2
 """Cohorts that may stand before the one that they interrupted: each makes the others' slack smaller."""
 
@@ -33,6 +35,11 @@ class Cohort:
     def left(self) -> List[int]:
         """Jobs left per node, in thousandths, the running ones included."""
         return added([member.left() for member in self.members], len(self.line.nodes))
+
+    def surely_left(self) -> List[int]:
+        """The same, with what their parts may be more (:meth:`Line.left_of`), where they are not known yet."""
+        unknown = sum([any(member.left()[index] for index in self.line.fan_outs) for member in self.members])
+        return added([self.left(), self.line.more_of(unknown)], len(self.line.nodes))
 
     def steps(self) -> Steps:
         """How often the stage of an iterative node runs: as often as its longest member."""
@@ -103,9 +110,9 @@ class Flights:
         ends = forecast(known, free_lanes(board))
         return next(ends_ns for course, ends_ns in zip(known, ends) if course is own)
 
-    def courses(self, board: Board) -> List[Course | None]:
-        """What each cohort in flight has still to run."""
-        return [self.course(cohort, board) for cohort in self.cohorts]
+    def courses(self, board: Board, surely: bool = False) -> List[Course | None]:
+        """What each cohort in flight has still to run; ``surely``: and what its parts may be more."""
+        return [self.course(cohort, board, surely) for cohort in self.cohorts]
 
     def may_start(self, home: str, lane: Lane, board: Board) -> bool:
         """Whether a new cohort may begin on this lane behind those of its home: when they are about to leave it, or
@@ -123,11 +130,11 @@ class Flights:
         """Whether one more cohort may go before those in flight."""
         return sum([cohort.cuts_in for cohort in self.cohorts]) < CUT_INS_MAX
 
-    def course(self, cohort: Cohort, board: Board) -> Course | None:
+    def course(self, cohort: Cohort, board: Board, surely: bool = False) -> Course | None:
         """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
         lane."""
         busy_ns = now_ns = board.now_ns
-        left, places = cohort.left(), self._places
+        left, places = cohort.surely_left() if surely else cohort.left(), self._places
         started = [0] * len(left)
         for member in cohort.members:
             for job in member.running():
@@ -149,16 +156,19 @@ class Flights:
         waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
         return Course(stages, busy_ns if waits else now_ns, busy_ns)
 
+
 class Beside:
     """When a new cohort would end beside those in flight, for any number of trials in one decision.
 
-    ``goes_first``: it cuts in, and those in flight come after it.
+    ``goes_first``: it cuts in, and those in flight come after it. With a ``margin_ppm`` these keep theirs: what their
+    parts may be more, and that share of their time.
     """
 
-    __slots__ = ("_places", "_board", "_line", "_home", "_from_ns", "_known", "_limits", "_free", "_first", "ends")
+    __slots__ = ("_places", "_board", "_line", "_home", "_from_ns", "_known", "_limits", "_free", "_first",
+                 "_margin_ppm", "ends")
 
     def __init__(self, flights: Flights, places: Places, board: Board, line: Line, home: str, from_ns: int,
-                 goes_first: bool) -> None:
+                 goes_first: bool, margin_ppm: int = 0) -> None:
         self._places = places
         self._board = board
         self._line = line
@@ -166,14 +176,21 @@ class Beside:
         self._from_ns = from_ns
         self._free = free_lanes(board)
         self._first = goes_first
+        self._margin_ppm = margin_ppm
         self._known: List[Course] = []
         dues: List[int | None] = []
-        for cohort, course in zip(flights.cohorts, flights.courses(board)):
+        for cohort, course in zip(flights.cohorts, flights.courses(board, margin_ppm > 0)):
             if course is not None and course.stages and not cohort.is_stuck(board):
                 self._known.append(course)
                 dues.append(cohort.due_ns())
         self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
-        self._limits = [2**62 if due_ns is None else max(due_ns, ends_ns) for due_ns, ends_ns in zip(dues, self.ends)]
+        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns), ends_ns)
+                        for due_ns, ends_ns in zip(dues, self.ends)]
+
+    def _without_margin_ns(self, due_ns: int) -> int:
+        """The end that becomes ``due_ns`` with the margin."""
+        now_ns = self._board.now_ns
+        return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + self._margin_ppm)
 
     def ends_ns(self, left: Sequence[int], steps: Steps) -> int | None:
         """When it would end; None when it cannot run, or when one in flight would then be late."""

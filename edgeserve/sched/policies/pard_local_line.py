@@ -36,7 +36,7 @@ class Line:
     the only methods that change it.
     """
 
-    __slots__ = ("nodes", "facts", "template", "spread", "openers", "_parts", "_branches", "_mean_milli",
+    __slots__ = ("nodes", "facts", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_mean_milli",
                  "_share_milli")
 
     def __init__(self, app: App) -> None:
@@ -44,6 +44,7 @@ class Line:
         self.facts = frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps")) | (
             {"steps"} if app.simple else set())
         self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
+        self.fan_outs = [node.index for node in app.nodes if node.fan_out]
         self._parts: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.fan_out}
         self._branches: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes
                                                  if node.route_one}
@@ -64,10 +65,13 @@ class Line:
     def left_of(self, count: int, surely: bool) -> List[int]:
         """Jobs that so many requests which have not begun have left; ``surely``: with what their parts may be more.
         Deviations of several requests cancel: they add up with the square root of the number."""
-        if not surely or not any(self.spread):
-            return [milli * count for milli in self.template]
+        more = self.more_of(count if surely else 0)
+        return [milli * count + extra for milli, extra in zip(self.template, more)]
+
+    def more_of(self, count: int) -> List[int]:
+        """What the parts of so many requests, of which none is known yet, may be more than expected."""
         root_milli = isqrt(count * MILLI * MILLI)
-        return [milli * count + more * root_milli // MILLI for milli, more in zip(self.template, self.spread)]
+        return [more * root_milli // MILLI for more in self.spread]
 
     def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float],
              ) -> List[int]:

@@ -27,9 +27,11 @@ class Places:
         self._splits: Dict[Tuple[str, str], Split] = {}
         self._fresh: Set[Tuple[str, str]] = set()
 
-    def measured(self, model: str, lane: str) -> None:
+    def measured(self, model: str, lane: str, size: int, took_ns: int) -> None:
         """A batch of this model was measured there."""
-        self._fresh.discard((model, lane))
+        split = self._splits.get((model, lane))
+        if split is not None:
+            split.saw(size, took_ns)
 
     def changed(self) -> None:
         """A lane changed: look at all times again."""
