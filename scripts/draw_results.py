@@ -23,10 +23,13 @@ TITLES = {  # file -> (what it shows, script, when the file does not name it); i
     "bench_arbiter.json": ("Three apps on one lane, in simulation", "bench_arbiter.py"),
     "replicate_orloj.json": ("Orloj, replicated in simulation, and surpassed", "replicate_orloj.py"),
     "bench_calibration.json": ("Whether stated batch times hold, in simulation", "bench_calibration.py"),
+    "dynamic_digits.json": ("A network with early exits, live, under one policy after the other", "compare.py"),
+    "dynamic_recognise.json": ("A text recogniser, live, under one policy after the other", "compare.py"),
     "bench_queues.json": ("Queues for Orloj's score", "bench_queues.py"),
     "replicate_pard.json": ("PARD, replicated in simulation", "replicate_pard.py"),
     "replicate_pard_local.json": ("PARD on one shared device, in simulation", "replicate_pard_local.py"),
     "replicate_pard_paths.json": ("PARD in graphs: predicted branches, late siblings", "replicate_pard_paths.py"),
+    "replicate_pard_work.json": ("PARD and requests of unequal work", "replicate_pard_work.py"),
     "bench_pard_live.json": ("PARD on one shared device, live", "bench_pard_live.py"),
 }
 
@@ -53,8 +56,9 @@ def section(title: str, name: str, script: str, result: Mapping[str, Any]) -> st
     script = os.path.basename(str(result.get("script") or script))
     if not script.endswith(".py"):
         script += ".py"
-    lines = [f"### {title}", "", f"`python scripts/{script} --json docs/results/{name}`: "
-             f"{held} of {len(checks)} checks hold. {said(result.get('circumstances') or {})}".rstrip(), ""]
+    circumstances = dict(result.get("circumstances") or {})
+    command = circumstances.pop("command", f"python scripts/{script} --json docs/results/{name}")
+    lines = [f"### {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     short = [check for check in checks if not check["holds"]]
     if short:
         lines += [*table(short), ""]

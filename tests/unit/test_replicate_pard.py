@@ -103,9 +103,9 @@ def test_one_module_without_batches_waits_as_queueing_theory_says():
     world = None
 
     class Spy(pard_world.LeanWorld):
-        def __init__(self, *given):
+        def __init__(self, *given, **more):
             nonlocal world
-            super().__init__(*given)
+            super().__init__(*given, **more)
             world = self
 
     lean, pard_world.LeanWorld = pard_world.LeanWorld, Spy
