@@ -58,7 +58,8 @@ def section(title: str, name: str, script: str, result: Mapping[str, Any]) -> st
         script += ".py"
     circumstances = dict(result.get("circumstances") or {})
     command = circumstances.pop("command", f"python scripts/{script} --json docs/results/{name}")
-    lines = [f"### {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
+    lines = [f"### {title}", "",
+             f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     short = [check for check in checks if not check["holds"]]
     if short:
         lines += [*table(short), ""]

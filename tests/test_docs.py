@@ -353,7 +353,7 @@ def unsourced(page):
     for line in page.splitlines():
         if line.startswith("#"):
             command = ""
-        command = command or next(iter(re.findall(r"`(python scripts/\w+\.py|make \w+)", line)), "")
+        command = command or next(iter(re.findall(r"`(python (?:scripts|examples)/[\w/]+\.py|make \w+)", line)), "")
         cells = line.strip("| ").split("|") if line.startswith("|") else []
         if not command and any(re.fullmatch(r"[<>=~]* ?[\d.,]+ ?(ms|us|s|MB|%|x)?", cell.strip()) for cell in cells):
             found.append(line)
