@@ -1,6 +1,6 @@
 """Live OCR under overload on one CPU lane: cohorts (``pard_local``) beside reactive dropping, FIFO and no dropping.
 
-    python scripts/bench_pard_live.py [--rounds N] [--seconds S] [--load 1.5] [--json FILE]
+    python scripts/bench_pard_live.py [--simulated] [--rounds N] [--seconds S] [--load 1.5] [--json FILE]
 
 The networks, host functions and pages are those of ``examples/reader`` (fetch its assets first); what runs is the
 embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered; the best that
@@ -8,6 +8,10 @@ was ever seen counts, since other programs only make it slower), then asks every
 with the same Poisson arrivals, one policy after the other, each round in another order. The deadline is so many mean
 service times. Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own
 recording.
+
+``--simulated`` asks the same of the same scheduler in virtual time, on a model of that pipeline: a page takes 120 ms to
+look at and 70 ms for each of its 1, 3 or 7 lines, host functions take 1 to 8 ms on a lane of their own, all times have
+10 % noise. There a round is a seed, and 200 s cost a few.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 READER = os.path.join(os.path.dirname(HERE), "examples", "reader")
@@ -33,6 +37,8 @@ from edgeserve.config import parse_config, read_toml  # noqa: E402
 from edgeserve.errors import RequestError  # noqa: E402
 from edgeserve.sched.actions import FinishRequest, RunBatch  # noqa: E402
 from edgeserve.sched.events import RequestArrived, WorkFinished  # noqa: E402
+from edgeserve.sim.run import simulate  # noqa: E402
+from edgeserve.sim.scenario import parse_scenario  # noqa: E402
 from edgeserve.trace import read_recording  # noqa: E402
 
 LOCAL = "cohorts (pard_local)"
@@ -115,33 +121,87 @@ def run(policy: Dict[str, Any], on_late: str, service: float, load: float, secon
         return read(record, seconds)
 
 
+class Ledger:
+    """What became of the requests, and whose the lane time was, from the steps of the scheduler."""
+
+    def __init__(self) -> None:
+        self._due: Dict[int, int] = {}
+        self._good: Set[int] = set()
+        self._spent_ns: Counter = Counter()
+        self._last: Dict[int, str] = {}
+        self._works: Dict[int, RunBatch] = {}
+        self._lost: Counter = Counter()
+
+    def see(self, now_ns: int, events: Sequence[Any], actions: Sequence[Any]) -> None:
+        """One step."""
+        for event in events:
+            if isinstance(event, RequestArrived):
+                self._due[event.request.id] = event.request.deadline_ns
+            elif isinstance(event, WorkFinished) and event.work_id in self._works:
+                batch = self._works.pop(event.work_id)
+                for job in batch.jobs:
+                    self._spent_ns[job.request_id] += (event.finished_ns - event.started_ns) / len(batch.jobs)
+                    self._last[job.request_id] = job.node
+        for action in actions:
+            if isinstance(action, RunBatch):
+                self._works[action.work_id] = action
+            elif isinstance(action, FinishRequest) and action.request_id in self._due:
+                self._end(action, now_ns)
+
+    def _end(self, action: FinishRequest, now_ns: int) -> None:
+        done = action.outcome == "completed"
+        if done and now_ns <= self._due[action.request_id]:
+            self._good.add(action.request_id)
+        else:
+            node = self._last.get(action.request_id)
+            self._lost["late" if done else f"after {node}" if node else "at the entry"] += 1
+
+    def result(self, seconds: float) -> Result:
+        """The sums."""
+        wasted = sum(time_ns for request, time_ns in self._spent_ns.items() if request not in self._good)
+        return Result(len(self._due), len(self._good), seconds, wasted / max(1.0, sum(self._spent_ns.values())),
+                      dict(self._lost))
+
+
 def read(record: str, seconds: float) -> Result:
     """What came of the requests, from the recording of every step."""
-    due: Dict[int, int] = {}
-    good, spent, last = set(), Counter(), {}
-    works: Dict[int, RunBatch] = {}
-    lost: Counter = Counter()
+    ledger = Ledger()
     for step in read_recording(record).steps:
-        for event in step.events:
-            if isinstance(event, RequestArrived):
-                due[event.request.id] = event.request.deadline_ns
-            elif isinstance(event, WorkFinished) and event.work_id in works:
-                batch = works.pop(event.work_id)
-                for job in batch.jobs:
-                    spent[job.request_id] += (event.finished_ns - event.started_ns) / len(batch.jobs)
-                    last[job.request_id] = job.node
-        for action in step.actions:
-            if isinstance(action, RunBatch):
-                works[action.work_id] = action
-            elif isinstance(action, FinishRequest) and action.request_id in due:
-                if action.outcome == "completed" and step.now_ns <= due[action.request_id]:
-                    good.add(action.request_id)
-                else:
-                    node = last.get(action.request_id, "the entry")
-                    lost["late" if action.outcome == "completed" else f"after {node}"
-                         if action.request_id in last else "at the entry"] += 1
-    wasted = sum(time_ns for request, time_ns in spent.items() if request not in good)
-    return Result(len(due), len(good), seconds, wasted / max(1.0, sum(spent.values())), dict(lost))
+        ledger.see(step.now_ns, step.events, step.actions)
+    return ledger.result(seconds)
+
+
+def modelled(lane: str, fixed_ms: float, each_ms: float, *sizes: int) -> Dict[str, Any]:
+    """A model whose batch of b takes ``fixed + each * b``."""
+    return {"engine": "synthetic", "batch": list(sizes), "lanes": [lane],
+            "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes}}
+
+
+MODEL: Mapping[str, Dict[str, Any]] = {
+    "decode": modelled("host", 8, 0, 1), "detect": modelled("cpu0", 120, 0, 1),
+    "find_lines": modelled("host", 8, 0, 1), "orient": modelled("cpu0", 0.3, 5, 1, 2, 4, 8),
+    "turn": modelled("host", 0.5, 0.5, 1, 2, 4, 8), "recognise": modelled("cpu0", 2, 65, 1, 2, 4),
+    "join": modelled("host", 2, 0, 1)}
+MODEL_SERVICE_MS = 400.0  # 120, 11/3 lines of 70, what batches of them cost besides, and the host functions
+NOISE = 0.1
+
+
+def run_simulated(policy: Dict[str, Any], on_late: str, service: float, load: float, seconds: float,
+                  seed: int) -> Result:
+    """The same on a model of the pipeline, in virtual time."""
+    nodes: List[Dict[str, Any]] = [{"name": name} for name in MODEL]
+    nodes[2].update(fan_out=True, parts_max=100)
+    nodes[-1]["gather"] = True
+    scenario = parse_scenario({
+        "lane": {"cpu0": {}, "host": {}}, "model": dict(MODEL), "policy": {"p": policy},
+        "app": {"reader": {"slo": f"{1000 * SERVICES / service:.0f}ms", "on_late": on_late, "policy": "p",
+                           "pending_max": 100_000, "node": nodes}},
+        "truth": {"find_lines": {"parts": {"1": 1 / 3, "3": 1 / 3, "7": 1 / 3}}},
+        "workload": {"pages": {"app": "reader", "rate": load * service}},
+        "run": {"duration": f"{seconds}s", "noise": NOISE}})
+    ledger = Ledger()
+    simulate(scenario, seed, on_step=ledger.see)
+    return ledger.result(seconds)
 
 
 def main() -> int:
@@ -150,17 +210,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="arrivals per policy and round")
     parser.add_argument("--load", type=float, default=1.5, help="multiple of what the machine can do")
     parser.add_argument("--json", help="write results and checks there")
+    parser.add_argument("--simulated", action="store_true", help="a model of the pipeline, in virtual time")
+    parser.add_argument("--seed", type=int, default=41, help="of the first simulated round")
     arguments = parser.parse_args()
     results: Dict[str, List[Result]] = {name: [] for name in POLICIES}
     rates: List[float] = []
     for number in range(arguments.rounds):
-        rates.append(max(capacity(arguments.seconds / 6) for _ in range(TRIALS)))
+        rates.append(1000 / MODEL_SERVICE_MS if arguments.simulated else
+                     max(capacity(arguments.seconds / 6) for _ in range(TRIALS)))
         service = max(rates)
         print(f"round {number + 1}: {service:.2f} pages/s, deadline {1000 * SERVICES / service:.0f} ms", flush=True)
         order: Sequence[str] = list(POLICIES)[number % 4:] + list(POLICIES)[:number % 4]
         for name in order:
             policy, on_late = POLICIES[name]
-            result = run(policy, on_late, service, arguments.load, arguments.seconds, f"live/{number}")
+            if arguments.simulated:
+                result = run_simulated(policy, on_late, service, arguments.load, arguments.seconds,
+                                       arguments.seed + number)
+            else:
+                result = run(policy, on_late, service, arguments.load, arguments.seconds, f"live/{number}")
             results[name].append(result)
             print(f"  {name:28} {result.good:4} of {result.offered:4} in time, {result.goodput:6.2f}/s, "
                   f"invalid {result.invalid:6.1%}  {dict(sorted(result.lost_before.items()))}", flush=True)

@@ -303,9 +303,9 @@ def test_a_cohort_leaves_room_for_more_parts_as_deviations_add_up():
     line = Device(fan()).scheduler.policies[0]._line_of["app"]
     for count in (2, 6) * 20:
         line.saw_parts(line.nodes[0], count)
-    assert line.template == [1000, 4000, 1000] and line.spread == [0, 2000, 0]
+    assert line.template == [1000, 4000, 1000] and line.spread == [0, 3000, 0]  # one and a half deviations
     assert line.left_of(4, surely=False) == [4000, 16000, 4000]
-    assert line.left_of(4, surely=True) == [4000, 16000 + 2 * 2000, 4000]
+    assert line.left_of(4, surely=True) == [4000, 16000 + 2 * 3000, 4000]
 
 
 def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
