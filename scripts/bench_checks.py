@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from typing import Any, List, Mapping, NamedTuple
 
 
@@ -43,7 +46,8 @@ class Checks:
             print(f"{row.name:{width}}  {row.value:9.3f}  {row.bound:>9}  {'holds' if row.holds else 'FALLS SHORT'}")
         if path:
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({"script": self.script, "circumstances": dict(circumstances),
+                command = shlex.join(["python", f"scripts/{os.path.basename(sys.argv[0])}", *sys.argv[1:]])
+                json.dump({"script": self.script, "circumstances": {"command": command, **circumstances},
                            "checks": [row._asdict() for row in self.rows], **more}, file, indent=1)
                 file.write("\n")
         return 0 if all(row.holds for row in self.rows) else 1

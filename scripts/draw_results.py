@@ -30,6 +30,7 @@ TITLES = {  # file -> (what it shows, script, when the file does not name it); i
     "replicate_pard_local.json": ("PARD on one shared device, in simulation", "replicate_pard_local.py"),
     "replicate_pard_paths.json": ("PARD in graphs: predicted branches, late siblings", "replicate_pard_paths.py"),
     "replicate_pard_work.json": ("PARD and requests of unequal work", "replicate_pard_work.py"),
+    "bench_pard_model.json": ("PARD on one shared device, a model of the reader", "bench_pard_live.py"),
     "bench_pard_live.json": ("PARD on one shared device, live", "bench_pard_live.py"),
 }
 
