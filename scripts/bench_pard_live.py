@@ -3,8 +3,8 @@
     python scripts/bench_pard_live.py [--simulated] [--rounds N] [--seconds S] [--load 1.5] [--json FILE]
 
 The networks, host functions and pages are those of ``examples/reader`` (fetch its assets first); what runs is the
-embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered; the best that
-was ever seen counts, since other programs only make it slower), then asks every policy at ``--load`` times that rate
+embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered, under fifo and
+under cohorts; the best that was ever seen counts, since other programs only make it slower), then asks every policy at ``--load`` times that rate
 with the same Poisson arrivals, one policy after the other, each round in another order. The deadline is so many mean
 service times. Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own
 recording.
@@ -83,10 +83,10 @@ def images() -> List[Any]:
     return [page.image for page in reader_load.pages()]
 
 
-def capacity(seconds: float) -> float:
-    """Pages a second that this machine reads now, with four asked for at a time. The clock starts when the first four
+def capacity(policy: Dict[str, Any], seconds: float) -> float:
+    """Pages a second that this machine reads now, with four asked for at a time, all of them answered. The clock starts when the first four
     are back: while the pipeline fills nothing ends, and what is half done at the end would not count."""
-    table = table_of({"kind": "fifo"}, "answer", 60_000, "")
+    table = table_of(policy, "answer", 60_000, "")
     pages, done = images(), 0
     with edgeserve.Runtime(parse_config(table, READER)) as runtime:
         asked = [runtime.submit("reader", {"image": pages[index % len(pages)]}) for index in range(IN_FLIGHT)]
@@ -221,7 +221,8 @@ def main() -> int:
     rates: List[float] = []
     for number in range(arguments.rounds):
         rates.append(1000 / MODEL_SERVICE_MS if arguments.simulated else
-                     max(capacity(arguments.seconds / 6) for _ in range(TRIALS)))
+                     max(capacity({"kind": kind}, arguments.seconds / 6) for kind in ("fifo", "pard_local")
+                         for _ in range(TRIALS)))
         service = max(rates)
         print(f"round {number + 1}: {service:.2f} pages/s, deadline {1000 * SERVICES / service:.0f} ms", flush=True)
         order: Sequence[str] = list(POLICIES)[number % 4:] + list(POLICIES)[:number % 4]
