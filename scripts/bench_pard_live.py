@@ -4,10 +4,10 @@
 
 The networks, host functions and pages are those of ``examples/reader`` (fetch its assets first); what runs is the
 embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered, under fifo and
-under cohorts; the best that was ever seen counts, since other programs only make it slower), then asks every policy at ``--load`` times that rate
-with the same Poisson arrivals, one policy after the other, each round in another order. The deadline is so many mean
-service times. Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own
-recording.
+under cohorts; the best that was ever seen counts, since other programs only make it slower), then asks every policy at
+``--load`` times that rate with the same Poisson arrivals, one policy after the other, each round in another order. The
+deadline is so many mean service times. Goodput, lane time spent on lost requests and where requests were lost are read
+from the runtime's own recording.
 
 ``--simulated`` asks the same of the same scheduler in virtual time, on a model of that pipeline: a page takes 120 ms to
 look at and 70 ms for each of its 1, 3 or 7 lines, host functions take 1 to 8 ms on a lane of their own, all times have
