@@ -84,8 +84,11 @@ def images() -> List[Any]:
 
 
 def capacity(policy: Dict[str, Any], seconds: float) -> float:
-    """Pages a second that this machine reads now, with four asked for at a time, all of them answered. The clock starts when the first four
-    are back: while the pipeline fills nothing ends, and what is half done at the end would not count."""
+    """Pages a second that this machine reads now, with four asked for at a time, all of them answered.
+
+    The clock starts when the first four are back: while the pipeline fills nothing ends, and what is half done at the
+    end would not count.
+    """
     table = table_of(policy, "answer", 60_000, "")
     pages, done = images(), 0
     with edgeserve.Runtime(parse_config(table, READER)) as runtime:
