@@ -259,6 +259,8 @@ BUGS: Tuple[Bug, ...] = (
         "self._planner.rest_of(job)", unit("pard_work")),
     Bug("cohort-worth-ignores-the-tight", "policies/pard_local_choice.py",
         "rows[index].value if rows[index].due_ns < ends[full] else mean for", "mean for", unit("pard_local_values")),
+    Bug("cohort-waits-for-what-cannot-come", "policies/pard_local_flight.py", "if is_ready else not passed_over",
+        "if is_ready else True", unit("pard_local_guards")),
     Bug("cohort-in-flight-loses-its-room", "policies/pard_local_flight.py",
         "cohort.surely_left() if surely else cohort.left(), self._places", "cohort.left(), self._places",
         unit("pard_local_noise")),

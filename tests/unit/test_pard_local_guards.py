@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from test_policy_pard_local import MS, Device, ask, chain, fan, model
 
+from edgeserve.sched.policies import pard_local_flight
 from edgeserve.sched.policies.pard_local_price import Price
 
 
@@ -126,3 +127,19 @@ def test_who_must_be_answered_pays_no_price():
 def test_a_class_that_may_lose_nothing_to_the_price_is_never_kept_waiting():
     price = Price(scale=3.0, share_max=0.0)
     assert not price.may_refuse("normal")
+
+
+def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(monkeypatch):
+    names = {"a": [], "b": ["a"], "c": ["b"], "d": ["a"]}
+    device = Device({"lane": {"l": {}}, "model": {name: model(4, 2) for name in names},
+                     "policy": {"p": {"kind": "pard_local"}},
+                     "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after}
+                                                              for name, after in names.items()]}}})
+    device.ask(ask(1, 100))
+    scheduler = device.scheduler
+    cohort = scheduler.policies[0]._flights.cohorts[0]
+    index = {node.name: node.index for node in cohort.line.nodes}
+    assert cohort.stage(scheduler.board) == index["a"]  # nothing stands ready: what runs will bring it
+    monkeypatch.setattr(pard_local_flight, "can_run_now", lambda name, board: name != "b")
+    device.advance(6)
+    assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there

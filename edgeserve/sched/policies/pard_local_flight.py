@@ -46,13 +46,16 @@ class Cohort:
         return most_steps(self.members)
 
     def stage(self, board: Board) -> int:
-        """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over:
-        memory may be waiting for the others to be served."""
+        """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over,
+        and so is what may have to wait for those: memory may be waiting for the others to be served."""
         nodes = self.line.nodes
         open_nodes = [index for index, milli in enumerate(self.left()) if milli]
+        passed_over = False
         for index in open_nodes:
-            if can_run_now(nodes[index].model, board) or not self.is_ready_at(index):
+            is_ready = self.is_ready_at(index)
+            if can_run_now(nodes[index].model, board) if is_ready else not passed_over:
                 return index
+            passed_over = True
         return open_nodes[0] if open_nodes else -1
 
     def is_ready_at(self, index: int) -> bool:
