@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_policy_pard_local import MS, Device, ask, chain, fan, model
+from test_policy_pard_local import MS, Device, ask, chain, fan, model, with_host_function
 
 from edgeserve.sched.policies import pard_local_flight
 from edgeserve.sched.policies.pard_local_price import Price
@@ -57,12 +57,7 @@ def test_who_could_not_make_it_alone_is_dropped_before_the_deadline():
 
 
 def test_a_second_cohort_waits_where_it_would_make_the_first_late():
-    table = chain()
-    table["lane"] = {"gpu": {}, "host": {}}
-    table["model"] = {"a": model(6, 4, lanes=["gpu"]), "f": model(5, 0, lanes=["host"]),
-                      "b": model(2, 2, lanes=["gpu"])}
-    table["app"]["app"]["node"] = [{"name": "a"}, {"name": "f"}, {"name": "b"}]
-    device = Device(table)
+    device = Device(with_host_function())
     device.ask(ask(1, 22))  # 19 alone; if another batch of a runs from 10 to 20, its last module ends at 24
     device.now_ns = 1 * MS
     device.ask(ask(2, 100))

@@ -33,6 +33,16 @@ def chain(slo_ms=100, limit=8, second=None, **options):
             "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}}}
 
 
+def with_host_function():
+    """The same with a host function of 5 ms between the two, on a lane of its own."""
+    table = chain()
+    table["lane"] = {"gpu": {}, "host": {}}
+    table["model"] = {"a": model(6, 4, lanes=["gpu"]), "f": model(5, 0, lanes=["host"]),
+                      "b": model(2, 2, lanes=["gpu"])}
+    table["app"]["app"]["node"] = [{"name": "a"}, {"name": "f"}, {"name": "b"}]
+    return table
+
+
 class Device:
     """Answers the scheduler's batches after exactly the expected time; ``parts`` and ``routes`` by node."""
 
@@ -243,12 +253,7 @@ def test_another_policy_cuts_in_only_if_it_ends_before_the_latest_start():
 
 
 def test_a_host_function_counts_in_full_and_lets_a_second_cohort_begin():
-    table = chain()
-    table["lane"] = {"gpu": {}, "host": {}}
-    table["model"] = {"a": model(6, 4, lanes=["gpu"]), "f": model(5, 0, lanes=["host"]),
-                      "b": model(2, 2, lanes=["gpu"])}
-    table["app"]["app"]["node"] = [{"name": "a"}, {"name": "f"}, {"name": "b"}]
-    device = Device(table)
+    device = Device(with_host_function())
     device.ask(ask(1, 18))  # 10 + 5 + 4 = 19: the host function is part of the cost
     assert device.ends == {1: ("rejected", 0.0)}
     device.ask(ask(2, 40))
