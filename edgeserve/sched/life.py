@@ -209,7 +209,7 @@ class Life:
             self.memory.want(job, self._alone_ns(node.model))
         if node.succs:
             job.deadline_ns = request.deadline_ns - self.costs[request.app.name].rest_ns[node.name]
-        if request.facts:  # an iterative job's next step must leave time for those behind it
+        if job.facts:  # an iterative job's next step must leave time for those behind it
             behind_ns = self.costs[request.app.name].rest_ns[node.name] if node.succs else 0
             job.deadline_ns = request.deadline_ns - behind_ns - (steps_left(job) - 1) * self._alone_ns(node.model)
         job.queued = True
@@ -262,6 +262,8 @@ class Life:
         node = job.node
         request.note(self.now_ns, "node", node.name, list(job.part) or "", "done",
                      f"({result.parts} parts)" if node.fan_out else "")
+        if result.facts:
+            request.learn(job.part, result.facts)
         if node.fan_out and result.parts is not None:
             self.costs[request.app.name].saw_parts(node, result.parts)
         places = progress.after(request, job, result)

@@ -70,17 +70,19 @@ class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
     ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``. ``worth_ns`` is
-    what the request counts in the auction: its lane time in full batches (``docs/policies/arbiter.md``).
+    what the request counts in the auction: its lane time in full batches (``docs/policies/arbiter.md``). ``facts`` are
+    what it declared and what its nodes said since; ``part_facts`` what nodes inside a fan-out said of one part.
     """
 
     __slots__ = ("id", "app", "facts", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
                  "state", "jobs", "running", "joins", "scopes", "chosen", "worth_ns", "spent", "log",
-                 "done_exits", "failure")
+                 "done_exits", "failure", "part_facts")
 
     def __init__(self, request: Request, app: App) -> None:
         self.id = request.id
         self.app = app
         self.facts: Mapping[str, float] = request.facts
+        self.part_facts: Dict[Part, Mapping[str, float]] | None = None
         self.arrival_ns = request.arrival_ns
         self.deadline_ns = request.deadline_ns
         self.client = request.client
@@ -99,6 +101,25 @@ class RequestRecord:
         self.done_exits = 0  # jobs of last nodes that were done
         self.failure = ""  # why a job failed that the joins behind it could do without
         self.log: List[Tuple[Any, ...]] = []
+
+    def learn(self, part: Part, facts: Mapping[str, float]) -> None:
+        """A node said ``facts`` of the request, or of one part. They replace what was known: it saw more. Jobs that are
+        made from now on know them."""
+        if not part:
+            self.facts = {**self.facts, **facts}
+            return
+        if self.part_facts is None:
+            self.part_facts = {}
+        self.part_facts[part] = {**self.part_facts.get(part, {}), **facts}
+
+    def facts_at(self, part: Part) -> Mapping[str, float]:
+        """What is known of a part: of the request, of the parts that it lies in, and of itself."""
+        if not part or not self.part_facts:
+            return self.facts
+        known = dict(self.facts)
+        for depth in range(1, len(part) + 1):
+            known.update(self.part_facts.get(part[:depth], {}))
+        return known
 
     @property
     def ended(self) -> bool:
@@ -130,11 +151,11 @@ class Job:
     except ``key``, which belongs to the :class:`~edgeserve.sched.jobqueue.JobQueue` that holds the job.
 
     ``seq`` rises with every job made and breaks every tie. ``lane`` names the lane that holds the job's state, to which
-    it is bound, or is ``""``.
+    it is bound, or is ``""``. ``facts`` are what was known of it when it was made.
     """
 
-    __slots__ = ("id", "seq", "request", "node", "part", "state", "ready_ns", "launched_ns", "key", "demand_ns", "lane",
-                 "steps", "spent", "deadline_ns", "queued", "state_bytes", "state_device")
+    __slots__ = ("id", "seq", "request", "node", "part", "facts", "state", "ready_ns", "launched_ns", "key",
+                 "demand_ns", "lane", "steps", "spent", "deadline_ns", "queued", "state_bytes", "state_device")
 
     def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int, spent: Spent) -> None:
         self.id = JobId(request.id, node.name, part)
@@ -142,6 +163,7 @@ class Job:
         self.request = request
         self.node = node
         self.part = part
+        self.facts = request.facts_at(part)
         self.state = READY
         self.ready_ns = ready_ns
         self.launched_ns = 0
@@ -160,9 +182,9 @@ class Job:
 
 
 def steps_left(job: Job) -> int:
-    """Steps an iterative job still needs, as far as its request declared them: the fact ``steps`` of an app with one
+    """Steps an iterative job still needs, as far as they were declared or said: the fact ``steps`` of an app with one
     node, ``NODE.steps`` otherwise. At least 1: a job that was expected to be over needs one more."""
-    facts = job.request.facts
+    facts = job.facts
     if not facts:
         return 1
     declared = facts.get("steps" if job.request.app.simple else job.node.name + ".steps", 1)

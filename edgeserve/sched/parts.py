@@ -80,7 +80,7 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
         if job.node.succs:
             rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
             rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
-    steps_ns = max([(steps_left(job) - 1) * expected_ns for job in jobs if job.request.facts], default=0)
+    steps_ns = max([(steps_left(job) - 1) * expected_ns for job in jobs if job.facts], default=0)
     rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
     return Bid(jobs[0].node.model, jobs, size, expected_ns, Worth(jobs, expected_ns + rest_ns),
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))

@@ -165,7 +165,7 @@ class Sampler:
 
 
 def _sample(job: Job, lane: Lane, took_ns: int, probed: bool) -> Sample:
-    return Sample(job.request.app.name, job.node.name, job.request.facts, took_ns, lane.name, probed)
+    return Sample(job.request.app.name, job.node.name, job.facts, took_ns, lane.name, probed)
 
 
 def _mixed(value: int) -> int:

@@ -149,7 +149,7 @@ class DynamicModel:
 
     def class_of(self, job: Job) -> str:
         """The length class of a job: the interval of its hint, else its app."""
-        hint = job.request.facts.get(self._hint) if self._hint else None
+        hint = job.facts.get(self._hint) if self._hint else None
         if hint is None:
             return job.request.app.name
         self._bins.add(hint)

@@ -205,7 +205,7 @@ class Planner:
     def rest_of(self, job: Job, extra_ns: Mapping[Node, int] | None = None) -> int:
         """From the end of a job's batch to the end of its request, on the branches that the request declares.
         ``extra_ns`` is how much longer than usual it takes at the nodes behind."""
-        node, facts = job.node, job.request.facts
+        node, facts = job.node, job.facts
         routes = self.branches.declared(node, facts) if facts else ()
         if extra_ns:
             return self._rest_of(node, routes, extra_ns)

@@ -36,7 +36,7 @@ class DeclaredWork:
 
     def over_usual_ppm(self, job: Job) -> int:
         """How much more work than usual a job is, in millionths of the usual: -1,000,000 is none at all."""
-        facts = job.request.facts
+        facts = job.facts
         return _over_usual_ppm(facts, self._names[job.node][0]) if facts else 0
 
     def of_batch_ns(self, jobs: Iterable[Job], each_ns: int) -> int:
@@ -45,7 +45,7 @@ class DeclaredWork:
 
     def behind_ns(self, job: Job, modules: Mapping[str, Module]) -> Dict[Node, int]:
         """How much longer than usual the modules behind a job's own take for its request. O(nodes behind)."""
-        facts = job.request.facts
+        facts = job.facts
         found: Dict[Node, int] = {}
         if facts:
             for node in self._behind[job.node]:
