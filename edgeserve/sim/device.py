@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from edgeserve.config import Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.profiles import QUANTILES, Profile, Timing
-from edgeserve.sched.events import JobId
+from edgeserve.sched.events import JobId, Request
 from edgeserve.sim.scenario import TruthConfig
 
 _NO_TRUTH = TruthConfig(model="")
@@ -103,22 +103,42 @@ class TrueResults:
         self._truths = truths
         self._nodes = {(app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
                        for app in config.apps.values() for node in app.nodes}
+        self._hidden = {app.name: {fact for node in app.nodes for fact in self._nodes[app.name, node.name][1].says}
+                        for app in config.apps.values()}
+
+    def declared(self, request: Request) -> Request:
+        """The request as the scheduler is to see it: without the facts that only results will tell."""
+        hidden = self._hidden[request.app]
+        if not hidden:
+            return request
+        facts = {name: value for name, value in request.facts.items() if name not in hidden}
+        return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
+                       request.value, request.stream, request.on_late, facts)
+
+    def said(self, app: str, job: JobId, facts: Mapping[str, float]) -> Optional[Mapping[str, float]]:
+        """Which of the request's true facts the job's result tells."""
+        says = self._nodes[app, job.node][1].says
+        return {name: facts[name] for name in says if name in facts} if says else None
 
     def steps(self, app: str, place: str, job: JobId) -> int:
         """How many steps the job needs in all."""
         truth = self._nodes[app, job.node][1]
         return max(1, truth.steps.pick(self._of(place, job, "steps").random())) if truth.steps else 1
 
-    def parts(self, app: str, place: str, job: JobId) -> Optional[int]:
+    def parts(self, app: str, place: str, job: JobId, facts: Mapping[str, float]) -> Optional[int]:
         """Into how many parts it fans out; ``None`` for a node that does not."""
         node, truth = self._nodes[app, job.node]
         if not node.fan_out:
             return None
+        if truth.parts_fact:
+            return max(0, round(facts.get(truth.parts_fact, 1.0)))
         return truth.parts.pick(self._of(place, job, "parts").random()) if truth.parts else 1
 
-    def parts_mean(self, app: str, node: str) -> float:
+    def parts_mean(self, app: str, node: str, facts: Mapping[str, float]) -> float:
         """How many parts a node makes on average; 1 for a node that does not fan out."""
         config, truth = self._nodes[app, node]
+        if config.fan_out and truth.parts_fact:
+            return max(0.0, facts.get(truth.parts_fact, 1.0))
         return truth.parts.mean() if config.fan_out and truth.parts else 1.0
 
     def route(self, app: str, place: str, job: JobId) -> Optional[str]:

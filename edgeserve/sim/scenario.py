@@ -192,6 +192,8 @@ class TruthConfig:
     steps: Optional[Spread] = _key(read_spread, None)  # an iterative model: steps that one job needs
     steps_per_run: int = _key(_integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
     parts: Optional[Spread] = _key(read_spread, None)  # a fan-out node: how many parts
+    parts_fact: str = _key(_string, "")  # the same: as many as this fact of the request says
+    says: Tuple[str, ...] = _key(_tuple_of(_string), ())  # facts of requests that only this model's results tell
     routes: Dict[str, float] = _key(_table_of(_number(0.0)), factory=dict)  # a route-one node: weights
     fail: float = _key(_number(0.0, 1.0), 0.0)  # probability that a job fails
     state_bytes: int = _key(_size, 0, key="state")  # what a stream's or sequence's state occupies

@@ -65,7 +65,7 @@ class Ended(NamedTuple):
 
 
 class _Open(NamedTuple):
-    request: Request
+    request: Request  # with its true facts, whatever the scheduler is told
     source: Optional[Source]
     arrival: Arrival
     place: str
@@ -223,7 +223,7 @@ class SimWorld:
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
         self.books.arrived(request)
-        self._events.append(RequestArrived(request))
+        self._events.append(RequestArrived(self._results.declared(request)))
         if self._trouble is not None:
             for delay_ns in self._trouble.cancel_delays_ns(self.now_ns, request.deadline_ns - request.arrival_ns):
                 self._at(self.now_ns + delay_ns, self._emit, RequestCancelled(request.id))
@@ -249,7 +249,7 @@ class SimWorld:
             before = [weights[name] for name in node.after or ()]
             weight = 1.0 if node.gather or not before else max(before)
             total += weight * self._times.share_ns(node.model, request.facts)
-            weights[node.name] = weight * self._results.parts_mean(request.app, node.name)
+            weights[node.name] = weight * self._results.parts_mean(request.app, node.name, request.facts)
         self._share_ns[request.app] = round(total)
         return round(total)
 
@@ -371,8 +371,9 @@ class SimWorld:
             progress[2] += 1
             progress[1] = progress[0] - 1
             return JobResult(job, "unfinished", state_bytes=state_bytes)
-        return JobResult(job, "done", self._results.parts(app, entry.place, job),
-                         self._results.route(app, entry.place, job),
+        facts = entry.request.facts
+        return JobResult(job, "done", self._results.parts(app, entry.place, job, facts),
+                         self._results.route(app, entry.place, job), self._results.said(app, job, facts),
                          state_bytes=state_bytes if entry.request.stream is not None else 0)
 
     def _probe_result(self, action: RunBatch, steps: int) -> JobResult:
