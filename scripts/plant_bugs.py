@@ -135,6 +135,12 @@ BUGS: Tuple[Bug, ...] = (
         "if False"),
     Bug("load-ignores-the-budget", "residency.py", "missing = newcomer.bytes - self.free_now_bytes()", "missing = 0",
         unit("residency")),
+    Bug("others-serve-what-is-bound", "residency.py", " - placement.bound_ns", "", unit("bound_memory")),
+    Bug("evicts-what-could-not-return", "residency.py", " and self._could_return(item)]", "]", unit("bound_memory")),
+    Bug("bound-job-hopes-for-another-device", "memory.py", "for item in self._places(job))",
+        "for item in self.placements[job.node.model])", unit("bound_memory")),
+    Bug("bound-job-hopes-for-another-lane", "scheduler.py", "(self.lanes[only],) if only else", "",
+        unit("bound_memory")),
     # --- admission and streams
     Bug("oldest-is-displaced", "admission.py", "return waiting[-1] if waiting else None",
         "return waiting[0] if waiting else None", unit("admission")),

@@ -80,11 +80,12 @@ def _check_queues(scheduler: Scheduler) -> None:
 
 
 def _check_memory(scheduler: Scheduler) -> None:
-    demand: Dict[str, int] = {}
+    demand: Dict[Tuple[str, str], int] = {}  # by device ("" for all) and model
     in_flight: Dict[Tuple[str, str], int] = {}
     for request in scheduler.life.requests.values():
         for job in request.jobs.values():
-            demand[job.node.model] = demand.get(job.node.model, 0) + (job.demand_ns if job.state == READY else 0)
+            key = (scheduler.lanes[job.lane].device if job.lane else "", job.node.model)
+            demand[key] = demand.get(key, 0) + (job.demand_ns if job.state == READY else 0)
     for work in scheduler.works.by_id.values():
         if work.kind == RUN:
             key = (work.lane.device, work.model)
@@ -99,7 +100,10 @@ def _check_memory(scheduler: Scheduler) -> None:
             flying = in_flight.get((device.name, placement.model), 0)
             assert placement.in_flight == flying, f"{placement!r}: {placement.in_flight} in flight, {flying} on lanes"
             assert placement.state == RESIDENT or not flying, f"{placement!r} works but is not resident"
-            assert placement.demand_ns == demand.get(placement.model, 0), f"{placement!r}: demand is wrong"
+            bound_ns = demand.get((device.name, placement.model), 0)
+            assert placement.bound_ns == bound_ns, f"{placement!r}: demand of bound jobs is wrong"
+            assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), \
+                f"{placement!r}: demand is wrong"
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
         states += sum(bytes for _, stream in scheduler.life.streams for node, bytes in stream.state_bytes.items()
                       if stream.device[node] == device.name)

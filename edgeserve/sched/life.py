@@ -45,12 +45,12 @@ class Life:
     """Every accepted request that has not ended, and the stories of the last that have.
 
     ``actions`` collects what the world must do; the scheduler empties it. ``alone_ns(model)`` is the time of one job,
-    ``can_run(model)`` whether any lane could run it now or after a load.
+    ``can_run(model, lane)`` whether that lane (``""``: any) could run it now or after a load.
     """
 
     def __init__(self, apps: Mapping[str, App], policy_of: Mapping[str, Policy], costs: Mapping[str, AppCosts],
                  memory: Memory, streams: Streams, board: Board, alone_ns: Callable[[str], int],
-                 can_run: Callable[[str], bool]) -> None:
+                 can_run: Callable[[str, str], bool]) -> None:
         self.apps = apps
         self.costs = costs
         self.memory = memory
@@ -202,8 +202,7 @@ class Life:
 
     def _make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
-        if request.on_late == "answer" and not self._can_run(node.model):  # nothing else bounds its wait
-            self.end(request, "fail", f"no lane can run model {node.model!r} now")
+        if request.on_late == "answer" and self.fail_if_stranded(job):  # nothing else bounds its wait
             return
         if self.memory.tracked:
             self.memory.want(job, self._alone_ns(node.model))
@@ -214,6 +213,15 @@ class Life:
             job.deadline_ns = request.deadline_ns - behind_ns - (steps_left(job) - 1) * self._alone_ns(node.model)
         job.queued = True
         self.policy_of[job.request.app.name].on_ready(job, self.board)
+
+    def fail_if_stranded(self, job: Job) -> bool:
+        """End a job's request when no lane is left that could run it: a bound job has but one."""
+        model = job.node.model
+        if self._can_run(model, job.lane):
+            return False
+        self.end(job.request, "fail", f"lane {job.lane} holds its state and cannot run model {model!r} now"
+                 if job.lane else f"no lane can run model {model!r} now")
+        return True
 
     def returned(self, job: Job, result: JobResult, work: Work, took: Tuple[int, int]) -> None:
         """A lane returned a job of a finished batch."""

@@ -22,8 +22,8 @@ class Memory:
     and demand is not counted.
     """
 
-    def __init__(self, devices: Mapping[str, Device], copy_lanes: Mapping[str, Lane], works: Works,
-                 models: Sequence[str]) -> None:
+    def __init__(self, devices: Mapping[str, Device], copy_lanes: Mapping[str, Lane], lanes: Mapping[str, Lane],
+                 works: Works, models: Sequence[str]) -> None:
         self.devices = devices
         self.copy_lanes = copy_lanes
         self.placements: Dict[str, Tuple[Placement, ...]] = {
@@ -31,6 +31,7 @@ class Memory:
             for model in models}
         self.tracked = any(device.budget_bytes or any(item.state != RESIDENT for item in device.placements.values())
                            for device in devices.values())
+        self._lanes = lanes
         self._works = works
 
     # --- demand -------------------------------------------------------------------------------------------------------
@@ -38,15 +39,30 @@ class Memory:
     def want(self, job: Job, alone_ns: int) -> None:
         """A job is ready and waits for its model."""
         job.demand_ns = alone_ns
-        for placement in self.placements[job.node.model]:
+        for placement in self._places(job):
             placement.demand_ns += alone_ns
+            if job.lane:
+                placement.bound_ns += alone_ns
 
     def unwant(self, job: Job) -> None:
         """The job was launched or is gone."""
         if job.demand_ns:
-            for placement in self.placements[job.node.model]:
+            for placement in self._places(job):
                 placement.demand_ns -= job.demand_ns
+                if job.lane:
+                    placement.bound_ns -= job.demand_ns
             job.demand_ns = 0
+
+    def is_hopeless(self, job: Job) -> bool:
+        """Whether the loads of a job's model failed ``LOAD_FAILURES_MAX`` times in a row wherever it could run, and it
+        is not there."""
+        return all(item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX for item in self._places(job))
+
+    def _places(self, job: Job) -> Tuple[Placement, ...]:
+        """Where a job's model could serve it: on one device only when a lane of it holds the job's state."""
+        if job.lane:
+            return (self.devices[self._lanes[job.lane].device].placements[job.node.model],)
+        return self.placements[job.node.model]
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -79,17 +95,15 @@ class Memory:
     # --- answers of the copy lanes ------------------------------------------------------------------------------------
 
     def finished(self, work: Work, event: WorkFinished, now_ns: int) -> str:
-        """A load or an eviction ended. Returns why the jobs of its model must fail, or ``""``: after
-        ``LOAD_FAILURES_MAX`` failed loads in a row, when no other device has it or may still get it."""
+        """A load or an eviction ended. Returns why those jobs of its model must fail that are hopeless now
+        (:meth:`is_hopeless`), or ``""``."""
         device = self.devices[work.lane.device]
         placement = device.placements[work.model]
         if work.kind == EVICT:
             device.evict_ended(placement, refused=bool(event.failed))
             return ""
         device.load_ended(placement, now_ns, event.finished_ns - event.started_ns, bool(event.failed))
-        hopeless = all(item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX
-                       for item in self.placements[work.model])
-        return f"model {work.model!r} could not be loaded: {event.failed}" if event.failed and hopeless else ""
+        return f"model {work.model!r} could not be loaded: {event.failed}" if event.failed else ""
 
     def refused(self, work: Work, now_ns: int) -> None:
         """A copy lane would not do it, or went down."""

@@ -1,9 +1,11 @@
 """Which models are in a device's memory: demand, budget, and least recently used, for every policy.
 
 Loads follow Clockwork, section 5: the demand of a model is the estimated execution time of its outstanding jobs; what
-its resident copies on other devices can serve is subtracted; the model of the highest remaining priority that is not
-here is loaded next. Memory comes from the least recently used models that nobody waits for, then from those with less
-demand than the newcomer (ours: without this, two models that are both wanted would starve one of them for ever).
+its resident copies on other devices can serve is subtracted (ours: nothing for jobs that only this device can serve,
+since one of its lanes holds their state); the model of the highest remaining priority that is not here is loaded next.
+Memory comes from the least recently used models that nobody waits for, then from those with less demand than the
+newcomer (ours: without this, two models that are both wanted would starve one of them for ever; a model that jobs are
+bound to is spared where their states would leave it no room to return).
 A model with work in flight is never evicted, nor one that was loaded for jobs that have not run yet.
 
 Knows no policy and no clock; emits no action: it answers questions, and the scheduler tells it what was done.
@@ -39,7 +41,7 @@ class Placement:
     """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
 
     __slots__ = ("model", "device", "bytes", "load_ns", "pinned", "state", "since_ns", "in_flight", "demand_ns",
-                 "used", "failures", "retry_at_ns", "due_ns", "loads_ns")
+                 "bound_ns", "used", "failures", "retry_at_ns", "due_ns", "loads_ns")
 
     def __init__(self, model: str, device: str, bytes: int, load_ns: int, pinned: bool = False) -> None:
         self.model = model
@@ -52,6 +54,7 @@ class Placement:
         self.due_ns = 0  # loading: expected to be resident at
         self.in_flight = 0  # batches launched and not answered
         self.demand_ns = 0  # estimated execution time of the ready jobs that could run here
+        self.bound_ns = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
         self.used = True  # has run since it was loaded
         self.failures = 0
         self.retry_at_ns = 0
@@ -178,13 +181,21 @@ class Device:
             return victims
         idle = [item for item in self.placements.values() if _evictable(item) and item.demand_ns == 0]
         less = [item for item in self.placements.values()
-                if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns]
+                if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns and self._could_return(item)]
         for item in idle + less:
             victims.append(item)
             missing -= item.bytes
             if missing <= 0:
                 return victims
         return None
+
+    def _could_return(self, placement: Placement) -> bool:
+        """Whether a model that was given up would find room again for the jobs that are bound to it: their states stay,
+        and nothing else may free that memory."""
+        if not placement.bound_ns or not self.budget_bytes:
+            return True
+        pinned = sum(item.bytes for item in self.placements.values() if item.pinned)
+        return placement.bytes + pinned + self.state_bytes <= self.budget_bytes
 
     def _priority_ns(self, placement: Placement, others: Iterable[Device]) -> float:
         """Unfulfilled work: demand less what resident copies elsewhere serve, each device sharing its capacity over
@@ -196,7 +207,8 @@ class Device:
         loads = [max(1, sum(item.demand_ns for item in device.placements.values() if item.state == RESIDENT))
                  for device in copies]
         weights = [1 / load for load in loads]
-        served = sum(placement.demand_ns * (weight / sum(weights)) * min(1.0, CAPACITY_NS / load)
+        free_ns = placement.demand_ns - placement.bound_ns
+        served = sum(free_ns * (weight / sum(weights)) * min(1.0, CAPACITY_NS / load)
                      for weight, load in zip(weights, loads))
         return placement.demand_ns - served
 

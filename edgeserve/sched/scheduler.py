@@ -65,7 +65,7 @@ class Scheduler:
         self.lanes_of: Dict[str, Tuple[Lane, ...]] = {
             model: tuple(lane for lane in self.run_lanes if (model, lane.name) in latency) for model in models}
         self.works = Works()
-        self.memory = Memory(self.devices, self.copy_lanes, self.works, models)
+        self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models)
         self.costs = {app.name: AppCosts(app, self._batch_time_ns, self._share_time_ns) for app in apps}
         self.board = Board(self)
         streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
@@ -405,9 +405,9 @@ class Scheduler:
             best = min(best, time_ns)
         return best
 
-    def _can_run(self, model: str) -> bool:
-        """Whether some lane could run a model now, or after a load."""
-        for lane in self.lanes_of[model]:
+    def _can_run(self, model: str, only: str = "") -> bool:
+        """Whether some lane, or this one alone, could run a model now, or after a load."""
+        for lane in (self.lanes[only],) if only else self.lanes_of[model]:
             loads = self.copy_lanes[lane.device]
             here = self.devices[lane.device].is_resident(model)
             if lane.up and not lane.hung and (here or (loads.up and not loads.hung)):
@@ -419,8 +419,8 @@ class Scheduler:
         of theirs. (The others may hope for the lane until their deadline.)"""
         for policy in self.policies:
             for job in policy.queued():
-                if job.request.on_late == "answer" and not job.request.ended and not self._can_run(job.node.model):
-                    self.life.end(job.request, "fail", f"no lane can run model {job.node.model!r} now")
+                if job.request.on_late == "answer" and not job.request.ended:
+                    self.life.fail_if_stranded(job)
         self.probes.let_go_stranded(self._can_run)
 
     def _share_time_ns(self, model: str) -> int:
@@ -429,10 +429,10 @@ class Scheduler:
         return max(1, min([item.typical_ns(item.size_max) // item.size_max for item in latencies]))
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
-        """No device could load a model: waiting for it is pointless."""
+        """A model could not be loaded again: those that no device can serve need not wait for it."""
         for policy in self.policies:
             for job in policy.queued():
-                if job.node.model == model and not job.request.ended:
+                if job.node.model == model and not job.request.ended and self.memory.is_hopeless(job):
                     self.life.end(job.request, "fail", reason)
 
 

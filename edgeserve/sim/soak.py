@@ -107,6 +107,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
     table["faults"] = _faults(draw, badness)
     if badness and not set(table["policy"]) <= set(EXACT_KINDS):  # the stored digests know no resets
         table["faults"]["reset_every"] = f"{random.Random(f'{seed}/resets').choice((0, 0, 300, 900))}ms"
+    if not set(table["policy"]) <= set(EXACT_KINDS):
+        _bound(random.Random(f"{seed}/bound"), table)
     table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
                     "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
     _workloads(draw, table)
@@ -254,6 +256,25 @@ def _budget(draw: random.Random, table: Dict[str, Any]) -> None:
     for device in table["device"].values():
         if draw.random() < 0.6:
             device["memory"] = f"{max(max(sizes) + 10, sum(sizes) * draw.randrange(30, 110) // 100)}MB"
+
+
+def _bound(draw: random.Random, table: Dict[str, Any]) -> None:
+    """At times a model of many steps that two devices have, one of them with room for one large model at a time: a job
+    is bound to the lane that holds its state, whatever the other device has, and answered however late."""
+    if draw.random() > 0.15:
+        return
+    for index in range(2):
+        table["device"].setdefault(f"d{index}", {})
+        table["lane"][f"b{index}"] = {"device": f"d{index}", "hang": "100ms"}
+    for name, lanes, memory in (("bound", ["b0", "b1"], 60), ("rival", ["b0"], 60), ("small", ["b0"], 1)):
+        table["model"][name] = {"engine": "synthetic", "batch": [1, 2], "memory": f"{memory}MB", "load": "2ms",
+                                "expected": {"1": "2ms", "2": f"{draw.randrange(2, 5)}ms"}, "lanes": lanes}
+        table["app"][name] = {"model": name, "policy": draw.choice(sorted(table["policy"])), "slo": "30ms",
+                              "class": "critical" if name == "small" else "normal",
+                              "on_late": "drop" if name == "small" or "idle" in table["policy"] else "answer"}
+        table["truth"][name] = {"state": "0B"}
+    table["truth"]["bound"] = {"steps": [2, 6], "steps_per_run": 1, "state": f"{draw.randrange(1, 40)}MB"}
+    table["device"]["d0"]["memory"] = f"{max(int(model['memory'][:-2]) for model in table['model'].values()) + 10}MB"
 
 
 def _faults(draw: random.Random, badness: float) -> Dict[str, Any]:
