@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import cv2
 import numpy as np
 
+from edgeserve.engines.base import Result
 from edgeserve.engines.files import resolve_path
 from edgeserve.engines.python import Parts
 
@@ -30,6 +31,8 @@ LINE_ON = 0.5  # a region is a line above this mean probability
 GROW = 1.6  # the detector marks shrunken lines: grow each by area * this / circumference
 SIDE_SHORT_MIN = 3  # pixels of the map: smaller regions are specks
 LINES_MAX = 100  # bounds the work that one page can ask for; the largest regions are kept
+DETECTOR_AREA = 640 * 320  # the pixels, and
+RECOGNISER_WIDTH = 672  # the columns of the shapes in edge.toml, which count as work 1.0
 TURNED_ON = 0.5  # turn a line by 180 degrees when that is the likelier; see end_of()
 SURE_MIN = 0.5  # a line read with less mean probability than this is left out of the text
 
@@ -38,27 +41,32 @@ RECOGNISER = "cache:rapidocr-onnxruntime-1.4.4/recognise.onnx"
 cv2.setNumThreads(1)  # the lane is the unit of parallelism, not the library
 
 
-def decode(inputs: Values) -> Values:
+def decode(inputs: Values) -> Result:
     """``image`` (the bytes of an image file, or height x width x 3 pixels) to ``page`` (pixels) and ``x``, the
-    detector's input: sides rounded to multiples of 32, values in -1..1, channels first."""
+    detector's input: sides rounded to multiples of 32, values in -1..1, channels first. Says how much work the detector
+    will have: its time grows with the area."""
     image = np.asarray(inputs["image"], np.uint8)
     page = cv2.imdecode(image, cv2.IMREAD_COLOR) if image.ndim == 1 else image
     if page is None or page.ndim != 3 or page.shape[2] != 3 or 0 in page.shape:
         raise ValueError(f"input 'image' with shape {image.shape} is neither an image file's bytes nor "
                          "height x width x 3 pixels; send the bytes of a PNG or JPEG file as uint8")
-    return {"page": page, "x": normalised(cv2.resize(page, detector_size(page.shape[1], page.shape[0])))}
+    width, height = detector_size(page.shape[1], page.shape[0])
+    return Result({"page": page, "x": normalised(cv2.resize(page, (width, height)))},
+                  facts={"detect.work": width * height / DETECTOR_AREA})
 
 
 def find_lines(inputs: Values) -> Parts:
     """The detector's probability ``map`` and the ``page`` to one part per line of text: ``box`` (its four corners on
-    the page), ``line`` (its pixels, upright or upside down) and ``x``, the orientation classifier's input."""
+    the page), ``line`` (its pixels, upright or upside down) and ``x``, the orientation classifier's input. Says how
+    much work a line will be for the recogniser, in the mean: its time grows with the width."""
     page, probability = inputs["page"], np.asarray(inputs["map"])[0]
     boxes = find_boxes(probability, page.shape[1] / probability.shape[1], page.shape[0] / probability.shape[0])
     parts = []
     for box in in_reading_order(boxes):
         line = cut_out(page, box)
         parts.append({"box": box, "line": line, "x": fitted(end_of(line), TURN_WIDTH)})
-    return Parts(parts)
+    widths = [recogniser_width(part["line"]) for part in parts]
+    return Parts(parts, facts={"recognise.work": sum(widths) / len(widths) / RECOGNISER_WIDTH} if widths else None)
 
 
 def turn(inputs: Values) -> Values:
@@ -67,8 +75,7 @@ def turn(inputs: Values) -> Values:
     line = inputs["line"]
     if inputs["turned"][1] > TURNED_ON:
         line = np.ascontiguousarray(line[::-1, ::-1])
-    width = max(1, round(line.shape[1] * LINE_HEIGHT / line.shape[0]))
-    return {"x": fitted(line, min(WIDTH_MAX, _up(width, WIDTH_MULTIPLE)))}
+    return {"x": fitted(line, recogniser_width(line))}
 
 
 def join(inputs: Values) -> Values:
@@ -97,7 +104,7 @@ def example_decode() -> Values:
 
 def example_find_lines() -> Values:
     """That page, and a map that is sure of a line wherever the page has one."""
-    decoded = decode(example_decode())
+    decoded = decode(example_decode()).outputs
     height, width = decoded["x"].shape[1:]
     probability = np.zeros((1, height, width), np.float32)
     for row in range(6):
@@ -132,6 +139,11 @@ def detector_size(width: int, height: int) -> Tuple[int, int]:
     scale = min(max(1.0, SIDE_MIN / min(width, height)), SIDE_MAX / max(width, height))
     return (max(SIDE_MULTIPLE, round(width * scale / SIDE_MULTIPLE) * SIDE_MULTIPLE),
             max(SIDE_MULTIPLE, round(height * scale / SIDE_MULTIPLE) * SIDE_MULTIPLE))
+
+
+def recogniser_width(line: np.ndarray) -> int:
+    """Columns of the recogniser's input for a line: what its shape asks for, in steps."""
+    return min(WIDTH_MAX, _up(max(1, round(line.shape[1] * LINE_HEIGHT / line.shape[0])), WIDTH_MULTIPLE))
 
 
 def find_boxes(probability: np.ndarray, scale_x: float, scale_y: float) -> List[np.ndarray]:

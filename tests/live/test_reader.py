@@ -57,7 +57,7 @@ def read(reader: Any, networks: Dict[str, Any], image: np.ndarray) -> Tuple[List
     def run(name: str, x: np.ndarray) -> np.ndarray:
         return networks[name].run(None, {"x": x[np.newaxis]})[0][0]
 
-    page = reader.decode({"image": image})
+    page = reader.decode({"image": image}).outputs
     parts = reader.find_lines({"page": page["page"], "map": run("detect", page["x"])}).items
     turned = [reader.turn({"line": part["line"], "turned": run("orient", part["x"])}) for part in parts]
     answer = reader.join({"probabilities": [run("recognise", item["x"]) for item in turned],
@@ -125,7 +125,7 @@ def test_ctc_drops_repeats_and_blanks(reader):
 
 
 def test_every_host_function_runs_on_its_own_example(reader):
-    assert reader.decode(reader.example_decode())["x"].dtype == np.float32
+    assert reader.decode(reader.example_decode()).outputs["x"].dtype == np.float32
     assert len(reader.find_lines(reader.example_find_lines()).items) == 6
     assert reader.turn(reader.example_turn())["x"].shape[:2] == (3, 48)
     assert bytes(reader.join(reader.example_join())["text"]).count(b"\n") == 5

@@ -26,7 +26,7 @@ from edgeserve.sched.lifecycle import COMPLETED, DONE, DROPPED, READY, Job, Requ
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, Worth, best_class
 from edgeserve.sched.policies.pard_local_choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
 from edgeserve.sched.policies.pard_local_flight import Beside, Cohort, Flights, most_steps, ready_jobs
-from edgeserve.sched.policies.pard_local_line import Line, Member, shape_of
+from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member, shape_of
 from edgeserve.sched.policies.pard_local_places import Places, free_lanes
 from edgeserve.sched.policies.pard_local_price import Price
 from edgeserve.sched.policy import Bid, Policy
@@ -113,7 +113,9 @@ class PardLocal(Policy):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if not work.failed:
-            self._places.measured(work.model, work.lane.name, work.size, finished_ns - started_ns)
+            line = self._line_of[work.jobs[0].request.app.name]
+            self._places.measured(work.model, work.lane.name, work.size, finished_ns - started_ns,
+                                  line.work_of(work.jobs))
         if self._price is not None:
             self._price.ran(board.now_ns, finished_ns - started_ns)
         for job in work.jobs:
@@ -241,7 +243,9 @@ class PardLocal(Policy):
         split = self._places.split(node.model, lane.name, board)
         jobs = jobs[:split.first(len(jobs))]
         size = split.latency.size_for(len(jobs))
-        expected_ns = split.latency.likely_ns(size)
+        over_milli = cohort.line.work_of(jobs)
+        expected_ns = split.latency.likely_ns(size) if over_milli is None else split.time_ns(
+            len(jobs) * MILLI, over_milli)
         left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
         ends_ns = self._places.alone_ends_ns(cohort.line, left, steps, cohort.home, at_ns, board) if is_new \
@@ -388,17 +392,23 @@ def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:
 
 
 def _learn(member: Member, job: Job) -> None:
-    """What a fan-out or a branch did, for the requests to come."""
-    node, request = job.node, job.request
+    """What a fan-out or a branch did, and what was said of the work, for the requests to come."""
+    node, request, line = job.node, job.request, member.line
+    if request.facts:
+        member.learn_work()
+    if job.facts is not request.facts and line.told_milli(node.index, request.facts) is None:
+        told = line.told_milli(node.index, job.facts)  # of this part alone
+        if told is not None:
+            line.saw_work(node.index, MILLI, told)
     if node.fan_out:
         count = (request.scopes or {}).get((node.index, job.part))
         if count is not None:
-            member.line.saw_parts(node, count)
+            line.saw_parts(node, count)
     if node.route_one:
         taken = next((other.node.index for other in member.jobs.values()
                       if node in other.node.preds and other.part == job.part), -1)
         if taken >= 0 or not any(len(succ.preds) > 1 for succ in node.succs):  # a join behind it may just be waiting
-            member.line.saw_branch(node, taken)
+            line.saw_branch(node, taken)
 
 
 def _give_up(member: Member, board: Board, reason: str) -> None:

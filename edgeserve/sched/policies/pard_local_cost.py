@@ -5,7 +5,8 @@ Pure functions of learnt times; the margin for noise is added by whoever compare
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from collections import deque
+from typing import Deque, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency import ModelLatency
 from edgeserve.sched.policies.pard_local_line import MILLI
@@ -24,6 +25,9 @@ fast, the number of a cohort was chosen among those, and that half of all that w
 JUMP = 4
 """A time that changed by more than this part (heat, another clock) is followed at once."""
 
+TOLD_LEN = 10
+"""Batches that the pace looks back on where jobs tell their work: as many as the shared estimate does."""
+
 COUNT_MAX = 4096
 """Jobs of one node that are split exactly; more are counted in proportion."""
 
@@ -36,20 +40,27 @@ class Split:
     profile's, times the pace of the model, times the place of the size; :meth:`refresh` and :meth:`saw` follow them.
     """
 
-    __slots__ = ("latency", "_pace_ppm", "_places", "_times", "_best", "_first")
+    __slots__ = ("latency", "_pace_ppm", "_told", "_places", "_times", "_best", "_first")
 
     def __init__(self, latency: ModelLatency) -> None:
         self.latency = latency
         self._pace_ppm = 0
+        self._told: Deque[int] = deque(maxlen=TOLD_LEN)  # paces of the last batches, once jobs tell their work
         self._places: Dict[int, Tuple[int, int]] = {}  # size -> (place in ppm, batches seen)
         self._times: List[Tuple[int, int]] = []
         self._best: List[int] = [0]
         self._first: List[int] = [0]
 
-    def saw(self, size: int, took_ns: int) -> None:
-        """A batch of this size was measured. O(sizes)."""
-        self._follow()
+    def saw(self, size: int, took_ns: int, over_milli: int | None = None) -> None:
+        """A batch of this size was measured, whose jobs are so much more work than as many usual ones (None: none of
+        them tells). O(sizes)."""
         place, count = self._places.get(size, (PPM, 0))
+        if over_milli is not None:  # what usual ones would have taken
+            usual_ns = max(1, self.latency.profiled_ns(size))
+            took_ns = took_ns * usual_ns // max(1, usual_ns + self._each_profiled_ns() * over_milli // MILLI)
+        if over_milli is not None or self._told:
+            self._told.append(took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // place)
+        self._follow()
         ratio = took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // self._pace_ppm
         surprise = min(2 * PPM, max(PPM // 2, ratio)) - place
         count = min(count + 1, PLACE_LEN)
@@ -62,9 +73,11 @@ class Split:
         self._set()
 
     def _follow(self) -> None:
-        """The pace is the middle of what all sizes seem to need beside the profile."""
+        """The pace is the middle of what all sizes seem to need beside the profile. Where jobs tell their work, it is
+        the middle of the last batches for usual ones: the shared estimate takes one request's work for the pace."""
         latency, old = self.latency, self._pace_ppm
-        paces = sorted([latency.typical_ns(size) * PPM // max(1, latency.profiled_ns(size)) for size in latency.sizes])
+        paces = sorted(self._told or [latency.typical_ns(size) * PPM // max(1, latency.profiled_ns(size))
+                                      for size in latency.sizes])
         now = paces[len(paces) // 2]
         change = now - old
         if abs(change) * JUMP <= old:
@@ -78,21 +91,34 @@ class Split:
             self._times = times
             self._best, self._first = [0], [0]
 
-    def time_ns(self, milli: int) -> int:
-        """Lane time of a number of jobs in thousandths; between whole numbers on a straight line."""
+    def time_ns(self, milli: int, over_milli: int = 0) -> int:
+        """Lane time of a number of jobs in thousandths, which are so much more work than as many usual ones; between
+        whole numbers on a straight line."""
         whole, rest = divmod(milli, MILLI)
         if whole >= COUNT_MAX:
-            return self._of(COUNT_MAX) * milli // (COUNT_MAX * MILLI)
-        low = self._of(whole)
-        return low + (self._of(whole + 1) - low) * rest // MILLI if rest else low
+            time_ns = self._of(COUNT_MAX) * milli // (COUNT_MAX * MILLI)
+        else:
+            time_ns = self._of(whole)
+            if rest:
+                time_ns += (self._of(whole + 1) - time_ns) * rest // MILLI
+        return max(1, time_ns + self.each_ns() * over_milli // MILLI) if over_milli else time_ns
+
+    def each_ns(self) -> int:
+        """What a usual job adds to a batch now: the part of the smallest batch's time that is not fixed."""
+        return self._each_profiled_ns() * self._pace_ppm // PPM
+
+    def _each_profiled_ns(self) -> int:
+        size = self.latency.sizes[0]
+        return max(0, self.latency.profiled_ns(size) - self.latency.fixed_now_ns()) // size
 
     def first(self, count: int) -> int:
         """Of ``count`` jobs, how many go into the first batch."""
         self._of(min(count, COUNT_MAX))
         return min(count, self._first[min(count, COUNT_MAX)])
 
-    def batches(self, milli: int) -> List[int]:
-        """The times of the batches one by one, for a forecast of what shares the lane."""
+    def batches(self, milli: int, over_milli: int = 0) -> List[int]:
+        """The times of the batches one by one, for a forecast of what shares the lane. Work beyond the usual is spread
+        over them in proportion."""
         times: List[int] = []
         count = min(-(-milli // MILLI), COUNT_MAX)
         self._of(count)
@@ -100,6 +126,9 @@ class Split:
             size = self._first[count]
             times.append(self._best[count] - self._best[max(0, count - size)])
             count -= size
+        if over_milli and times:
+            usual_ns, more_ns = sum(times), self.each_ns() * over_milli // MILLI
+            times = [max(1, time_ns * (usual_ns + more_ns) // usual_ns) for time_ns in times]
         return times
 
     def _of(self, count: int) -> int:

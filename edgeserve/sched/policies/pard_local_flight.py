@@ -33,13 +33,13 @@ class Cohort:
         self.cuts_in = cuts_in
 
     def left(self) -> List[int]:
-        """Jobs left per node, in thousandths, the running ones included."""
-        return added([member.left() for member in self.members], len(self.line.nodes))
+        """What is left (``pard_local_line``), the running jobs included."""
+        return added([member.left() for member in self.members], 2 * len(self.line.nodes))
 
     def surely_left(self) -> List[int]:
-        """The same, with what their parts may be more (:meth:`Line.left_of`), where they are not known yet."""
-        unknown = sum([any(member.left()[index] for index in self.line.fan_outs) for member in self.members])
-        return added([self.left(), self.line.more_of(unknown)], len(self.line.nodes))
+        """The same, with what that may turn out to be more (:meth:`Line.left_of`), where it is not known yet."""
+        unknown = sum([member.is_unsure() for member in self.members])
+        return added([self.left(), self.line.more_of(unknown)], 2 * len(self.line.nodes))
 
     def steps(self) -> Steps:
         """How often the stage of an iterative node runs: as often as its longest member."""
@@ -49,7 +49,8 @@ class Cohort:
         """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over,
         and so is what may have to wait for those: memory may be waiting for the others to be served."""
         nodes = self.line.nodes
-        open_nodes = [index for index, milli in enumerate(self.left()) if milli]
+        left = self.left()
+        open_nodes = [node.index for node in nodes if left[node.index]]
         passed_over = False
         for index in open_nodes:
             is_ready = self.is_ready_at(index)
@@ -83,7 +84,7 @@ class Cohort:
     def waits_for_more(self) -> bool:
         """Whether anything is left besides what is on lanes."""
         running = sum([len(member.running()) for member in self.members])
-        return sum(self.left()) > running * MILLI
+        return sum(self.left()[:len(self.line.nodes)]) > running * MILLI
 
 
 class Flights:
@@ -138,22 +139,26 @@ class Flights:
         lane."""
         busy_ns = now_ns = board.now_ns
         left, places = cohort.surely_left() if surely else cohort.left(), self._places
+        line = cohort.line
+        size = len(line.nodes)
         started = [0] * len(left)
         for member in cohort.members:
             for job in member.running():
                 started[job.node.index] += MILLI
+                started[size + job.node.index] += line.over_milli(job.node.index, MILLI, job.facts)
                 for lane in board.lanes_of(job.node.model):
                     if any(job in work.jobs for work in lane.works):
                         busy_ns = max(busy_ns, lane.available_ns(now_ns))
         steps = cohort.steps()
         stages: List[Stage] = []
-        for node in cohort.line.nodes:
+        for node in line.nodes:
             milli = left[node.index] - started[node.index]
             if milli > 0:
+                over_milli = left[size + node.index] - started[size + node.index]
                 place = places.lane_of(node.model, cohort.home, board)
                 if place is None:
                     return None
-                batches = places.split(node.model, place.name, board).batches(milli)
+                batches = places.split(node.model, place.name, board).batches(milli, over_milli)
                 stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
         first = cohort.stage(board)
         waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
@@ -205,7 +210,8 @@ class Beside:
                 lane = self._places.lane_of(node.model, self._home, self._board)
                 if lane is None:
                     return None
-                batches = self._places.split(node.model, lane.name, self._board).batches(left[node.index])
+                batches = self._places.split(node.model, lane.name, self._board).batches(
+                    left[node.index], left[len(self._line.nodes) + node.index])
                 stages.append(Stage(lane.name, batches * steps.get(node.index, 1)))
         new = Course(stages, self._from_ns, self._from_ns)
         if self._first:

@@ -3,17 +3,21 @@
 A request's cost on one device is the work it still makes, so each request is a list of jobs left per node: those that
 exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
 moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
-Knows no lane and no time.
+
+Jobs may be more or less work than usual ones, as the fact ``NODE.work`` says. So lists called ``left`` have two numbers
+per node: first the jobs of all nodes, then, for all nodes, how much more work those are than as many usual ones (below
+0: less), in thousandths of a usual job. Knows no lane and no time.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from math import isqrt
-from typing import Deque, Dict, List, Mapping, Sequence, Tuple
+from typing import Deque, Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.apps import App, Node
 from edgeserve.sched.lifecycle import READY, RUNNING, Job, RequestRecord, steps_left
+from edgeserve.sched.policies.pard_work import relative_ppm
 
 MILLI = 1000
 """Jobs are counted in thousandths: an expected number of parts is no whole number."""
@@ -35,23 +39,25 @@ def shape_of(app: App) -> Tuple[object, ...]:
 class Line:
     """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
 
-    ``template`` is what a request that has not begun has left, by node, ``spread`` what it has more when its fan-outs
-    make a standard deviation more parts than they do on average. :meth:`saw_parts` and :meth:`saw_branch` are
-    the only methods that change it.
+    ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
+    more. :meth:`saw_parts`, :meth:`saw_branch` and :meth:`saw_work` are the only methods that change it.
     """
 
-    __slots__ = ("nodes", "facts", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_mean_milli",
-                 "_share_milli")
+    __slots__ = ("nodes", "facts", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_works",
+                 "_mean_milli", "_share_milli", "_usual_milli")
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
-        self.facts = frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps")) | (
+        self.facts = frozenset(f"{node.name}.{what}" for node in app.nodes
+                               for what in ("parts", "route", "steps", "work")) | {"work"} | (
             {"steps"} if app.simple else set())
         self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
         self.fan_outs = [node.index for node in app.nodes if node.fan_out]
         self._parts: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.fan_out}
         self._branches: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes
                                                  if node.route_one}
+        self._works: List[Deque[Tuple[int, int]]] = [deque(maxlen=SEEN_LEN) for _ in app.nodes]
+        self._usual_milli = [MILLI] * len(app.nodes)  # work of a job of which nothing is told
         self._mean_milli: Dict[int, int] = {}
         self._share_milli: Dict[Tuple[int, int], int] = {}
         self._learn()
@@ -66,20 +72,47 @@ class Line:
         self._branches[node.index].append(taken)
         self._learn()
 
+    def saw_work(self, index: int, jobs_milli: int, work_milli: int) -> None:
+        """So many jobs of a request at a node turned out to be so much work each, beside a usual one's 1000."""
+        self._works[index].append((jobs_milli, jobs_milli * work_milli // MILLI))
+        self._learn()
+
+    def told_milli(self, index: int, facts: Mapping[str, float]) -> int | None:
+        """The work of a job at a node, as facts tell it, beside a usual one's 1000; None when they do not."""
+        ppm = relative_ppm(facts, self.nodes[index].name) if facts else None
+        return None if ppm is None else ppm * MILLI // 1_000_000
+
+    def over_milli(self, index: int, jobs_milli: int, facts: Mapping[str, float]) -> int:
+        """How much more work than usual so many jobs at a node are, each as ``facts`` tell, or as they were lately."""
+        told = self.told_milli(index, facts)
+        work = self._usual_milli[index] if told is None else told
+        return jobs_milli * (work - MILLI) // MILLI
+
+    def work_of(self, jobs: Sequence[Job]) -> int | None:
+        """How much more work than usual jobs at one node are; None where none has ever told."""
+        index = jobs[0].node.index
+        if not self._works[index] and all(self.told_milli(index, job.facts) is None for job in jobs):
+            return None
+        return sum([self.over_milli(index, MILLI, job.facts) for job in jobs])
+
+    def is_unsure_of(self, index: int, facts: Mapping[str, float]) -> bool:
+        """Whether requests tell their work at a node at some time, but these facts do not yet."""
+        return bool(self._works[index]) and self.told_milli(index, facts) is None
+
     def left_of(self, count: int, surely: bool) -> List[int]:
-        """Jobs that so many requests which have not begun have left; ``surely``: with what their parts may be more.
+        """What so many requests which have not begun have left; ``surely``: with what that may turn out to be more.
         Deviations of several requests cancel: they add up with the square root of the number."""
         more = self.more_of(count if surely else 0)
         return [milli * count + extra for milli, extra in zip(self.template, more)]
 
     def more_of(self, count: int) -> List[int]:
-        """What the parts of so many requests, of which none is known yet, may be more than expected."""
+        """What the parts and the work of so many requests, of which none is known yet, may be more than expected."""
         root_milli = isqrt(count * MILLI * MILLI)
         return [more * root_milli // MILLI for more in self.spread]
 
     def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float],
              ) -> List[int]:
-        """Jobs left per node, in thousandths, of a request with ``live`` jobs (ready or running) and ``done`` ones.
+        """Jobs left per node (without their work) of a request with ``live`` jobs (ready or running), ``done`` ones.
 
         ``parts`` are the parts that its fan-outs have made. ``facts`` of the request predict: ``NODE.parts`` how many
         parts a fan-out will make, ``NODE.route`` which successor (counted from 0) a node will choose. O(edges).
@@ -138,15 +171,20 @@ class Line:
             for succ in succs:  # before anything was seen, every branch is as likely
                 self._share_milli[index, succ.index] = (taken.count(succ.index) * len(succs) + 1) * MILLI // (
                     (len(taken) + 1) * len(succs))
+        for index, works in enumerate(self._works):
+            if works:
+                self._usual_milli[index] = sum([total for _, total in works]) * MILLI // max(
+                    1, sum([jobs for jobs, _ in works]))
         entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
-        self.template: List[int] = self.left(entries, none, {}, {})
+        jobs = self.left(entries, none, {}, {})
+        self.template: List[int] = jobs + [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)]
         means = dict(self._mean_milli)
         for index, seen in self._parts.items():
-            off = [count * MILLI - means[index] for count in seen]
-            deviation = isqrt(sum([item * item for item in off]) // max(1, len(off)))
-            self._mean_milli[index] += deviation * ROOM // 2
-        self.spread = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), self.template)]
+            self._mean_milli[index] += _deviation([count * MILLI for count in seen]) * ROOM // 2
+        more = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), jobs)]
         self._mean_milli = means
+        room = [_deviation([total for _, total in works]) * ROOM // 2 for works in self._works]
+        self.spread: List[int] = more + [max(0, item - have) for item, have in zip(room, more)]
 
 
 class Member:
@@ -156,8 +194,8 @@ class Member:
     worked out again after its jobs changed.
     """
 
-    __slots__ = ("request", "line", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "_done",
-                 "_left", "_stale")
+    __slots__ = ("request", "line", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "learnt",
+                 "_done", "_left", "_stale")
 
     def __init__(self, request: RequestRecord, line: Line) -> None:
         self.request = request
@@ -169,6 +207,7 @@ class Member:
         self.priced_out = False  # the shadow price kept it waiting
         self.begun = False
         self.foretold = bool(request.facts) and any(name in line.facts for name in request.facts)
+        self.learnt: Set[int] = set()  # nodes whose work its line has learnt from it
         self._done = [0] * len(line.nodes)
         self._left: List[int] = []
         self._stale = True
@@ -193,7 +232,7 @@ class Member:
         return not self.begun and not self.foretold
 
     def left(self) -> List[int]:
-        """Jobs left per node, in thousandths, the running ones included."""
+        """What is left, the running jobs included."""
         if self.plain:
             return self.line.template
         if self._stale:
@@ -206,8 +245,34 @@ class Member:
             parts: Dict[int, int] = {}
             for (index, _), count in (self.request.scopes or {}).items():
                 parts[index] = parts.get(index, 0) + count
-            self._left = self.line.left(live, self._done, parts, self.request.facts)
+            line, facts = self.line, self.request.facts
+            jobs = line.left(live, self._done, parts, facts)
+            over = [line.over_milli(index, milli, facts) for index, milli in enumerate(jobs)]
+            if self.request.part_facts:
+                for job in self.jobs.values():
+                    index = job.node.index
+                    over[index] += line.over_milli(index, MILLI, job.facts) - line.over_milli(index, MILLI, facts)
+            self._left = jobs + over
         return self._left
+
+    def is_unsure(self) -> bool:
+        """Whether its parts, or its work where requests tell that, are not known yet."""
+        line, left = self.line, self.left()
+        return any(left[index] for index in line.fan_outs) or any(
+            left[node.index] and line.is_unsure_of(node.index, self.request.facts) for node in line.nodes)
+
+    def learn_work(self) -> None:
+        """Tell the line what the request's work at its nodes turned out to be, once the number of jobs is known."""
+        line, facts, left = self.line, self.request.facts, self.left()
+        if any(left[index] for index in line.fan_outs):
+            return
+        for index in range(len(line.nodes)):
+            told = line.told_milli(index, facts) if index not in self.learnt else None
+            if told is not None:
+                self.learnt.add(index)
+                jobs_milli = left[index] + self._done[index] * MILLI
+                if jobs_milli:
+                    line.saw_work(index, jobs_milli, told)
 
     def steps(self) -> Mapping[int, int]:
         """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
@@ -244,6 +309,14 @@ class Member:
                 del self.jobs[seq]
                 self._done[job.node.index] += 1
         self._stale = False
+
+
+def _deviation(values: Sequence[int]) -> int:
+    """The standard deviation; 0 of nothing."""
+    if not values:
+        return 0
+    mean = sum(values) // len(values)
+    return isqrt(sum([(value - mean) * (value - mean) for value in values]) // len(values))
 
 
 def _opener(node: Node) -> int:

@@ -27,11 +27,12 @@ class Places:
         self._splits: Dict[Tuple[str, str], Split] = {}
         self._fresh: Set[Tuple[str, str]] = set()
 
-    def measured(self, model: str, lane: str, size: int, took_ns: int) -> None:
-        """A batch of this model was measured there."""
+    def measured(self, model: str, lane: str, size: int, took_ns: int, over_milli: int | None) -> None:
+        """A batch of this model was measured there, whose jobs are so much more work than usual ones (None: they do
+        not tell)."""
         split = self._splits.get((model, lane))
         if split is not None:
-            split.saw(size, took_ns)
+            split.saw(size, took_ns, over_milli)
 
     def changed(self) -> None:
         """A lane changed: look at all times again."""
@@ -73,7 +74,8 @@ class Places:
             lane = self.lane_of(node.model, home, board)
             if lane is None:
                 return None
-            time_ns = self.split(node.model, lane.name, board).time_ns(milli) * steps.get(node.index, 1)
+            over_milli = left[len(line.nodes) + node.index]
+            time_ns = self.split(node.model, lane.name, board).time_ns(milli, over_milli) * steps.get(node.index, 1)
             found.append((lane.name, time_ns, board.resident_at_ns(node.model, lane)))
         return found
 
@@ -104,11 +106,12 @@ class Places:
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
 
     def worth_ns(self, line: Line, left: Sequence[int], board: Board) -> int:
-        """Lane time of what is left, each job counted as its share of a full batch on its first lane."""
+        """Lane time of what is left, each usual job counted as its share of a full batch on its first lane."""
         total = 0
         for node in line.nodes:
-            if left[node.index]:
-                total += left[node.index] * _share_ns(node.model, board.lanes_of(node.model)[0], board) // MILLI
+            work_milli = left[node.index] + left[len(line.nodes) + node.index]
+            if work_milli > 0:
+                total += work_milli * _share_ns(node.model, board.lanes_of(node.model)[0], board) // MILLI
         return total
 
 

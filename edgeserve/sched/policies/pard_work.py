@@ -21,14 +21,14 @@ WORK_MAX = 1_000_000
 class DeclaredWork:
     """What requests to some apps declare. Immutable."""
 
-    __slots__ = ("_names", "_behind")
+    __slots__ = ("_steps", "_behind")
 
     def __init__(self, apps: Sequence[App]) -> None:
-        self._names: Dict[Node, Tuple[str, str]] = {}  # node -> its facts of work and of steps
+        self._steps: Dict[Node, str] = {}  # node -> its fact of steps
         self._behind: Dict[Node, Tuple[Node, ...]] = {}
         for app in apps:
             for node in reversed(app.nodes):  # successors first
-                self._names[node] = (f"{node.name}.work", "steps" if app.simple else f"{node.name}.steps")
+                self._steps[node] = "steps" if app.simple else f"{node.name}.steps"
                 behind: List[Node] = list(node.succs)
                 for succ in node.succs:
                     behind += [further for further in self._behind[succ] if further not in behind]
@@ -37,7 +37,7 @@ class DeclaredWork:
     def over_usual_ppm(self, job: Job) -> int:
         """How much more work than usual a job is, in millionths of the usual: -1,000,000 is none at all."""
         facts = job.facts
-        return _over_usual_ppm(facts, self._names[job.node][0]) if facts else 0
+        return _over_usual_ppm(facts, job.node.name) if facts else 0
 
     def of_batch_ns(self, jobs: Iterable[Job], each_ns: int) -> int:
         """How much longer (shorter: below 0) these jobs make their batch; ``each_ns`` is what a usual one adds."""
@@ -49,8 +49,8 @@ class DeclaredWork:
         found: Dict[Node, int] = {}
         if facts:
             for node in self._behind[job.node]:
-                module, (work, steps) = modules[node.model], self._names[node]
-                extra_ns = _over_usual_ppm(facts, work) * module.each_ns // PPM
+                module, steps = modules[node.model], self._steps[node]
+                extra_ns = _over_usual_ppm(facts, node.name) * module.each_ns // PPM
                 if steps in facts:
                     extra_ns += (max(1, int(min(facts[steps], WORK_MAX))) - 1) * module.time_ns
                 if extra_ns:
@@ -58,8 +58,14 @@ class DeclaredWork:
         return found
 
 
-def _over_usual_ppm(facts: Mapping[str, float], name: str) -> int:
-    declared = facts.get(name)
+def relative_ppm(facts: Mapping[str, float], node: str) -> int | None:
+    """The work at a node beside the usual, in millionths of it; None where the facts do not tell."""
+    declared = facts.get(node + ".work")
     if declared is None:
-        declared = facts.get("work", 1.0)
-    return round((max(0.0, min(declared, WORK_MAX)) - 1.0) * PPM)
+        declared = facts.get("work")
+    return None if declared is None else round(max(0.0, min(declared, WORK_MAX)) * PPM)
+
+
+def _over_usual_ppm(facts: Mapping[str, float], node: str) -> int:
+    relative = relative_ppm(facts, node)
+    return 0 if relative is None else relative - PPM
