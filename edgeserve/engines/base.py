@@ -40,8 +40,9 @@ class Result:
     """What ``run`` returns for one item.
 
     ``outputs`` the named values; ``parts`` (fan-out nodes only) a list of named values, one per part, ``outputs`` then
-    holds what all parts share; ``route`` the successor taken; ``facts`` numbers for the scheduler; ``state`` kept for
-    the next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
+    holds what all parts share; ``route`` the successor taken; ``facts`` numbers for the scheduler, which count for the
+    nodes behind (``{"read.work": 2.5}``: of the request, or of the one part that the item is); ``state`` kept for the
+    next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
     """
 
     __slots__ = ("outputs", "parts", "route", "facts", "state", "state_bytes", "done")

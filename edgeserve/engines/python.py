@@ -2,7 +2,7 @@
 
 ``function = "module:name"`` is looked for beside the configuration file first. It is called per item with a dict of
 named values and returns a dict, :class:`Parts` (one of several, a fan-out), :class:`Route` (which successor) or a full
-:class:`~edgeserve.engines.base.Result`.
+:class:`~edgeserve.engines.base.Result`, as one does that has outputs and facts: ``Result({"x": x}, facts={...})``.
 
 Options: ``batched = true`` calls it once with the list of items; ``stateful = true`` adds the state as a second
 argument and expects ``(returned, new state)``; ``example = "module:name"`` gives one item for warm-up and profiling;
@@ -36,7 +36,8 @@ Function = Callable[..., Any]
 
 
 class Parts(NamedTuple):
-    """What a fan-out function returns: named values per part, what all parts ``shared``, numbers for the scheduler."""
+    """What a fan-out function returns: named values per part, what all parts ``shared``, and ``facts``: numbers for the
+    scheduler, which count for all parts alike."""
 
     items: Sequence[Values]
     shared: Optional[Values] = None

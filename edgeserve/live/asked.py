@@ -12,20 +12,15 @@ import numpy as np
 
 from edgeserve.config import AppConfig, Config, TensorConfig
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest
+from edgeserve.live.facts import A_NUMBER, FACTS_MAX, NAME_LEN_MAX, NUMBER_MAX, number_of, show
 from edgeserve.live.plan import AppPlan
-from edgeserve.live.predicted import A_NUMBER, NUMBER_MAX, Predictors, number_of, show
+from edgeserve.live.predicted import Predictors
 from edgeserve.sched.events import CLASSES, ON_LATE
 from edgeserve.units import format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
     "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
 """Input dtypes that are no arrays."""
-
-FACTS_MAX = 32
-"""Declared numbers per request: a policy reads a handful, and each costs memory until the request ends."""
-
-NAME_LEN_MAX = 256
-"""Characters of a stream's id and of a fact's name, which are kept in tables."""
 
 SLO_MS_MAX = 1e9
 """About eleven days: beyond that a deadline is a mistake in the unit."""

@@ -118,7 +118,7 @@ class House:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def stats(self) -> Dict[str, Any]:
-        """Counts per app, lane and device, and what policies have learnt, as plain numbers and strings."""
+        """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
         world = self.world
         now_ns = clock_ns()
         lanes = {}
@@ -129,6 +129,7 @@ class House:
                 "pending_max": self.config.server.pending_max,
                 "apps": {name: {**counts.table(), "unpredicted": self.rules[name].unpredicted()}
                          for name, counts in world.app_counts.items()},
+                "models": {name: {"unsaid": world.payloads.said.unsaid(name)} for name in self.config.models},
                 "policies": {policy.name: dict(policy.figures()) for policy in self.scheduler.policies},
                 "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
 

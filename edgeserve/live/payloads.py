@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from edgeserve.engines.base import Result, Values
 from edgeserve.live.asked import Terms
+from edgeserve.live.facts import Said
 from edgeserve.live.plan import AppPlan, NodePlan, Source
 from edgeserve.sched.actions import RunBatch
 from edgeserve.sched.events import JobId, JobResult, Part
@@ -45,6 +46,7 @@ class Payloads:
     """All requests that have values, and all streams that have a state."""
 
     def __init__(self) -> None:
+        self.said = Said()
         self._held: Dict[int, Held] = {}
         self._streams: Dict[Tuple[str, str], Dict[Place, Any]] = {}
         self.open_count = 0  # requests that have not ended
@@ -111,7 +113,8 @@ class Payloads:
         elif result.done:
             _keep_values(held, node, job.part, result)
         parts = len(result.parts) if result.parts is not None else None
-        return JobResult(job, "done" if result.done else "unfinished", parts, result.route, result.facts, "",
+        facts = self.said.of(node.model, result.facts) if result.facts is not None else None
+        return JobResult(job, "done" if result.done else "unfinished", parts, result.route, facts, "",
                          result.state_bytes)
 
     def not_started(self, job: JobId) -> None:

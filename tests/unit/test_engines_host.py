@@ -106,6 +106,23 @@ def test_what_a_function_may_not_return(tmp_path, returned, message):
         engine.run(Batch([{}], 1))
 
 
+@pytest.mark.parametrize("options", [{}, {"batched": True}, {"stateful": True}, {"batched": True, "stateful": True}])
+def test_a_function_says_facts_with_its_outputs(tmp_path, options):
+    engine = host(tmp_path, f"""
+        from edgeserve.engines.base import Result
+        def f(item, state=None):
+            if {options.get("batched", False)}:
+                return [one(each) for each in item]
+            return one(item)
+        def one(item):
+            said = Result({{"y": 1}}, facts={{"next.work": item["x"]}})
+            return (said, "kept") if {options.get("stateful", False)} else said
+        """, options=options)
+    (result,) = engine.run(Batch([{"x": 2.5}], 1))
+    assert (result.outputs, result.facts, result.done) == ({"y": 1}, {"next.work": 2.5}, True)
+    assert result.state == ("kept" if "stateful" in options else None)
+
+
 def test_batched_and_stateful_returns_are_checked(tmp_path):
     source = "def f(*arguments):\n    return {'y': 1}"
     with pytest.raises(EngineError, match="for a batch of 2; expected a list with one entry per item"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
+import numpy as np
 import pytest
 
 from edgeserve.config import parse_config
@@ -167,6 +168,33 @@ def test_an_unfinished_job_gets_its_state_back_until_it_is_dropped() -> None:
     assert payloads.launch(job)[1] is None
     assert payloads.returned(job, Result({"y": 1})).status == "done"
     assert payloads.outputs(held) == {"y": 1}
+
+
+def test_facts_of_results_reach_the_scheduler_as_plain_numbers_in_a_table_of_their_own() -> None:
+    payloads = Payloads()
+    held = held_of(plan_of(READER), payloads, image="img")
+    mine = {"read.work": np.float32(0.5), "length": np.int64(7)}
+    first = run(payloads, "detect", outputs={"map": "m"}, facts=mine)
+    mine["length"] = np.int64(8)
+    assert first.facts == {"read.work": 0.5, "length": 7}
+    assert [type(value) for value in first.facts.values()] == [float, int]
+    assert run(payloads, "cut", outputs={"page": 7}, parts=[{"crop": 1, "box": 2}], facts={"x": 1}).facts == {"x": 1}
+    assert run(payloads, "turn", (0,), facts={}).facts == {}
+    failed = run(payloads, "read", (0,), facts={"x": 1})  # it lacks an output
+    assert (failed.status, failed.facts) == ("failed", {})
+    payloads.launch(JobId(1, "spell", ()))
+    payloads.end(held)
+    late = payloads.returned(JobId(1, "spell", ()), Result({"text": ""}, facts={"y": np.float64(1.5)}))
+    assert type(late.facts["y"]) is float  # an orphan's: nobody heeds it, and it is recorded
+
+
+def test_a_fact_that_cannot_be_used_costs_no_result() -> None:
+    payloads = Payloads()
+    held_of(plan_of(READER), payloads, image="img")
+    said = run(payloads, "detect", outputs={"map": "m"}, facts={"length": "long", "work": 2})
+    assert (said.status, said.facts) == ("done", {"work": 2})
+    assert item(payloads, "cut") == {"map": "m", "image": "img"}
+    assert payloads.said.unsaid("detect") == {"length": 1} and payloads.said.unsaid("cut") == {}
 
 
 def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:
