@@ -1,7 +1,9 @@
-"""The facts of a request that mean something here: numbers that its client declares, or that its app predicts.
+"""The facts of a request that mean something here: numbers that its client declares, that its app predicts, or that
+one of its nodes says of it or of a part.
 
-A policy reads them by name. Clients may send any name (a policy of one's own may know more); what the configuration
-says of an app is checked against this list, since a predictor of a fact that nobody reads would only cost time.
+A policy reads them by name. Clients and nodes may say any name (a policy of one's own may know more, and a model that
+several apps use may speak of nodes that only one of them has); what the configuration says of an app is checked
+against this list, since a predictor of a fact that nobody reads would only cost time.
 """
 
 from __future__ import annotations

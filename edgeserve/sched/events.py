@@ -68,8 +68,8 @@ class JobResult:
     state) or ``failed``.
 
     ``parts`` is the number of parts it fans out into (only for a fan-out node), ``route`` the successor that was
-    taken (only for a node with ``route = "one"``), ``facts`` declared numbers for later decisions, ``state_bytes``
-    what its state occupies on the device from now on.
+    taken (only for a node with ``route = "one"``), ``facts`` what it says of the request, or of its part, for the nodes
+    behind it (only when ``done``), ``state_bytes`` what its state occupies on the device from now on.
     """
 
     __slots__ = ("job", "status", "parts", "route", "facts", "reason", "state_bytes")

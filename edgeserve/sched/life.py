@@ -272,6 +272,7 @@ class Life:
                      f"({result.parts} parts)" if node.fan_out else "")
         if result.facts:
             request.learn(job.part, result.facts)
+            request.note(self.now_ns, "node", node.name, list(job.part) or "", "said", dict(result.facts))
         if node.fan_out and result.parts is not None:
             self.costs[request.app.name].saw_parts(node, result.parts)
         places = progress.after(request, job, result)

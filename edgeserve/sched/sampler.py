@@ -36,7 +36,7 @@ NOTHING = Worth((), 0)
 
 class Sample(NamedTuple):
     """How long one job took alone, in the smallest batch size of its model, on ``lane`` at its present speed. ``facts``
-    are those its request declared. ``probed`` is False where the job ran alone by itself."""
+    are what was known of the job when it was made. ``probed`` is False where it ran alone by itself."""
 
     app: str
     node: str

@@ -1,4 +1,5 @@
-"""How much more or less than usual a request is to do, as its facts say (section 9.2 of the specification).
+"""How much more or less than usual a request is to do, as its facts say (section 9.2 of the specification): those
+that it declared, and those that its earlier nodes said of it or of one part.
 
 ``NODE.work``, or ``work`` for every node, is relative to the usual 1.0 and scales the part of a batch's time that grows
 with its members; ``NODE.steps`` are the runs of an iterative model. Whoever is dear is seen to be late before lane time

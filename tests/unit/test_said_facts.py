@@ -1,0 +1,266 @@
+"""What nodes say of a request or of one part: who knows it, who does not, and what policies make of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hand_world import MS, Driver, ids, ran
+
+from edgeserve.sched.actions import RunBatch
+from edgeserve.sched.events import RequestArrived
+from edgeserve.sched.lifecycle import steps_left
+from edgeserve.sched.parts import bid_for
+from edgeserve.sched.setup import build_scheduler
+from edgeserve.trace import Recorder, Step, read_recording, replay
+
+NS = 1e-6  # of a millisecond
+FIXED = 10  # ms of a batch, whoever is in it
+CHAIN = [{"name": "a"}, {"name": "b"}]
+LINES = [{"name": "cut", "fan_out": True}, {"name": "look"}, {"name": "read"}, {"name": "join", "gather": True},
+         {"name": "spell"}]
+BOOK = [{"name": "pages", "fan_out": True}, {"name": "look"}, {"name": "lines", "fan_out": True}, {"name": "measure"},
+        {"name": "read"}, {"name": "page", "gather": True}, {"name": "title"}, {"name": "book", "gather": True}]
+
+
+def world_of(nodes, policy="fifo", times=None, **sections):
+    """An app of these nodes; a model runs 10 ms, one job at a time, each on a lane of its own."""
+    names = [node["name"] for node in nodes]
+    return Driver({name: {**(times or {1: 10}), "lanes": [name]} for name in names},
+                  {"app": {"slo": "10s", "node": nodes}}, policy=policy, lane={name: {} for name in names}, **sections)
+
+
+def known(world, request_id=1):
+    """(node, part) of every job of a request -> what is known of it."""
+    jobs = world.scheduler.life.requests[request_id].jobs.values()
+    return {(job.node.name, *job.part): dict(job.facts) for job in jobs}
+
+
+def finish(world, lane, *each, **result):
+    """The batches at the head of a lane end, one after the other: each with its facts."""
+    for facts in each:
+        world.finish(lane, at=world.now_ms + 1, facts=facts, **result)
+
+
+# --- who knows --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_node_says_replaces_what_the_request_declared_for_all_nodes_behind_it():
+    world = world_of([*CHAIN, {"name": "c"}])
+    world.arrive("app", facts={"work": 1.0, "length": 7})
+    finish(world, "a", {"work": 2.0, "c.work": 3.0})
+    assert known(world) == {("b",): {"work": 2.0, "length": 7, "c.work": 3.0}}
+    finish(world, "b", {"c.work": 4.0})
+    assert known(world) == {("c",): {"work": 2.0, "length": 7, "c.work": 4.0}}
+    assert "  +1ms: node a  said {'work': 2.0, 'c.work': 3.0}" in world.scheduler.story(1)
+
+
+def test_a_request_that_declared_nothing_learns_and_others_of_its_app_do_not():
+    world = world_of(CHAIN)
+    world.arrive("app", count=2)
+    finish(world, "a", {"work": 2.0}, None)
+    assert (known(world, 1), known(world, 2)) == ({("b",): {"work": 2.0}}, {("b",): {}})
+
+
+def test_what_is_said_of_a_part_is_of_that_part_alone_and_forgotten_where_parts_meet():
+    world = world_of(LINES)
+    world.arrive("app", facts={"work": 1.0})
+    finish(world, "cut", {"length": 3}, parts=2)
+    finish(world, "look", {"work": 5.0, "own": 1}, {"own": 2})
+    everybody = {"work": 1.0, "length": 3}
+    assert known(world) == {("read", 0): {**everybody, "work": 5.0, "own": 1}, ("read", 1): {**everybody, "own": 2}}
+    finish(world, "read", {"read": 1}, {"read": 2})
+    assert known(world) == {("join",): everybody}
+    finish(world, "join", {"own": 3})  # outside again: of the whole request
+    assert known(world) == {("spell",): {**everybody, "own": 3}}
+
+
+def test_in_nested_fan_outs_the_innermost_part_that_speaks_is_believed():
+    world = world_of(BOOK)
+    world.arrive("app")
+    finish(world, "pages", {"work": 1.0}, parts=2)
+    finish(world, "look", {"work": 2.0}, None)
+    finish(world, "lines", {"inner": 20}, {"inner": 21}, parts=2)
+    finish(world, "measure", {"work": 3.0}, None, None, {"length": 9})
+    assert known(world) == {
+        ("read", 0, 0): {"work": 3.0, "inner": 20}, ("read", 0, 1): {"work": 2.0, "inner": 20},
+        ("read", 1, 0): {"work": 1.0, "inner": 21}, ("read", 1, 1): {"work": 1.0, "inner": 21, "length": 9}}
+    finish(world, "read", *[None] * 4)
+    assert known(world) == {("page", 0): {"work": 2.0, "inner": 20}, ("page", 1): {"work": 1.0, "inner": 21}}
+    finish(world, "page", {"title": 1}, None)  # of the page that it made out of its lines
+    assert known(world)["title", 0] == {"work": 2.0, "inner": 20, "title": 1}
+    finish(world, "title", None, None)
+    assert known(world) == {("book",): {"work": 1.0}}
+
+
+def test_a_part_knows_better_than_a_branch_beside_that_speaks_later():
+    world = world_of([{"name": "cut", "fan_out": True}, {"name": "look"},
+                      {"name": "read"}, {"name": "join", "gather": True},
+                      {"name": "beside", "after": []}, {"name": "end", "after": ["join", "beside"]}])
+    world.arrive("app")
+    finish(world, "cut", None, parts=1)
+    finish(world, "look", {"work": 2.0})
+    finish(world, "beside", {"work": 9.0, "length": 1})
+    assert known(world) == {("read", 0): {"work": 2.0}}  # made before
+    finish(world, "read", {"seen": 1})
+    assert known(world) == {("join",): {"work": 9.0, "length": 1}}
+
+
+def test_a_job_knows_what_was_said_when_it_was_made_also_when_it_comes_back():
+    world = world_of([{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["a"]},
+                      {"name": "d", "after": ["b", "c"]}])
+    world.arrive("app")
+    finish(world, "a", {"b.steps": 2})
+    finish(world, "c", {"work": 5.0, "b.steps": 9})
+    world.refuse("b", at=3)
+    assert known(world) == {("b",): {"b.steps": 2}}
+    finish(world, "b", {"work": 7.0}, status="unfinished")
+    assert known(world) == {("b",): {"b.steps": 2}}
+    finish(world, "b", None)
+    assert known(world) == {("d",): {"b.steps": 9, "work": 5.0}}  # both branches; the unfinished step said nothing
+
+
+@pytest.mark.parametrize("fate", ["failed", "unusable"])
+def test_what_failed_says_nothing(fate):
+    nodes = [{"name": "a"}, {"name": "b", "after": ["a"], "route": "one"}, {"name": "c", "after": ["a"]},
+             {"name": "d", "after": ["b", "c"], "join": 1}, {"name": "e"}]
+    world = world_of(nodes)
+    world.arrive("app")
+    finish(world, "a", {"work": 1.0})
+    finish(world, "b", {"work": 9.0}, status="failed" if fate == "failed" else "done", route="nowhere")
+    finish(world, "c", None)
+    assert known(world) == {("d",): {"work": 1.0}}
+
+
+def test_an_orphan_says_nothing():
+    world = world_of(CHAIN)
+    world.arrive("app", facts={"work": 1.0})
+    request = world.scheduler.life.requests[1]
+    world.cancel(1)
+    finish(world, "a", {"work": 9.0})
+    assert (world.outcome(1), request.facts) == ("cancelled", {"work": 1.0})
+    world.over()
+
+
+# --- what policies make of it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("facts", "outcome"), [({}, ""), ({"b.steps": 4}, ""), ({"b.steps": 5}, "dropped")])
+def test_steps_that_a_node_says_move_the_deadline_of_the_next(facts, outcome):
+    """50 ms are left when a has run, and a step of b takes ten, one more for c behind it."""
+    world = world_of([*CHAIN, {"name": "c"}], policy="edf")
+    world.arrive("app", slo=60)
+    world.finish("a", at=10, facts=facts)
+    assert world.outcome(1) == outcome
+    assert world.actions == ([ran("b", 1)] if not outcome else world.actions)
+
+
+def test_steps_that_a_node_says_count_in_its_bid_and_in_its_deadline():
+    world = world_of(CHAIN)
+    world.arrive("app", count=2)
+    world.finish("a", at=10)
+    world.finish("a", at=15, facts={"b.steps": 3})
+    (waiting,) = world.scheduler.life.requests[2].jobs.values()
+    bid = bid_for([waiting], 1, 10 * MS, world.scheduler.board)
+    assert (bid.expected_ns, bid.remaining_ns) == (10 * MS, 30 * MS)
+    assert waiting.deadline_ns == waiting.request.deadline_ns - 20 * MS
+
+
+def test_steps_that_are_said_of_a_part_are_of_that_part_alone():
+    world = world_of(LINES)
+    world.arrive("app", facts={"length": 1})
+    world.finish("cut", at=10, parts=2)
+    finish(world, "look", {"read.steps": 4}, {"read.steps": 2})
+    steps = {job.part: steps_left(job) for job in world.scheduler.life.requests[1].jobs.values()}
+    assert steps == {(0,): 4, (1,): 2}
+
+
+TIMES = {1: 10, 2: 14}  # 6 ms and 4 for each; pard takes a batch of two for granted
+
+
+@pytest.mark.parametrize(("facts", "least_ms"), [
+    ({}, 28), ({"b.work": 3.0}, 36), ({"work": 0.5}, 24), ({"work": 2.0, "b.work": 1.0}, 32), ({"c.steps": 3}, 56)])
+def test_pard_plus_judges_by_the_work_that_an_earlier_node_said(facts, least_ms):
+    """At 12 ms a has run; b and c take 14 each for a usual request."""
+    for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
+        world = world_of([*CHAIN, {"name": "c"}], {"pard+": {"lam": 0.0, "plan": 0}}, TIMES)
+        world.step(RequestArrived(world.request("app", 12 + left_ms, facts={"work": 0.0})))
+        world.finish("a", at=12, facts={"work": 1.0, **facts})
+        assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
+
+
+@pytest.mark.parametrize(("dear", "least_ms"), [((), 42), ((0,), 46), ((1,), 46), ((0, 1), 50)])
+def test_pard_plus_judges_a_part_by_what_was_said_of_that_part(dear, least_ms):
+    """Both parts ride in one batch of read; each dear one makes it 4 ms longer. join and spell take 14 each."""
+    for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
+        world = world_of(LINES, {"pard+": {"lam": 0.0, "plan": 0}}, TIMES)
+        world.step(RequestArrived(world.request("app", 100 + left_ms)))
+        world.finish("cut", at=10, parts=2)
+        assert len(world.work("look").jobs) == 2
+        world.step(world.finished("look", at=100, each={part: {"facts": {"read.work": 2.0}} for part in dear}))
+        assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
+
+
+@pytest.mark.parametrize(("said", "least_ms"), [({}, 30), ({"fork.route": 0}, 30), ({"fork.route": 1}, 70)])
+def test_pard_plus_expects_the_branch_that_an_earlier_node_said(said, least_ms):
+    """fork takes ten, and then the short branch twenty or the long one sixty; the request had declared the short."""
+    nodes = [{"name": "a"}, {"name": "fork", "route": "one"}, {"name": "short", "after": ["fork"]},
+             {"name": "long", "after": ["fork"]}]
+    times = {"a": 10, "fork": 10, "short": 20, "long": 60}
+    for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
+        world = Driver({name: {1: ms, "lanes": [name]} for name, ms in times.items()}, {"app": nodes},
+                       policy={"pard+": {"lam": 0.0, "plan": 0}}, lane={name: {} for name in times})
+        world.step(RequestArrived(world.request("app", 12 + left_ms, facts={"fork.route": 0})))
+        world.finish("a", at=12, facts=said)
+        assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
+
+
+@pytest.mark.parametrize(("hint", "together"), [("length", [101, 102, 103]), ("other", [101])])
+def test_orloj_plus_sorts_by_the_hint_that_an_earlier_node_said(hint, together):
+    """look says how long read will take: three short ones ride together and are not padded to two long ones. Where the
+    hint has another name all are as uncertain as any, and each rides alone."""
+    world = Driver({"look": {1: 1, 8: 1, "lanes": ["cpu"]},
+                    "read": {**{size: 10 + 30 * size for size in range(1, 9)}, "lanes": ["gpu"]}},
+                   {"app": {"slo": "500ms", "node": [{"name": "look"}, {"name": "read"}]}},
+                   policy={"orloj+": {"sample": 1.0, "budget": 0.0, "hint": hint}}, lane={"cpu": {}, "gpu": {}})
+    draw = random.Random("said hints")
+
+    def look(*lengths):
+        world.arrive("app", count=len(lengths))
+        said = {index: {"facts": {"length": length}} for index, length in enumerate(lengths)}
+        world.now_ms += 1
+        world.step(world.finished("cpu", each=said))
+
+    for _ in range(99):  # lone requests: each teaches how long its hint takes alone
+        length = draw.uniform(1, 70)
+        look(length)
+        world.finish("gpu", at=world.now_ms + FIXED + length)
+        world.now_ms += 5
+    look(40.0)  # a lane at work lets the tables be made
+    look(3.0, 4.0, 5.0, 65.0, 66.0)
+    world.finish("gpu", at=world.now_ms + 50)
+    assert sorted(ids(world.work("gpu").jobs)) == together
+
+
+def test_a_recording_replays_with_what_nodes_said(tmp_path):
+    world = world_of([*CHAIN, {"name": "c"}], policy="edf")
+    path = str(tmp_path / "r.jsonl")
+    recorder = Recorder(path)
+    step = world.scheduler.step
+
+    def recorded(now_ns, events=()):
+        actions = step(now_ns, events)
+        recorder.record(now_ns, events, actions)
+        return actions
+
+    world.scheduler.step = recorded
+    world.arrive("app", slo=60)
+    world.finish("a", at=10, facts={"b.steps": 5})
+    assert (world.outcome(1), world.of(RunBatch)) == ("dropped", [])
+    recorder.close()
+    steps = read_recording(path).steps
+    assert replay(build_scheduler(world.config), steps) is None
+    for event in steps[1].events:
+        event.results[0].facts = {}
+    difference = replay(build_scheduler(world.config), [Step(*step) for step in steps])
+    assert difference is not None and isinstance(difference.replayed, RunBatch)
