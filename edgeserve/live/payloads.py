@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
+import numpy as np
+
 from edgeserve.engines.base import Result, Values
 from edgeserve.live.asked import Terms
-from edgeserve.live.facts import Said
+from edgeserve.live.facts import Said, show
 from edgeserve.live.plan import AppPlan, NodePlan, Source
 from edgeserve.sched.actions import RunBatch
 from edgeserve.sched.events import JobId, JobResult, Part
@@ -115,7 +117,7 @@ class Payloads:
         parts = len(result.parts) if result.parts is not None else None
         facts = self.said.of(node.model, result.facts) if result.facts is not None else None
         return JobResult(job, "done" if result.done else "unfinished", parts, result.route, facts, "",
-                         result.state_bytes)
+                         int(result.state_bytes))
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
@@ -174,14 +176,39 @@ class Payloads:
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:
-    """Why what an engine returned is no list of results, or ``""``."""
+    """Why what an engine returned is no list of results, or ``""``. Engines are users' code too: what one returns may
+    fail its batch, never the loop."""
     if not isinstance(value, (list, tuple)) or len(value) != len(action.jobs):
         count = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         return f"model {action.model!r} returned {count} results for a batch of {len(action.jobs)}; expected one each"
     for result in value:
         if type(result) is not Result and not isinstance(result, Result):
             return f"model {action.model!r} returned a {type(result).__name__} where a Result was expected"
+        wrong = _wrong_field(result)
+        if wrong:
+            return f"model {action.model!r} returned a Result with {wrong}"
     return ""
+
+
+def _wrong_field(result: Result) -> str:
+    """Which field of a result cannot be what it is, and what was expected, or ``""``. Facts are checked elsewhere: a
+    wrong one costs nothing but itself."""
+    if not _are_values(result.outputs):
+        return f"outputs = {show(result.outputs)}, expected a dict whose keys are the outputs' names"
+    parts = result.parts
+    if parts is not None and not (isinstance(parts, (list, tuple)) and all(map(_are_values, parts))):
+        return f"parts = {show(parts)}, expected a list of dicts whose keys are the outputs' names"
+    if result.route is not None and not isinstance(result.route, str):
+        return f"route = {show(result.route)}, expected the name of a node"
+    if not isinstance(result.state_bytes, (int, np.integer)) or result.state_bytes < 0:
+        return f"state_bytes = {show(result.state_bytes)}, expected a whole number from 0"
+    if not isinstance(result.done, (bool, np.bool_)):
+        return f"done = {show(result.done)}, expected True or False"
+    return ""
+
+
+def _are_values(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(name, str) for name in values)
 
 
 _ABSENT: Any = object()

@@ -11,8 +11,9 @@ from edgeserve.config import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError
 from edgeserve.live.asked import Terms
-from edgeserve.live.payloads import Held, Payloads
+from edgeserve.live.payloads import Held, Payloads, wrong_form
 from edgeserve.live.plan import AppPlan
+from edgeserve.sched.actions import RunBatch
 from edgeserve.sched.events import JobId, JobResult
 
 
@@ -195,6 +196,27 @@ def test_a_fact_that_cannot_be_used_costs_no_result() -> None:
     assert (said.status, said.facts) == ("done", {"work": 2})
     assert item(payloads, "cut") == {"map": "m", "image": "img"}
     assert payloads.said.unsaid("detect") == {"length": 1} and payloads.said.unsaid("cut") == {}
+
+
+@pytest.mark.parametrize(("fields", "says"), [
+    ({"outputs": None}, "outputs = None, expected a dict"), ({"outputs": {1: 2}}, "outputs = {1: 2}"),
+    ({"parts": 7}, "parts = 7, expected a list of dicts"), ({"parts": [3]}, "parts = [3]"),
+    ({"parts": [{1: 2}]}, "parts = [{1: 2}]"), ({"route": 1}, "route = 1, expected the name of a node"),
+    ({"state_bytes": "many"}, "state_bytes = 'many', expected a whole number"),
+    ({"state_bytes": -1}, "state_bytes = -1"), ({"state_bytes": 1.5}, "state_bytes = 1.5"),
+    ({"done": np.zeros(2)}, "done = array([0., 0.]), expected True or"),
+    ({"done": None}, "done = None")])
+def test_a_result_with_a_field_of_the_wrong_kind_fails_its_batch_and_not_the_loop(fields: Any, says: str) -> None:
+    batch = RunBatch(7, "cpu0", "m", (JobId(1, "m", ()),), 1, 0, 10, 5)
+    assert says in wrong_form(batch, [Result(**{"outputs": {}, **fields})])
+    assert wrong_form(batch, [Result({"y": 1}, [{"z": 2}], "next", "no facts", 1, np.int64(5), np.bool_(False))]) == ""
+
+
+def test_the_bytes_of_a_state_become_pythons_own() -> None:
+    payloads = Payloads()
+    held_of(plan_of({"model": "m"}), payloads, x=0)
+    said = run(payloads, "m", state="s", state_bytes=np.int64(5))
+    assert (said.state_bytes, type(said.state_bytes)) == (5, int)  # numpy's could not be recorded
 
 
 def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:
