@@ -10,9 +10,9 @@ those of a Poisson process that makes just as many as it should (otherwise a rou
 overload by chance), and every four pages are the four in some order. The deadline is so many mean service times.
 Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own recording.
 
-``--simulated`` asks the same of the same scheduler in virtual time, on a model of that pipeline: the reader's four pages
-with their areas, lines and widths, 55 ms to look at a page of usual area, 65 ms for a line of usual width, host functions
-of 1 to 6 ms on a lane of their own, 15 % noise in all times. There a round is a seed, and 200 s cost a few.
+``--simulated`` asks the same of the same scheduler in virtual time, on a model of that pipeline: the reader's four
+pages with their areas, lines and widths, 55 ms to look at a page of usual area, 65 ms for a line of usual width, host
+functions of 1 to 6 ms on a lane of their own, 15 % noise in all times. There a round is a seed, and 200 s cost a few.
 """
 
 from __future__ import annotations

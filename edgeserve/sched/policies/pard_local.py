@@ -24,8 +24,14 @@ from edgeserve.sched.events import CLASSES
 from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.lifecycle import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
 from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, Worth, best_class
-from edgeserve.sched.policies.pard_local_choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
-from edgeserve.sched.policies.pard_local_flight import Beside, Cohort, Flights, most_steps, ready_jobs
+from edgeserve.sched.policies.pard_local_choice import (
+    Candidate,
+    deviations_milli,
+    equal_cohort,
+    ranked_cohort,
+    unequal_cohort,
+)
+from edgeserve.sched.policies.pard_local_flight import Beside, Cohort, Flights, most_steps, ready_jobs, room_ns
 from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member, shape_of
 from edgeserve.sched.policies.pard_local_places import Places, free_lanes
 from edgeserve.sched.policies.pard_local_price import Price
@@ -123,6 +129,7 @@ class PardLocal(Policy):
             if member is None:
                 continue
             member.moved()
+            member.spent_ns += (finished_ns - started_ns) // len(work.jobs)
             if job.state == DONE:
                 _learn(member, job)
 
@@ -165,13 +172,16 @@ class PardLocal(Policy):
                     self._wait(member)
 
     def _test_again(self, cohort: Cohort, board: Board) -> None:
-        """Drop the tightest until the rest can make it. Without a margin: what was spent on them is spent, and a drop
-        is for good."""
+        """Drop the tightest until the rest can make it, or are so far that they are worth the risk. Without a margin:
+        what was spent on them is spent, and a drop is for good."""
         tested = set()
+        is_dear = cohort.is_sure and any(rows for _, rows in self._waiting)
         while cohort.members:
             ends_ns = self._flights.ends_ns(cohort, board)
+            noise_ns = self._places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board)
             late = [(member.due_ns, member.request.id, member) for member in cohort.members
-                    if ends_ns is not None and member.due_ns < ends_ns and member.request.on_late != "answer"
+                    if ends_ns is not None and member.request.on_late != "answer"
+                    and member.due_ns < ends_ns + self._caution_ns(member, noise_ns, is_dear, board)
                     and member.request.id not in tested]
             if not late:
                 return
@@ -184,6 +194,17 @@ class PardLocal(Policy):
                 continue
             tested.add(request_id)
             _give_up(tightest, board, CANNOT_MAKE_DEADLINE)
+
+    def _caution_ns(self, member: Member, noise_ns: int, is_dear: bool, board: Board) -> int:
+        """How much before its deadline a request in flight must be expected to end. It goes on if the lane time that
+        it still takes is worth its chance of being in time, with all of its lane time for its worth: at first it must
+        be nearly sure, and near its end a small chance is enough. Where lane time is not ``is_dear``, since nobody
+        waits or it began on the risk because nobody else could, an even chance is enough from the start."""
+        if not noise_ns:
+            return 0
+        left_ns = self._places.worth_ns(member.line, member.left(), board)
+        milli = deviations_milli(left_ns, member.spent_ns + left_ns)
+        return noise_ns * (milli if is_dear else min(0, milli)) // 1000
 
     def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member | None:
         """A member of a less urgent class, the loosest, if the late one can make it without those; they wait again."""
@@ -270,8 +291,8 @@ class PardLocal(Policy):
             home = self._home_for(line, lane, board)
             if home is None or (ahead_of is None and not self._flights.may_start(home, lane, board)):
                 continue
-            members = self._choose(line, rows, home, lane, board, ahead_of)
-            cohort = Cohort(line, home, members, cuts_in=ahead_of is not None)
+            members, is_sure = self._choose(line, rows, home, lane, board, ahead_of)
+            cohort = Cohort(line, home, members, cuts_in=ahead_of is not None, is_sure=is_sure)
             bid = self._next_bid(cohort, lane, board, is_new=True) if members else None
             if bid is not None:
                 bids.append(bid)
@@ -280,8 +301,8 @@ class PardLocal(Policy):
         return arbiter.choose(bids, lane.available_ns(board.now_ns)) if bids else None
 
     def _choose(self, line: Line, rows: Sequence[Row], home: str, lane: Lane, board: Board,
-                ahead_of: Cohort | None) -> List[Member]:
-        """The members of the next cohort of a line that begins on this lane."""
+                ahead_of: Cohort | None) -> Tuple[List[Member], bool]:
+        """The members of the next cohort of a line that begins on this lane, and whether it has its margin."""
         from_ns = lane.available_ns(board.now_ns)
         beside = Beside(self._flights, self._places, board, line, home, from_ns, ahead_of is not None,
                         self._margin_ppm)
@@ -291,23 +312,27 @@ class PardLocal(Policy):
             after_ns = (alone_ns or from_ns) - from_ns + max(beside.ends, default=from_ns)
             members = [member for member in members if member.due_ns < after_ns]
         if not members:
-            return []
+            return [], True
 
         for margin_ppm in dict.fromkeys((self._margin_ppm, 0)):  # without one rather than nobody
-            chosen = self._choose_among(members, from_ns, beside, margin_ppm, board)
+            chosen = self._choose_among(members, home, from_ns, beside, margin_ppm, board)
             if chosen:
-                return chosen
-        return []
+                return chosen, margin_ppm > 0
+        return [], True
 
-    def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, margin_ppm: int,
+    def _choose_among(self, members: Sequence[Member], home: str, from_ns: int, beside: Beside, margin_ppm: int,
                       board: Board) -> List[Member]:
+        line = members[0].line
+
         def ends_ns(left: Sequence[int], steps: Mapping[int, int]) -> int | None:
             at_ns = beside.ends_ns(left, steps)
-            return None if at_ns is None else at_ns + max(0, at_ns - from_ns) * margin_ppm // 1_000_000
+            if at_ns is None or not margin_ppm:
+                return at_ns
+            noise_ns = self._places.noise_ns(line, left, steps, home, board)
+            return at_ns + max(0, at_ns - from_ns) * margin_ppm // 1_000_000 + room_ns(noise_ns)
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
-            line = members[0].line
 
             def end_of(number: int) -> int | None:
                 return ends_ns(line.left_of(number, margin_ppm > 0), {})

@@ -40,7 +40,8 @@ class Split:
     profile's, times the pace of the model, times the place of the size; :meth:`refresh` and :meth:`saw` follow them.
     """
 
-    __slots__ = ("latency", "_pace_ppm", "_told", "_places", "_times", "_best", "_first")
+    __slots__ = ("latency", "_pace_ppm", "_told", "_places", "_times", "_best", "_first", "_squares", "_surprise_ppm",
+                 "_seen")
 
     def __init__(self, latency: ModelLatency) -> None:
         self.latency = latency
@@ -50,6 +51,9 @@ class Split:
         self._times: List[Tuple[int, int]] = []
         self._best: List[int] = [0]
         self._first: List[int] = [0]
+        self._squares: List[int] = [0]  # sums of the squared times of the batches of the best split, in us^2
+        self._surprise_ppm = 0  # mean squared share by which a batch took more or less than was believed
+        self._seen = 0
 
     def saw(self, size: int, took_ns: int, over_milli: int | None = None) -> None:
         """A batch of this size was measured, whose jobs are so much more work than as many usual ones (None: none of
@@ -63,6 +67,9 @@ class Split:
         self._follow()
         ratio = took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // self._pace_ppm
         surprise = min(2 * PPM, max(PPM // 2, ratio)) - place
+        self._seen = min(self._seen + 1, PLACE_LEN)
+        squared_ppm = (surprise * PPM // place) ** 2 // PPM
+        self._surprise_ppm += (squared_ppm - self._surprise_ppm) // self._seen
         count = min(count + 1, PLACE_LEN)
         self._places[size] = (place + surprise // (count + PLACE_FROM), count)
         self._set()
@@ -89,7 +96,7 @@ class Split:
                             * self._places.get(size, (PPM, 0))[0] // PPM)) for size in self.latency.sizes]
         if times != self._times:
             self._times = times
-            self._best, self._first = [0], [0]
+            self._best, self._first, self._squares = [0], [0], [0]
 
     def time_ns(self, milli: int, over_milli: int = 0) -> int:
         """Lane time of a number of jobs in thousandths, which are so much more work than as many usual ones; between
@@ -102,6 +109,17 @@ class Split:
             if rest:
                 time_ns += (self._of(whole + 1) - time_ns) * rest // MILLI
         return max(1, time_ns + self.each_ns() * over_milli // MILLI) if over_milli else time_ns
+
+    def variance_us2(self, milli: int, over_milli: int = 0) -> int:
+        """How far the lane time of these jobs may be off: the sum of the batches' variances, in square microseconds.
+        Surprises of one batch say little of the next (noise; what its items need): they add up as independent ones."""
+        if not self._surprise_ppm:
+            return 0
+        count = min(-(-milli // MILLI), COUNT_MAX)
+        usual_ns = self._of(count)
+        time_ns = max(1, usual_ns + self.each_ns() * over_milli // MILLI)
+        scale_ppm = (time_ns * PPM // usual_ns) ** 2 // PPM if over_milli and usual_ns else PPM
+        return self._squares[count] * scale_ppm // PPM * self._surprise_ppm // PPM
 
     def each_ns(self) -> int:
         """What a usual job adds to a batch now: the part of the smallest batch's time that is not fixed."""
@@ -132,7 +150,7 @@ class Split:
         return times
 
     def _of(self, count: int) -> int:
-        best, first, times = self._best, self._first, self._times
+        best, first, squares, times = self._best, self._first, self._squares, self._times
         while len(best) <= count:
             here = len(best)
             found, found_size = -1, 0
@@ -144,6 +162,8 @@ class Split:
                     break  # a larger one would only hold padding
             best.append(found)
             first.append(found_size)
+            last = max(0, here - found_size)
+            squares.append(squares[last] + ((found - best[last]) // 1000) ** 2)
         return best[count]
 
 

@@ -12,7 +12,7 @@ from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane
 from edgeserve.sched.lifecycle import Job
 from edgeserve.sched.policies.pard_local_cost import Course, Stage, forecast
-from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member
+from edgeserve.sched.policies.pard_local_line import MILLI, ROOM, Line, Member
 from edgeserve.sched.policies.pard_local_places import Places, Steps, free_lanes
 
 PPM = 1_000_000
@@ -22,15 +22,18 @@ CUT_INS_MAX = 2
 
 
 class Cohort:
-    """Requests that go through their line together. Their order is that of their deadlines."""
+    """Requests that go through their line together. Their order is that of their deadlines. ``is_sure``: it began with
+    its margin; otherwise it began only because nobody could have had one."""
 
-    __slots__ = ("line", "home", "members", "cuts_in")
+    __slots__ = ("line", "home", "members", "cuts_in", "is_sure")
 
-    def __init__(self, line: Line, home: str, members: Sequence[Member], cuts_in: bool = False) -> None:
+    def __init__(self, line: Line, home: str, members: Sequence[Member], cuts_in: bool = False,
+                 is_sure: bool = True) -> None:
         self.line = line
         self.home = home
         self.members = list(members)
         self.cuts_in = cuts_in
+        self.is_sure = is_sure
 
     def left(self) -> List[int]:
         """What is left (``pard_local_line``), the running jobs included."""
@@ -169,7 +172,7 @@ class Beside:
     """When a new cohort would end beside those in flight, for any number of trials in one decision.
 
     ``goes_first``: it cuts in, and those in flight come after it. With a ``margin_ppm`` these keep theirs: what their
-    parts may be more, and that share of their time.
+    parts may be more, that share of their time, and room for the noise in it.
     """
 
     __slots__ = ("_places", "_board", "_line", "_home", "_from_ns", "_known", "_limits", "_free", "_first",
@@ -187,13 +190,16 @@ class Beside:
         self._margin_ppm = margin_ppm
         self._known: List[Course] = []
         dues: List[int | None] = []
+        noises: List[int] = []
         for cohort, course in zip(flights.cohorts, flights.courses(board, margin_ppm > 0)):
             if course is not None and course.stages and not cohort.is_stuck(board):
                 self._known.append(course)
                 dues.append(cohort.due_ns())
+                noises.append(room_ns(places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board))
+                              if margin_ppm > 0 else 0)
         self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
-        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns), ends_ns)
-                        for due_ns, ends_ns in zip(dues, self.ends)]
+        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns), ends_ns)
+                        for due_ns, noise_ns, ends_ns in zip(dues, noises, self.ends)]
 
     def _without_margin_ns(self, due_ns: int) -> int:
         """The end that becomes ``due_ns`` with the margin."""
@@ -221,6 +227,11 @@ class Beside:
         if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):
             return None
         return new_ns
+
+
+def room_ns(noise_ns: int) -> int:
+    """The room that a cohort leaves for noise."""
+    return noise_ns * ROOM // 2
 
 
 def can_run_now(model: str, board: Board) -> bool:

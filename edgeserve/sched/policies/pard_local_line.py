@@ -195,7 +195,7 @@ class Member:
     """
 
     __slots__ = ("request", "line", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "learnt",
-                 "_done", "_left", "_stale")
+                 "spent_ns", "_done", "_left", "_stale")
 
     def __init__(self, request: RequestRecord, line: Line) -> None:
         self.request = request
@@ -207,6 +207,7 @@ class Member:
         self.priced_out = False  # the shadow price kept it waiting
         self.begun = False
         self.foretold = bool(request.facts) and any(name in line.facts for name in request.facts)
+        self.spent_ns = 0  # its share of the lane time of its batches
         self.learnt: Set[int] = set()  # nodes whose work its line has learnt from it
         self._done = [0] * len(line.nodes)
         self._left: List[int] = []

@@ -6,6 +6,7 @@ may; host functions, and models that are not allowed there, run on the fastest l
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.board import Board
@@ -78,6 +79,17 @@ class Places:
             time_ns = self.split(node.model, lane.name, board).time_ns(milli, over_milli) * steps.get(node.index, 1)
             found.append((lane.name, time_ns, board.resident_at_ns(node.model, lane)))
         return found
+
+    def noise_ns(self, line: Line, left: Sequence[int], steps: Steps, home: str, board: Board) -> int:
+        """The standard deviation of the lane time of what is left, as far as batches took more or less than was
+        believed."""
+        total_us2 = 0
+        for node in line.nodes:
+            lane = self.lane_of(node.model, home, board) if left[node.index] else None
+            if lane is not None:
+                total_us2 += self.split(node.model, lane.name, board).variance_us2(
+                    left[node.index], left[len(line.nodes) + node.index]) * steps.get(node.index, 1)
+        return isqrt(total_us2) * 1000
 
     def alone_ends_ns(self, line: Line, left: Sequence[int], steps: Steps, home: str, from_ns: int, board: Board,
                       ) -> int | None:

@@ -1,0 +1,164 @@
+"""``pard_local`` with jobs of unequal work: what facts tell of it, before a request begins or on its way."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from test_policy_pard_local import MS, Device, ask, chain, fan, model
+
+from edgeserve.sched.events import JobResult
+from edgeserve.sched.latency import ModelLatency, timing_constant
+from edgeserve.sched.policies.pard_local_cost import Split
+
+
+class Teller(Device):
+    """Its nodes say facts, by node or by node and part; batches take what they are expected to, by these facts."""
+
+    def __init__(self, table):
+        super().__init__(table)
+        self.said = {}
+
+    def _result(self, job):
+        return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node),
+                         facts=self.said.get((job.node, job.part), self.said.get(job.node)))
+
+    def line(self):
+        return self.scheduler.policies[0]._line_of["app"]
+
+
+def slow_second(**more):
+    """a: 4 + 2 per job, b: 20 per job."""
+    return chain(second=model(0, 20), **more)
+
+
+def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
+    profile = {size: round((fixed_ms + each_ms * size) * MS) for size in sizes}
+    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()}, list(sizes))
+    split = Split(latency)
+    split.refresh()
+    return split, latency
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fixed_ms", [0, 8])
+def test_the_learnt_times_are_those_of_usual_work_whatever_work_was_seen(fixed_ms):
+    split, latency = split_of(fixed_ms, 10)
+    draw = random.Random(f"work/{fixed_ms}")
+    for number in range(400):
+        size = draw.choice((1, 2, 4))
+        works = [draw.uniform(0.2, 3.0) for _ in range(size)]
+        took_ns = round((fixed_ms + 10 * sum(works)) * MS * 1.5)  # the machine is half as slow again as profiled
+        latency.observe(number, size, took_ns)
+        split.saw(size, took_ns, round(sum(work - 1 for work in works) * 1000))
+    for size in (1, 2, 4):
+        assert split.time_ns(size * 1000) == pytest.approx(1.5 * (fixed_ms + 10 * size) * MS, rel=0.01)
+    assert split.time_ns(2000, 3000) == pytest.approx(1.5 * (fixed_ms + 50) * MS, rel=0.01)
+    assert split.time_ns(2000, -1000) == pytest.approx(1.5 * (fixed_ms + 10) * MS, rel=0.01)
+
+
+def test_one_request_of_much_work_is_not_taken_for_a_slow_machine():
+    split, latency = split_of(0, 10, (1,))
+    for number in range(10):  # as after a page of ten wide lines
+        latency.observe(number, 1, 25 * MS)
+        split.saw(1, 25 * MS, 1500)
+    assert latency.typical_ns(1) == 25 * MS and split.time_ns(1000) == 10 * MS
+
+
+def test_work_beyond_the_usual_lies_in_the_batches_in_proportion():
+    split, _ = split_of(0, 10)
+    assert sum(split.batches(5000)) == 50 * MS and sum(split.batches(5000, 2500)) == 75 * MS
+    assert split.batches(5000, 2500) == [round(1.5 * time_ns) for time_ns in split.batches(5000)]
+    assert min(split.batches(3000, -3000)) >= 1 and split.time_ns(3000, -3000) >= 1  # no work takes no negative time
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def test_a_line_learns_the_usual_work_and_the_room_for_more():
+    line = Device(slow_second()).scheduler.policies[0]._line_of["app"]
+    assert line.template == [1000, 1000, 0, 0] and not any(line.spread)
+    for work in (500, 2500) * 10:
+        line.saw_work(1, 1000, work)
+    assert line.template == [1000, 1000, 0, 500]  # one and a half times the usual
+    assert line.spread == [0, 0, 0, 1500]  # one and a half deviations of 1000
+    assert line.left_of(4, surely=True) == [4000, 4000, 0, 2000 + 2 * 1500]
+
+
+def test_many_parts_of_much_work_need_room_for_both():
+    line = Device(fan()).scheduler.policies[0]._line_of["app"]
+    for count, work in ((2, 500), (6, 1500)) * 20:  # 1 and 9 usual parts' work
+        line.saw_parts(line.nodes[0], count)
+        line.saw_work(1, count * 1000, work)
+    jobs, over = line.template[1], line.template[4]
+    assert jobs == 4000 and jobs + over == 5000
+    assert line.spread[1] + line.spread[4] == 6000  # 1.5 deviations of 4
+
+
+def test_what_one_part_says_counts_for_that_part():
+    device = Teller(fan())
+    device.parts["look"] = 2
+    device.said["look"] = {"part.work": 2.0}
+    device.ask(ask(1, 1000))
+    device.advance(2)
+    member = device.scheduler.policies[0]._members[1]
+    assert member.left()[1::3] == [2000, 2000]
+    member.request.learn((1,), {"part.work": 5.0})
+    device.ask(ask(2, 1000, 2))
+    job = next(job for job in member.jobs.values() if job.part == (1,))
+    job.facts = member.request.facts_at((1,))
+    member.moved()
+    assert member.left()[1::3] == [2000, 1000 + 4000]
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_says_it_is_dear_is_refused_when_it_cannot_make_it():
+    device = Teller(slow_second())
+    device.ask(ask(1, 60, facts={"b.work": 2.0}), ask(2, 60, facts={"b.work": 4.0}), ask(3, 60, facts={"work": 2.0}))
+    assert device.ends == {2: ("rejected", 0.0)}  # 6 + 80; the third: 4 + 4 + 40
+
+
+def test_a_node_that_finds_much_work_ends_the_request_before_it_costs_anything():
+    device = Teller(slow_second())
+    device.said["a"] = {"b.work": 4.0}
+    device.ask(ask(1, 60))
+    device.advance()
+    assert device.ends == {1: ("dropped", 6.0)} and [batch[1] for batch in device.batches] == ["a"]
+
+
+def test_a_node_that_finds_little_work_makes_room_for_another():
+    def play(said):
+        device = Teller(slow_second(cohorts=1))
+        device.said["a"] = said
+        for number in range(1, 11):
+            device.ask(ask(number, device.now_ns // MS + 500, device.now_ns // MS))
+            device.advance()
+        at_ms = device.now_ns // MS
+        device.ask(*[ask(number, at_ms + 60, at_ms) for number in range(20, 26)])
+        device.advance()
+        return sum(device.ends[number][0] == "completed" for number in range(20, 26))
+    assert play({}) == 2  # 4 + 2 * 2 + 2 * 20 = 48
+    assert play({"b.work": 0.5}) == 4  # 4 + 4 * 2 + 4 * 10 = 52
+
+
+def test_the_bid_expects_the_time_of_the_work_that_is_known():
+    device = Teller(slow_second())
+    device.said["a"] = {"b.work": 2.5}
+    device.ask(ask(1, 500))
+    device.advance()
+    assert device.ends == {1: ("completed", 6.0 + 50.0)}
+
+
+def test_nothing_said_nothing_changes():
+    plain, told = Teller(slow_second()), Teller(slow_second())
+    told.said["a"] = {"b.work": 1.0}
+    for device in (plain, told):
+        for number in range(1, 30):
+            device.ask(ask(number, 7 * number + 90, 7 * number))
+            device.advance(7 * number)
+        device.advance()
+    assert plain.batches == told.batches and plain.ends == told.ends
