@@ -29,7 +29,7 @@ from edgeserve import __version__
 from edgeserve.config import Config, load_config
 from edgeserve.device.host import device_name, load_average
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Batch, Engine, Values
+from edgeserve.engines.base import Batch, Engine, Values, run_whole
 from edgeserve.engines.warm import warm_up
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import quantile_bounds
@@ -72,7 +72,7 @@ def measure_batches(engine: Engine, items: Mapping[str, Sequence[Values]], alone
             chosen = [draw.choice(everything) for _ in range(size)]
             batch = Batch([item for item, _ in chosen], size)
             started_ns = time.thread_time_ns()
-            engine.run(batch)
+            run_whole(engine, batch)
             rows.append((size, max(took for _, took in chosen), ms(time.thread_time_ns() - started_ns)))
     return rows
 

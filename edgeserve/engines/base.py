@@ -7,7 +7,7 @@ model may run on several lanes of a device must allow ``run`` from several threa
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
@@ -35,6 +35,12 @@ class Batch(NamedTuple):
     states: Sequence[Any] = ()
     steps_max: Optional[int] = None
 
+    def without(self, failed: Container[int]) -> Batch:
+        """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
+        kept = [index for index in range(len(self.items)) if index not in failed]
+        return self._replace(items=[self.items[index] for index in kept],
+                             states=[self.states[index] for index in kept] if self.states else ())
+
 
 class Result:
     """What ``run`` returns for one item.
@@ -43,13 +49,15 @@ class Result:
     holds what all parts share; ``route`` the successor taken; ``facts`` numbers for the scheduler, which count for the
     nodes behind (``{"read.work": 2.5}``: of the request, or of the one part that the item is); ``state`` kept for the
     next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
+    ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
+    item came with stays as it was.
     """
 
-    __slots__ = ("outputs", "parts", "route", "facts", "state", "state_bytes", "done")
+    __slots__ = ("outputs", "parts", "route", "facts", "state", "state_bytes", "done", "error")
 
     def __init__(self, outputs: Values, parts: List[Values] | None = None, route: str | None = None,
                  facts: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
-                 done: bool = True) -> None:
+                 done: bool = True, error: Exception | None = None) -> None:
         self.outputs = outputs
         self.parts = parts
         self.route = route
@@ -57,6 +65,7 @@ class Result:
         self.state = state
         self.state_bytes = state_bytes
         self.done = done
+        self.error = error
 
 
 class Footprint(NamedTuple):
@@ -71,8 +80,10 @@ class Engine:
 
     Life: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
     idempotent.
-    Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend; anything else
-    that ``run`` raises is caught by the lane and fails that batch only.
+    Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend. What is wrong
+    with one item (an input that is missing, of another dtype or shape) is the ``error`` of its result, and the others
+    run: a batch holds the requests of several clients. What ``run`` raises, whatever it is, fails the whole batch and
+    nothing else: its lane time was planned for one run, so nobody runs the rest of it again.
     """
 
     def load(self) -> Footprint:
@@ -89,5 +100,25 @@ class Engine:
         raise NotImplementedError
 
     def run(self, batch: Batch) -> List[Result]:
-        """One result per item, in order. Pads to ``batch.size`` where the model needs it and cuts the padding off."""
+        """One result per item, in order, with ``error`` where that item alone failed. Pads to ``batch.size`` where the
+        model needs it and cuts the padding off."""
         raise NotImplementedError
+
+
+def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) -> List[Result]:
+    """The results of the items that ran, in order, and between them those of the items at the places of ``failed``."""
+    if not failed:
+        return list(results)
+    ran = iter(results)
+    return [Result({}, error=failed[index]) if index in failed else next(ran)
+            for index in range(len(results) + len(failed))]
+
+
+def run_whole(engine: Engine, batch: Batch) -> List[Result]:
+    """Run a batch for somebody who has no use for a part of it (warm-up, measurements): the first item's failure is
+    raised."""
+    results = engine.run(batch)
+    for result in results:
+        if result.error is not None:
+            raise result.error
+    return results

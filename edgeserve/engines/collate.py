@@ -1,13 +1,14 @@
 """Collation: values of several items to one array and back. Pure functions on arrays; no engine, no configuration.
 
-An input is described by a :class:`Slot`. Items are checked (:func:`fit`), brought to one shape (:func:`common_shape`),
+An input is described by a :class:`Slot`. Items are checked one by one (:func:`fit`) and against each other
+(:func:`odd_shapes`), brought to one shape (:func:`common_shape`),
 stacked with zero rows up to the batch size (:func:`stack`) and, where a model wants to know what is padding, described
 by a mask (:func:`mask`). Sequence outputs are cut to each item's own length (:func:`crop`).
 """
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Slot(NamedTuple):
 def fit(slot: Slot, value: Any) -> np.ndarray:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
     done; every other difference is an :class:`EngineError`: a silent cast hides a missing normalisation."""
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    array = value if isinstance(value, np.ndarray) else _as_array(slot, value)
     if array.dtype == slot.dtype and array.shape == slot.dims:
         return array  # the common case: every axis is fixed
     if array.dtype != slot.dtype:
@@ -46,6 +47,15 @@ def fit(slot: Slot, value: Any) -> np.ndarray:
         if want is not None and (have > want or (have < want and slot.pad is None)):
             raise EngineError(f"{slot.where}: input {slot.name!r} has shape {array.shape}; "
                               f"expected {dims_text(slot.dims)} per item (without the batch axis)")
+    return array
+
+
+def _as_array(slot: Slot, value: Any) -> np.ndarray:
+    try:
+        array: np.ndarray = np.asarray(value)
+    except Exception as error:  # a list of unequal rows, an object that cannot be converted: anything may be raised
+        raise EngineError(f"{slot.where}: input {slot.name!r} is a {type(value).__name__} that is no array ({error}); "
+                          f"expected {np.dtype(slot.dtype)} of shape {dims_text(slot.dims)} per item") from error
     return array
 
 
@@ -65,14 +75,21 @@ def dims_text(dims: Sequence[Optional[int]]) -> str:
     return "[" + ", ".join("any" if dim is None else str(dim) for dim in dims) + "]"
 
 
+def odd_shapes(slot: Slot, shapes: Sequence[Shape]) -> Dict[int, EngineError]:
+    """Without ``pad`` only items of one shape can share a batch: the places of those that have another than most
+    (than the first of those that are equally many), and why each cannot run."""
+    if slot.pad is not None or all(shape == shapes[0] for shape in shapes):
+        return {}
+    usual = max(shapes, key=shapes.count)
+    return {place: EngineError(f"{slot.where}: input {slot.name!r} has items of different shapes in one batch, "
+                               f"{usual} and {shape}; allow padding with pad = {{{slot.name} = 0.0}} "
+                               "or use batch = [1]")
+            for place, shape in enumerate(shapes) if shape != usual}
+
+
 def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
-    """The one shape that all items get. Without ``pad`` different shapes are an :class:`EngineError`."""
+    """The one shape that all items get; without ``pad`` all have it (:func:`odd_shapes`)."""
     if slot.pad is None:
-        for shape in shapes:
-            if shape != shapes[0]:
-                raise EngineError(f"{slot.where}: input {slot.name!r} has items of different shapes in one batch, "
-                                  f"{shapes[0]} and {shape}; allow padding with pad = {{{slot.name} = 0.0}} "
-                                  "or use batch = [1]")
         return shapes[0]
     longest = [max(lengths) for lengths in zip(*shapes)] if slot.dims else []
     multiples = slot.multiple or (1,) * len(longest)

@@ -93,13 +93,14 @@ class OnnxEngine(Engine):
         session = self._session
         if session is None:
             raise EngineError(f"model {self._name!r} was unloaded; call load() before run()")
-        feeds, shapes = ports.pack(batch)
+        packed = ports.pack(batch)
+        feeds = packed.feeds
         try:
-            arrays = session.run(None, feeds)
+            arrays = session.run(None, feeds) if packed.rows else ()
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
             raise EngineError(f"model {self._name!r} failed on {shown}: {error}") from error
-        return ports.unpack(arrays, len(batch.items), shapes)
+        return ports.unpack(arrays, packed)
 
     @property
     def providers(self) -> Tuple[str, ...]:

@@ -14,13 +14,13 @@ axis 2 of the padded input ``x``.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from edgeserve.config import ModelConfig
-from edgeserve.engines.base import Batch, Result, Values
-from edgeserve.engines.collate import Shape, Slot, common_shape, crop, dims_text, fit, mask, stack
+from edgeserve.engines.base import Batch, Result, Values, with_failures
+from edgeserve.engines.collate import Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, nearest
 
@@ -48,6 +48,17 @@ class Crop(NamedTuple):
 
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
+
+
+class Packed(NamedTuple):
+    """A batch as the model takes it: ``feeds`` hold the items that can run (``rows``
+    of them; without any there are no feeds), ``failed`` says of the others, by their places in the batch, what is wrong
+    with each."""
+
+    feeds: Dict[str, np.ndarray]
+    shapes: Shapes
+    rows: int
+    failed: Mapping[int, EngineError]
 
 
 class Ports:
@@ -88,24 +99,26 @@ class Ports:
 
     # --- a batch, there and back ---
 
-    def pack(self, batch: Batch) -> Tuple[Dict[str, np.ndarray], Shapes]:
-        """The model's input arrays for ``batch``, and the shapes that :meth:`unpack` needs to undo the padding."""
-        count = len(batch.items)
-        if not 1 <= count <= batch.size:
-            raise EngineError(f"{self._where}: a batch of size {batch.size} has {count} items; "
+    def pack(self, batch: Batch) -> Packed:
+        """The model's input arrays for those items of ``batch`` that fit it, and what :meth:`unpack` needs."""
+        if not 1 <= len(batch.items) <= batch.size:
+            raise EngineError(f"{self._where}: a batch of size {batch.size} has {len(batch.items)} items; "
                               "expected at least one and no more than its size")
+        fitted, failed = self._fitted(batch)
+        rows = list(fitted)
+        count = len(rows)
+        if not rows:
+            return Packed({}, {}, 0, failed)
         size = batch.size if self._pad_batch else count
         if self._fixed_size is not None:
             if size > self._fixed_size:
                 raise EngineError(f"{self._where}: batch of {size}, but the model's batch axis is fixed at "
                                   f"{self._fixed_size}; {self._batch_mend()}")
             size = self._fixed_size
-        if self._given:
-            self._refuse_given(batch.items)
         feeds = dict(self._constants)
         shapes: Shapes = {}
-        for slot in self._slots:
-            arrays = [fit(slot, self._value(slot.name, item)) for item in batch.items]
+        for place, slot in enumerate(self._slots):
+            arrays = [fitted[row][place] for row in rows]
             own = [array.shape for array in arrays]
             common = common_shape(slot, own)
             feeds[slot.name] = stack(slot, arrays, common, size)
@@ -114,11 +127,15 @@ class Ports:
             own, common = shapes[name]
             feeds[port.name] = mask(own, common, size, len(port.dims) - 1, port.dtype)
         for port in self._state_ports:
-            feeds[port.name] = self._pack_state(port, batch, size)
-        return feeds, shapes
+            feeds[port.name] = self._pack_state(port, [batch.states[row] for row in rows] if batch.states else (), size)
+        return Packed(feeds, shapes, count, failed)
 
-    def unpack(self, arrays: Sequence[np.ndarray], count: int, shapes: Shapes) -> List[Result]:
-        """One result per item from the model's output arrays (in the order of its outputs)."""
+    def unpack(self, arrays: Sequence[np.ndarray], packed: Packed) -> List[Result]:
+        """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
+        that ran."""
+        return with_failures(self._results(arrays, packed.rows, packed.shapes) if packed.rows else (), packed.failed)
+
+    def _results(self, arrays: Sequence[np.ndarray], count: int, shapes: Shapes) -> List[Result]:
         by_name = dict(zip(self._outputs, arrays))
         results = []
         state_outputs = set(self._states.values())
@@ -167,32 +184,53 @@ class Ports:
 
     # --- helpers of packing ---
 
+    def _fitted(self, batch: Batch) -> Tuple[Dict[int, List[np.ndarray]], Dict[int, EngineError]]:
+        """By their places: the items that can run together, one array per slot, and why each of the others cannot."""
+        fitted: Dict[int, List[np.ndarray]] = {}
+        failed: Dict[int, EngineError] = {}
+        for index, item in enumerate(batch.items):
+            try:
+                if self._given:
+                    self._refuse_given(item)
+                if self._state_ports and batch.states:
+                    self._check_state(batch.states[index], index)
+                fitted[index] = [fit(slot, self._value(slot.name, item)) for slot in self._slots]
+            except EngineError as error:
+                failed[index] = error
+        for place, slot in enumerate(self._slots):
+            rows = list(fitted)
+            for odd, why in odd_shapes(slot, [fitted[row][place].shape for row in rows]).items():
+                failed[rows[odd]] = why
+                del fitted[rows[odd]]
+        return fitted, failed
+
     def _value(self, name: str, item: Values) -> Any:
         if name not in item:
             raise EngineError(f"{self._where}: input {name!r} is missing{nearest(name, item)}; "
                               f"the model takes {', '.join(slot.name for slot in self._slots)}")
         return item[name]
 
-    def _refuse_given(self, items: Sequence[Values]) -> None:
+    def _refuse_given(self, item: Values) -> None:
         """An input that the configuration provides must not be sent too: one of the two would be ignored."""
-        for item in items:
-            for name, why in self._given.items():
-                if name in item:
-                    raise EngineError(f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
-                                      "provides it; leave it out, or name the node's inputs without it")
+        for name, why in self._given.items():
+            if name in item:
+                raise EngineError(f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
+                                  "provides it; leave it out, or name the node's inputs without it")
 
-    def _pack_state(self, port: Port, batch: Batch, size: int) -> np.ndarray:
+    def _check_state(self, state: Any, index: int) -> None:
+        for name, shape in self._state_shapes.items() if state is not None else ():
+            own = state.get(name) if isinstance(state, dict) else None
+            if getattr(own, "shape", None) != shape:
+                raise EngineError(f"{self._where}: the state of item {index} is not one that this model returned "
+                                  f"({name!r} of shape {list(shape)} was expected)")
+
+    def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> np.ndarray:
         shape = self._state_shapes[port.name]
         axis = self._state_axis
         packed: np.ndarray = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
-        for index, state in enumerate(batch.states):
-            if state is None:
-                continue  # the start of a stream: zeros
-            own = state.get(port.name) if isinstance(state, dict) else None
-            if own is None or own.shape != shape:
-                raise EngineError(f"{self._where}: the state of item {index} is not one that this model returned "
-                                  f"({port.name!r} of shape {list(shape)} was expected)")
-            packed[(*(slice(None),) * axis, index)] = own
+        for index, state in enumerate(states):
+            if state is not None:  # the start of a stream: zeros
+                packed[(*(slice(None),) * axis, index)] = state[port.name]
         return packed
 
     def _cropped(self, name: str, array: np.ndarray, index: int, shapes: Shapes) -> np.ndarray:

@@ -3,10 +3,13 @@
 ``function = "module:name"`` is looked for beside the configuration file first. It is called per item with a dict of
 named values and returns a dict, :class:`Parts` (one of several, a fan-out), :class:`Route` (which successor) or a full
 :class:`~edgeserve.engines.base.Result`, as one does that has outputs and facts: ``Result({"x": x}, facts={...})``.
+What it raises for an item fails that item only.
 
-Options: ``batched = true`` calls it once with the list of items; ``stateful = true`` adds the state as a second
-argument and expects ``(returned, new state)``; ``example = "module:name"`` gives one item for warm-up and profiling;
-``process = true`` runs it in a process of its own (``edgeserve.offload.process``).
+Options: ``batched = true`` calls it once with the list of items; an exception in the list that it returns fails the
+item at that place, what it raises fails the batch, since then nobody knows which item was wrong. ``stateful = true``
+adds the state as a second argument and expects ``(returned, new state)``; the state of an item that fails stays as it
+was. ``example = "module:name"`` gives one item for warm-up and profiling; ``process = true`` runs it in a process of
+its own (``edgeserve.offload.process``).
 """
 
 from __future__ import annotations
@@ -103,33 +106,48 @@ class PythonEngine(Engine):
         states = list(batch.states) or [None] * len(batch.items)
         if self._batched:
             items = list(batch.items)
-            returned = self._call(function, (items, states) if self._stateful else (items,), "")
+            returned = self._call(function, (items, states) if self._stateful else (items,))
             if not isinstance(returned, (list, tuple)) or len(returned) != len(batch.items) or hasattr(
                     returned, "_fields"):
                 raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for a batch of "
                                   f"{len(batch.items)}; expected a list with one entry per item (options.batched)")
-            return [self._result(value, index) for index, value in enumerate(returned)]
+            return [self._settled(value, index) for index, value in enumerate(returned)]
         results = []
         for index, (item, state) in enumerate(zip(batch.items, states)):
-            arguments = (item, state) if self._stateful else (item,)
-            results.append(self._result(self._call(function, arguments, f" on item {index}"), index))
+            try:
+                value = function(item, state) if self._stateful else function(item)
+            except Exception as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
+                value = error
+            results.append(self._settled(value, index))
         return results
 
-    def _call(self, function: Function, arguments: Sequence[Any], which: str) -> Any:
+    def _call(self, function: Function, arguments: Sequence[Any]) -> Any:
         try:
             return function(*arguments)
         except Exception as error:  # a user's function may raise anything: it becomes the typed failure of this batch
-            raise EngineError(f"model {self._name!r}: {self._spec} raised {type(error).__name__}{which}: {error} "
+            raise EngineError(f"model {self._name!r}: {self._spec} raised {type(error).__name__}: {error} "
                               f"({_place(error)})") from error
+
+    def _settled(self, returned: Any, index: int) -> Result:
+        """The result of one item, whose failure is its own."""
+        try:
+            return self._result(returned, index)
+        except EngineError as error:
+            return Result({}, error=error)
 
     def _result(self, returned: Any, index: int) -> Result:
         """What the function returned for one item, checked."""
+        if isinstance(returned, Exception):
+            raise EngineError(f"model {self._name!r}: {self._spec} raised {type(returned).__name__} on item {index}: "
+                              f"{returned} ({_place(returned)})") from returned
         if not self._stateful:
             return self._plain(returned, index)
         if not isinstance(returned, tuple) or len(returned) != 2 or isinstance(returned, (Parts, Route)):
             raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; "
                               "expected (outputs, new state), since options.stateful = true")
         result = self._plain(returned[0], index)
+        if result.error is not None:
+            return result
         result.state = returned[1]
         result.state_bytes = result.state_bytes or state_size_bytes(returned[1])
         return result
@@ -149,7 +167,8 @@ class PythonEngine(Engine):
                                   f"{index}; expected the name of a node")
             return Result(self._named(returned.outputs, index), route=returned.name, facts=returned.facts)
         if isinstance(returned, Result):
-            self._named(returned.outputs, index)
+            if returned.error is None:
+                self._named(returned.outputs, index)
             return returned
         raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; expected "
                           "a dict of outputs, Parts(...), Route(...) or Result(...)")
@@ -253,7 +272,7 @@ def _place(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "no traceback"
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "returned, not raised"
 
 
 def _brief(value: Any) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
 from edgeserve.config import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values, with_failures
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.units import NS_PER_S, parse_duration_ns
@@ -88,9 +88,11 @@ class SyntheticEngine(Engine):
     def run(self, batch: Batch) -> List[Result]:
         if not self._loaded:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
-        for item in batch.items:
-            for name in self._shapes:
-                self._check(name, item)
+        failed = self._wrong(batch)
+        if failed:
+            batch = batch.without(failed)
+            if not batch.items:
+                return with_failures((), failed)
         with self._lock:
             self._batches += 1
             number = self._batches
@@ -104,7 +106,8 @@ class SyntheticEngine(Engine):
         self._sleep(self.duration_ns(batch) * steps * factor / NS_PER_S)
         if self._fail_every and number % self._fail_every == 0:
             raise EngineError(f"model {self._name!r}: batch {number} failed, as options.fail_every says")
-        return [self._result(index, item, left[index] - steps, parts) for index, item in enumerate(batch.items)]
+        return with_failures([self._result(index, item, left[index] - steps, parts)
+                              for index, item in enumerate(batch.items)], failed)
 
     def duration_ns(self, batch: Batch) -> int:
         """The stated time of one step of ``batch``, without noise."""
@@ -128,6 +131,17 @@ class SyntheticEngine(Engine):
         if parts:
             return Result(dict(item), parts=[{"index": np.int64(part)} for part in range(parts[index])])
         return Result(dict(item))
+
+    def _wrong(self, batch: Batch) -> Dict[int, EngineError]:
+        """The items whose inputs are not as declared, by their places."""
+        failed: Dict[int, EngineError] = {}
+        for index, item in enumerate(batch.items):
+            try:
+                for name in self._shapes:
+                    self._check(name, item)
+            except EngineError as error:
+                failed[index] = error
+        return failed
 
     def _check(self, name: str, item: Values) -> None:
         if name not in item:

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from edgeserve.engines.base import Result, Values
+from edgeserve.errors import EngineError
 from edgeserve.live.asked import Terms
 from edgeserve.live.facts import Said, show
 from edgeserve.live.plan import AppPlan, NodePlan, Source
@@ -176,23 +177,29 @@ class Payloads:
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:
-    """Why what an engine returned is no list of results, or ``""``. Engines are users' code too: what one returns may
-    fail its batch, never the loop."""
+    """Why what an engine returned is no list of one result per job, or ``""``. Engines are users' code too: what one
+    returns may fail its batch, never the loop."""
     if not isinstance(value, (list, tuple)) or len(value) != len(action.jobs):
         count = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         return f"model {action.model!r} returned {count} results for a batch of {len(action.jobs)}; expected one each"
-    for result in value:
-        if type(result) is not Result and not isinstance(result, Result):
-            return f"model {action.model!r} returned a {type(result).__name__} where a Result was expected"
-        wrong = _wrong_field(result)
-        if wrong:
-            return f"model {action.model!r} returned a Result with {wrong}"
     return ""
+
+
+def item_error(model: str, result: Any) -> Optional[Exception]:
+    """Why one item of a batch has no result, or ``None``: its engine says so, or what it returned is none."""
+    if type(result) is not Result and not isinstance(result, Result):
+        return EngineError(f"model {model!r} returned a {type(result).__name__} where a Result was expected")
+    if isinstance(result.error, Exception):
+        return result.error
+    wrong = _wrong_field(result)
+    return EngineError(f"model {model!r} returned a Result with {wrong}") if wrong else None
 
 
 def _wrong_field(result: Result) -> str:
     """Which field of a result cannot be what it is, and what was expected, or ``""``. Facts are checked elsewhere: a
     wrong one costs nothing but itself."""
+    if result.error is not None:
+        return f"error = {show(result.error)}, expected an exception, or None where the item did not fail"
     if not _are_values(result.outputs):
         return f"outputs = {show(result.outputs)}, expected a dict whose keys are the outputs' names"
     parts = result.parts

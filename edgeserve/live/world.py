@@ -26,7 +26,7 @@ from edgeserve.live.endings import refusal
 from edgeserve.live.kept import Kept
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.patience import AGAIN_PAUSE_NS, Patience
-from edgeserve.live.payloads import Held, Payloads, wrong_form
+from edgeserve.live.payloads import Held, Payloads, item_error, wrong_form
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.actions import (
     START_ANY_TIME_NS,
@@ -147,7 +147,7 @@ class LiveWorld:
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
         self._cancelled_rest = False
-        self._grumbled: Dict[str, int] = {}  # model -> failed batches
+        self._grumbled: Dict[str, int] = {}  # model -> failures
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
@@ -353,7 +353,10 @@ class LiveWorld:
         if failed:
             self.lane_counts[action.lane].failed += 1
             return tuple([returned(job, None, failed) for job in action.jobs])
-        return tuple([returned(job, result) for job, result in zip(action.jobs, value)])
+        errors = [item_error(action.model, result) for result in value]
+        self.lane_counts[action.lane].failed += None not in errors
+        return tuple([returned(job, result) if error is None else returned(job, None, self._grumble(action, error))
+                      for job, result, error in zip(action.jobs, value, errors)])
 
     def _grumble(self, action: Any, error: BaseException) -> str:
         """The reason of a failure for the client; the log gets each model's first with its traceback."""

@@ -15,15 +15,16 @@ good answer resets the count, as do ``unload`` and ``load``.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from typing import Any, List, Tuple
+from typing import Any, Iterator, List, Tuple
 
 from edgeserve.config import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values, with_failures
 from edgeserve.errors import EdgeServeError, EngineError
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
@@ -87,8 +88,28 @@ class ProcessEngine(Engine):
         return values
 
     def run(self, batch: Batch) -> List[Result]:
-        results: List[Result] = self._call("run", batch)
-        return results
+        try:
+            results: List[Result] = self._call("run", batch)
+            return results
+        except _CannotTravel:
+            failed = {index: error for index, error in enumerate(self._travels(batch)) if error is not None}
+            if not failed:  # each travels alone, but not all together
+                raise
+        rest = batch.without(failed)
+        return with_failures(self._call("run", rest) if rest.items else (), failed)
+
+    def _travels(self, batch: Batch) -> Iterator[EngineError | None]:
+        """Why an item, with its state, cannot be sent, for each of them."""
+        for index, item in enumerate(batch.items):
+            try:
+                pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)
+                yield None
+            except Exception as error:  # noqa: BLE001 pickle raises many kinds
+                yield self._unsendable(error)
+
+    def _unsendable(self, error: Exception) -> _CannotTravel:
+        return _CannotTravel(f"model {self._name!r}: its items cannot be sent to its process ({error}); "
+                             "let them be arrays, numbers, strings and containers of them")
 
     def _call(self, verb: str, argument: Any) -> Any:
         with self._lock:
@@ -137,13 +158,16 @@ class ProcessEngine(Engine):
                               f"{format_duration(self._timeout_ns)} and its process was killed; the next call starts "
                               f"it again. The bound is [model.{self._name}] options.process_timeout") from None
         except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
-            raise EngineError(f"model {self._name!r}: its items cannot be sent to its process ({error}); "
-                              "let them be arrays, numbers, strings and containers of them") from error
+            raise self._unsendable(error) from error
         if not fine:
             if verb == "load":
                 self._forget()
             raise value
         return value
+
+
+class _CannotTravel(EngineError):
+    """Some item cannot be sent; nothing was."""
 
 
 class _TookTooLong(Exception):
@@ -252,8 +276,24 @@ def _serve(channel: Channel, lifeline: int) -> None:
         except (EOFError, OSError):
             return
         except Exception as error:  # noqa: BLE001 pickle raises many kinds: what was returned cannot travel
-            channel.send((False, EngineError(f"model {name!r}: what it returned cannot be sent between processes "
-                                             f"({error}); return arrays, numbers, strings and containers of them")))
+            if verb == "run" and isinstance(answer[1], list):
+                channel.send((True, [_sendable(result, name) for result in answer[1]]))
+            else:
+                channel.send((False, _not_returned(name, error)))
+
+
+def _sendable(result: Result, name: str) -> Result:
+    """A result, or its failure where it cannot travel."""
+    try:
+        pickle.dumps(result, protocol=5)
+        return result
+    except Exception as error:  # noqa: BLE001 pickle raises many kinds
+        return Result({}, error=_not_returned(name, error))
+
+
+def _not_returned(name: str, error: Exception) -> EngineError:
+    return EngineError(f"model {name!r}: what it returned cannot be sent between processes ({error}); "
+                       "return arrays, numbers, strings and containers of them")
 
 
 def _made(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:

@@ -29,7 +29,8 @@ class Work:
     """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads, evictions and probes.
 
     ``probe`` is the job whose kept inputs a probe runs: nobody waits for it, so whatever the lane answers moves no job.
-    ``failed`` is set when the lane is back: some job of the batch failed, or the probe was not done.
+    ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
+    not done. A batch of which some jobs failed did run, so what it took counts.
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",

@@ -86,7 +86,7 @@ class Policy:
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         """A work of yours ended: learn from it. (The shared latency model has learnt already.) ``work.failed`` says
-        that some of it was not done; with ``work.probe`` it was a probe of yours and has no jobs."""
+        that nothing of it was done; with ``work.probe`` it was a probe of yours and has no jobs."""
 
     def on_refused(self, work: Work, board: Board) -> None:
         """The lane would not start it. Jobs whose request you leave open become ready again after this."""

@@ -179,15 +179,14 @@ class Scheduler:
             return
         if len(results) != len(jobs):
             raise PolicyError(f"work {work.id} on lane {lane.name!r} has {len(jobs)} jobs but {len(results)} results")
-        failed = False
+        work.failed = True
         took = (event.started_ns, event.finished_ns)
         for job, result in zip(jobs, results):
             if result.job != job.id:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
-            failed = failed or result.status == "failed"
+            work.failed = work.failed and result.status == "failed"
             self.life.returned(job, result, work, took)
-        work.failed = failed
-        if not failed:
+        if not work.failed:
             self.latency[work.model, lane.name].observe(self.now_ns, work.size, event.finished_ns - event.started_ns)
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
 

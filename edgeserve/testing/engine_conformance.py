@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, Result, Values, run_whole
 from edgeserve.errors import EngineError
 
 THREAD_WAIT_S = 30.0
@@ -96,7 +96,7 @@ class EngineConformance:
     def test_example_runs_at_every_size(self, engine: Engine) -> None:
         item = engine.example()
         for size in self.sizes:
-            assert len(engine.run(Batch([item] * size, size))) == size
+            assert len(run_whole(engine, Batch([item] * size, size))) == size
 
     # --- batches ---
 
@@ -179,12 +179,57 @@ class EngineConformance:
         wrong = self.wrong_items()
         assert wrong, "give wrong_items(): what the engine must refuse"
         for why, item in wrong.items():
-            with pytest.raises(EngineError) as caught:
-                engine.run(Batch([item], 1))
+            with pytest.raises(EngineError) as caught:  # raised, or the error of its result: alone they mean the same
+                run_whole(engine, Batch([item], 1))
             assert self.name in str(caught.value), f"{why}: the message does not name the model: {caught.value}"
         self._single(engine, self.items(1)[0])  # and it still works
 
+    def test_a_wrong_item_fails_alone(self, engine: Engine) -> None:
+        """The others of its batch belong to other clients: they get what they would get without it."""
+        size = max(self.sizes)
+        if size < 2:
+            return
+        good = self.items(min(size, 3) - 1)
+        expected = [self._single(engine, item) for item in good]
+        for why, item in self.wrong_items().items():
+            for place in range(len(good) + 1):
+                results = self._mixed(engine, [*good[:place], item, *good[place:]], size, why)
+                assert len(results) == len(good) + 1, why
+                failed = results.pop(place)
+                assert isinstance(failed.error, EngineError), f"{why}: {_shown(failed)}"
+                assert self.name in str(failed.error), f"{why}: the message does not name the model: {failed.error}"
+                for result, want in zip(results, expected):
+                    self._assert_alike(result, want)
+
+    def test_a_batch_of_wrong_items_has_an_error_each(self, engine: Engine) -> None:
+        size = max(self.sizes)
+        if size < 2:
+            return
+        for why, item in self.wrong_items().items():
+            results = self._mixed(engine, [item] * size, size, why)
+            assert [isinstance(result.error, EngineError) for result in results] == [True] * size, why
+        self._single(engine, self.items(1)[0])
+
+    def test_a_wrong_item_leaves_the_state_as_it_was(self, engine: Engine) -> None:
+        if not self.stateful:
+            return
+        first_item, second_item = self.items(2)
+        state = self._single(engine, first_item).state
+        expected = run_whole(engine, Batch([second_item], 1, [state]))[0]
+        for why, item in self.wrong_items().items():
+            with pytest.raises(EngineError):
+                run_whole(engine, Batch([item], 1, [state]))
+            again = run_whole(engine, Batch([second_item], 1, [state]))[0]
+            assert self._alike(again, expected), f"{why}: the state was changed"
+
     # --- helpers ---
+
+    def _mixed(self, engine: Engine, items: Sequence[Values], size: int, why: str) -> List[Result]:
+        try:
+            return engine.run(Batch(items, size))
+        except EngineError as error:
+            raise AssertionError(f"{why}: the item failed its whole batch ({error}); expected Result({{}}, error=...) "
+                                 "in its place, and the others' results") from error
 
     def _single(self, engine: Engine, item: Values) -> Result:
         return engine.run(Batch([item], 1))[0]
@@ -193,7 +238,7 @@ class EngineConformance:
         assert self._alike(one, other), f"{_shown(one)}\nis not\n{_shown(other)}"
 
     def _alike(self, one: Result, other: Result) -> bool:
-        return (one.done == other.done and one.route == other.route
+        return (one.error is None and other.error is None and one.done == other.done and one.route == other.route
                 and self._close(one.outputs, other.outputs)
                 and self._close_lists(one.parts or [], other.parts or []))
 
@@ -215,4 +260,5 @@ class EngineConformance:
 
 
 def _shown(result: Result) -> str:
-    return f"outputs={result.outputs!r} parts={result.parts!r} route={result.route!r} done={result.done!r}"
+    return (f"outputs={result.outputs!r} parts={result.parts!r} route={result.route!r} done={result.done!r} "
+            f"error={result.error!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config import AppConfig, Config, NodeConfig
-from edgeserve.engines.base import Batch, Engine, Values
+from edgeserve.engines.base import Batch, Engine, Values, run_whole
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError
 
@@ -54,7 +54,7 @@ def measure_alone(engine: Engine, items: Sequence[Values], clock_ns: Clock, time
         if stopped() or (clock_ns() - begun_ns >= time_ns_max and (index == 0 or len(runs[index]) == 0)):
             break
         started_ns = clock_ns()
-        engine.run(Batch([items[index]], 1))
+        run_whole(engine, Batch([items[index]], 1))
         runs[index].append(clock_ns() - started_ns)
     return [sorted(times)[len(times) // 2] for times in runs if times]
 

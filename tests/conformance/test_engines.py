@@ -31,7 +31,13 @@ def scale(inputs):
     return {"y": x * 2}
 
 def scale_all(items):
-    return [scale(item) for item in items]
+    return [caught(item) for item in items]
+
+def caught(item):
+    try:
+        return scale(item)
+    except Exception as error:
+        return error
 
 def count_up(inputs, state):
     total = scale(inputs)["y"] + (0 if state is None else state["total"])

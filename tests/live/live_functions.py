@@ -54,6 +54,14 @@ def sum_up(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
     return {"total": np.float32(total)}, total
 
 
+def sum_up_held(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
+    """Waits at the gate as ``held`` does, and takes no negative numbers."""
+    held(item)
+    if item["x"][0] < 0:
+        raise ValueError("negative input")
+    return sum_up(item, state)
+
+
 def cut(item: Dict[str, Any]) -> Parts:
     return Parts([{"piece": value, "index": index} for index, value in enumerate(item["x"])], shared={"scale": 10})
 

@@ -219,6 +219,29 @@ def test_an_engine_that_raises_fails_only_its_batch() -> None:
         assert runtime.stats()["lanes"]["cpu0"]["failed"] == 1
 
 
+def test_a_bad_request_fails_alone_in_its_batch_and_leaves_its_streams_state() -> None:
+    def ask(stream: str, x: float) -> Any:
+        return runtime.submit("sum", {"x": np.full(4, x, np.float32)}, stream=stream)
+
+    model = function("sum_up_held", batch=[1, 4], options={"stateful": True})
+    apps = {"sum": {"model": "sum", "slo": "20s", "stream": "in_order"}}
+    with Runtime(config_of({"sum": model}, apps, policy={"fifo": {}})) as runtime:  # what waits runs together
+        assert [ask(stream, 5).result(10)["total"] for stream in "abc"] == [5, 5, 5]
+        holding = runtime.submit("sum", {"x": HOLD}, stream="z")
+        assert live_functions.entered.wait(10)
+        together = [ask("a", 2), ask("b", -2), ask("c", 3)]
+        wait_until(lambda: runtime.stats()["apps"]["sum"]["accepted"] == 7)
+        live_functions.gate.set()
+        with pytest.raises(Failed, match="sum_up_held raised ValueError on item 1: negative input"):
+            together[1].result(10)
+        assert [float(together[index].result(10)["total"]) for index in (0, 2)] == [7, 8]
+        assert holding.result(10)["total"] == 1
+        assert ask("b", 4).result(10)["total"] == 9  # b's state is what its last good request left
+        lane = runtime.stats()["lanes"]["cpu0"]
+        assert (lane["works"], lane["jobs"], lane["failed"]) == (6, 8, 0)
+        runtime.check()
+
+
 def test_a_result_of_the_wrong_count_is_the_engines_failure() -> None:
     models = {"few": function("too_few", batch=[1, 2], options={"batched": True})}
     with Runtime(config_of(models)) as runtime:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeserve.engines.collate import Slot, common_shape, crop, fit, mask, stack
+from edgeserve.engines.collate import Slot, common_shape, crop, fit, mask, odd_shapes, stack
 from edgeserve.errors import EngineError
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -92,9 +92,13 @@ def test_a_fixed_axis_is_padded_to_what_the_model_wants():
     assert common_shape(slot((8, None), pad=0.0, multiple=(3, 5)), [(5, 2), (6, 1)]) == (8, 5)
 
 
-def test_different_shapes_without_padding_are_refused_with_the_mend():
-    with pytest.raises(EngineError, match=r"\(3,\) and \(4,\); allow padding with pad = {x = 0.0} or use batch"):
-        common_shape(slot(), [(3,), (4,)])
+def test_without_padding_those_of_another_shape_than_most_are_refused_with_the_mend():
+    odd = odd_shapes(slot(), [(3,), (4,), (4,), (5,)])
+    assert list(odd) == [0, 3]
+    with pytest.raises(EngineError, match=r"\(4,\) and \(3,\); allow padding with pad = {x = 0.0} or use batch"):
+        raise odd[0]
+    assert list(odd_shapes(slot(), [(3,), (4,)])) == [1]  # of equally many the first stay
+    assert odd_shapes(slot(), [(3,), (3,)]) == odd_shapes(slot(pad=0.0), [(3,), (4,)]) == {}
 
 
 def test_strings_are_stacked_with_empty_rows():

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Result
+from edgeserve.engines.base import Batch, Engine, Footprint, Result, with_failures
 from edgeserve.errors import EngineError
 from edgeserve.testing.engine_conformance import EngineConformance
 
@@ -29,10 +29,9 @@ class Good(Engine):
     def run(self, batch):
         if not self.loaded:
             raise EngineError("model 'model' is not loaded")
-        for item in batch.items:
-            if "x" not in item:
-                raise EngineError("model 'model': input 'x' is missing")
-        return self.answer(batch)
+        failed = {index: EngineError("model 'model': input 'x' is missing")
+                  for index, item in enumerate(batch.items) if "x" not in item}
+        return with_failures(self.answer(batch.without(failed)), failed)
 
     def answer(self, batch):
         return [Result({"y": item["x"] * 2}) for item in batch.items]
@@ -72,6 +71,65 @@ class Nameless(Good):
         if any("x" not in item for item in batch.items):
             raise EngineError("bad input")
         return super().run(batch)
+
+
+class AllOrNothing(Good):
+    """One wrong item fails its whole batch."""
+
+    def run(self, batch):
+        if any("x" not in item for item in batch.items):
+            raise EngineError("model 'model': input 'x' is missing")
+        return super().run(batch)
+
+
+class Misplaces(Good):
+    """The failure stands at the end, wherever its item was."""
+
+    def run(self, batch):
+        return sorted(super().run(batch), key=lambda result: result.error is not None)
+
+
+class NamesNobody(Good):
+    def run(self, batch):
+        results = super().run(batch)
+        for result in results:
+            result.error = result.error and EngineError("bad input")
+        return results
+
+
+class RaisesForNone(Good):
+    """Thinks that a batch of which nothing can run is a failure of the batch."""
+
+    def run(self, batch):
+        results = super().run(batch)
+        if len(results) > 1 and all(result.error for result in results):
+            raise EngineError("model 'model': nothing to run")
+        return results
+
+
+class Counts(Good):
+    """Its state is a counter."""
+
+    def run(self, batch):
+        results = super().run(batch)
+        for place, result in enumerate(results):
+            state = (batch.states[place] if batch.states else None) or {"count": 0}
+            self.count(state, result)
+        return results
+
+    def count(self, state, result):
+        if result.error is None:
+            result.outputs["count"] = np.int64(state["count"])
+            result.state, result.state_bytes = {"count": state["count"] + 1}, 8
+
+
+class CountsFailures(Counts):
+    """Writes into the state that it was given, also for an item that fails."""
+
+    def count(self, state, result):
+        super().count(state, result)
+        if result.error is not None:
+            state["count"] += 1
 
 
 class Forgetful(Good):
@@ -123,6 +181,11 @@ def test_a_good_engine_passes(test):
     call(suite_of(Good), test)
 
 
+@pytest.mark.parametrize("test", TESTS)
+def test_a_good_engine_with_states_passes(test):
+    call(suite_of(Counts, stateful=True), test)
+
+
 @pytest.mark.parametrize(("engine_class", "test", "stateful"), [
     (Reversed, "test_batch_equals_single_runs_in_order", False),
     (LeaksPadding, "test_padding_does_not_leak", False),
@@ -133,6 +196,12 @@ def test_a_good_engine_passes(test):
     (Nameless, "test_wrong_inputs_are_refused_by_name", False),
     (Forgetful, "test_state_goes_round", True),
     (Forgetful, "test_state_goes_round", False),
+    (AllOrNothing, "test_a_wrong_item_fails_alone", False),
+    (Misplaces, "test_a_wrong_item_fails_alone", False),
+    (NamesNobody, "test_a_wrong_item_fails_alone", False),
+    (NamesNobody, "test_wrong_inputs_are_refused_by_name", False),
+    (RaisesForNone, "test_a_batch_of_wrong_items_has_an_error_each", False),
+    (CountsFailures, "test_a_wrong_item_leaves_the_state_as_it_was", True),
     (MixesThreads, "test_two_threads_at_once", False),
 ])
 def test_a_broken_engine_fails(engine_class, test, stateful):

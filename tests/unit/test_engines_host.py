@@ -12,7 +12,7 @@ import pytest
 import edgeserve.engines as registry
 from edgeserve.config import ModelConfig, parse_config
 from edgeserve.engines import lane_info, make_engine, register
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, run_whole
 from edgeserve.engines.files import cache_directory, file_sha256, resolve_path
 from edgeserve.engines.python import Parts, Route, import_function, state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
@@ -103,7 +103,7 @@ def test_what_a_function_may_return(tmp_path):
 def test_what_a_function_may_not_return(tmp_path, returned, message):
     engine = host(tmp_path, f"from edgeserve.engines.python import Parts, Route\ndef f(inputs):\n    return {returned}")
     with pytest.raises(EngineError, match=f"model 'm': steps:f {message}"):
-        engine.run(Batch([{}], 1))
+        run_whole(engine, Batch([{}], 1))
 
 
 @pytest.mark.parametrize("options", [{}, {"batched": True}, {"stateful": True}, {"batched": True, "stateful": True}])
@@ -128,7 +128,7 @@ def test_batched_and_stateful_returns_are_checked(tmp_path):
     with pytest.raises(EngineError, match="for a batch of 2; expected a list with one entry per item"):
         host(tmp_path, source, options={"batched": True}).run(Batch([{}, {}], 2))
     with pytest.raises(EngineError, match=r"expected \(outputs, new state\), since options.stateful"):
-        host(tmp_path, source, options={"stateful": True}).run(Batch([{}], 1))
+        run_whole(host(tmp_path, source, options={"stateful": True}), Batch([{}], 1))
 
 
 def test_batched_and_stateful_together(tmp_path):
@@ -142,10 +142,55 @@ def test_batched_and_stateful_together(tmp_path):
     assert first[0].state_bytes > 0
 
 
-def test_an_exception_says_which_item_and_where(tmp_path):
+def test_an_exception_fails_its_item_and_says_which_and_where(tmp_path):
     engine = host(tmp_path, "def f(inputs):\n    return {'y': 1 / inputs['x']}")
+    first, second, third = engine.run(Batch([{"x": 1}, {"x": 0}, {"x": 4}], 4))
+    assert (first.outputs, first.error, third.outputs, third.error) == ({"y": 1}, None, {"y": 0.25}, None)
     with pytest.raises(EngineError, match=r"raised ZeroDivisionError on item 1: division by zero \(.*steps.py:2\)"):
-        engine.run(Batch([{"x": 1}, {"x": 0}], 2))
+        raise second.error
+    assert isinstance(second.error.__cause__, ZeroDivisionError)  # with its traceback, for the log
+
+
+def test_a_return_that_cannot_be_used_fails_its_item_alone(tmp_path):
+    results = host(tmp_path, "def f(inputs):\n    return inputs['y']").run(Batch([{"y": {}}, {"y": 5}, {"y": {}}], 4))
+    assert [result.error is None for result in results] == [True, False, True]
+    assert "steps:f returned int 5 for item 1; expected a dict of outputs, Parts(...), Route" in str(results[1].error)
+
+
+def test_a_batched_function_returns_an_exception_for_an_item_that_fails(tmp_path):
+    engine = host(tmp_path, """
+        def f(items):
+            if not all(items): raise RuntimeError("no item may be empty")
+            return [{"y": item["x"]} if item["x"] else ValueError("x is 0, expected more") for item in items]
+        """, options={"batched": True})
+    results = engine.run(Batch([{"x": 1}, {"x": 0}, {"x": 2}], 4))
+    assert [result.outputs for result in results] == [{"y": 1}, {}, {"y": 2}]
+    assert str(results[1].error) == ("model 'm': steps:f raised ValueError on item 1: x is 0, expected more "
+                                     "(returned, not raised)")
+    with pytest.raises(EngineError, match=r"model 'm': steps:f raised RuntimeError: no item may be empty \(.*:3\)"):
+        engine.run(Batch([{"x": 1}, {}], 2))  # it may not have come to the others: nobody knows
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_stateful_item_that_fails_has_no_new_state(tmp_path, batched):
+    one = "def one(item, state):\n    return ({'y': 1 / item['x']}, 'new') if item['x'] else ValueError('x is 0')\n"
+    all_ = "def f(items, states):\n    return [one(item, state) for item, state in zip(items, states)]"
+    engine = host(tmp_path, one + (all_ if batched else "f = one"), options={"stateful": True, "batched": batched})
+    good, bad = engine.run(Batch([{"x": 1}, {"x": 0}], 2, ["old", "old"]))
+    assert (good.state, good.error) == ("new", None)
+    assert bad.state is None
+    assert "raised ValueError on item 1: x is 0" in str(bad.error)
+
+
+def test_a_function_may_return_a_failed_result_itself(tmp_path):
+    engine = host(tmp_path, """
+        from edgeserve.engines.base import Result
+        def f(inputs, state):
+            return Result({}, error=ValueError("no")), 5
+        """, options={"stateful": True})
+    result = engine.run(Batch([{}], 1))[0]
+    assert isinstance(result.error, ValueError)
+    assert result.state is None
 
 
 def test_the_example_of_a_function(tmp_path):
@@ -253,6 +298,18 @@ def test_noise_follows_the_seed():
     assert np.mean(runs[0]) == pytest.approx(0.001, rel=0.05)
     assert np.std(runs[0]) == pytest.approx(0.0001, rel=0.3)
     assert min(runs[0]) >= 0
+
+
+def test_a_synthetic_item_that_is_not_as_declared_fails_alone():
+    engine, waits = synthetic(c0="1ms", shapes={"x": (2,)}, steps=3)
+    wrong = {"x": np.zeros(3)}
+    results = engine.run(Batch([wrong, {"x": np.ones(2)}, {}, {"x": np.ones(2)}], 4, [None, 1, None, 2], steps_max=1))
+    assert [result.done for result in results] == [True, True, True, False]  # its own state, not its neighbour's
+    assert "input 'x' has shape (3,); expected (2,)" in str(results[0].error)
+    assert "input 'x' is missing" in str(results[2].error)
+    assert results[1].error is results[3].error is None
+    assert [str(result.error)[:9] for result in engine.run(Batch([wrong, wrong], 2))] == ["model 'm'"] * 2
+    assert waits == [0.001]  # nothing ran for the second batch
 
 
 def test_ordered_trouble():

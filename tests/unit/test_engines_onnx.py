@@ -10,7 +10,7 @@ import pytest
 
 from edgeserve.config import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.errors import ConfigError, EngineError
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -51,8 +51,8 @@ def test_more_items_than_the_size_are_refused(tmp_path):
 def test_what_the_model_gets_is_padded_to_the_size(tmp_path):
     for pad_batch, expected in ((True, 4), (False, 3)):
         engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), batch=(4,), options={"pad_batch": pad_batch})
-        feeds, _ = engine._ports.pack(Batch([{"x": X}] * 3, 4))
-        assert feeds["x"].shape == (expected, 4)
+        packed = engine._ports.pack(Batch([{"x": X}] * 3, 4))
+        assert (packed.feeds["x"].shape, packed.rows) == ((expected, 4), 3)
 
 
 def test_lengths_are_cut_back(tmp_path):
@@ -78,15 +78,19 @@ def test_state_is_per_item_and_counted(tmp_path):
     second = engine.run(Batch([{"x": X}, {"x": X}], 2, [first[1].state, None]))
     np.testing.assert_allclose(second[0].outputs["out"], X + 10 * 2 * X)
     np.testing.assert_allclose(second[1].outputs["out"], X)
-    with pytest.raises(EngineError, match="state of item 0 is not one that this model returned"):
-        engine.run(Batch([{"x": X}], 1, [{"state": np.zeros(3, np.float32)}]))
+    for wrong in ({"state": np.zeros(3, np.float32)}, {}, "text", {"state": 5}):
+        mixed = engine.run(Batch([{"x": X}, {"x": X}], 2, [wrong, first[1].state]))
+        with pytest.raises(EngineError, match="state of item 0 is not one that this model returned"):
+            raise mixed[0].error
+        np.testing.assert_allclose(mixed[1].outputs["out"], X + 10 * 2 * X)
+        assert mixed[1].state["state"].shape == (2, 4)
 
 
 def test_what_the_configuration_provides_must_not_be_sent(tmp_path):
     engine = loaded(tmp_path, onnx_models.recurrent(str(tmp_path)), state={"state": "stateN"},
                     options={"state_axis": 1, "constants": {"rate": 10}})
     with pytest.raises(EngineError, match="input 'rate' was sent, but .* options.constants provides it"):
-        engine.run(Batch([{"x": X, "rate": np.int64(8000)}], 1))
+        run_whole(engine, Batch([{"x": X, "rate": np.int64(8000)}], 1))
 
 
 def test_safe_widening_of_ids(tmp_path):
@@ -100,6 +104,40 @@ def test_a_failing_run_names_the_model_and_the_inputs(tmp_path):
     engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)))
     with pytest.raises(EngineError, match=r"model 'm' failed on ids int64\[1, 1\]"):
         engine.run(Batch([{"ids": np.array([99])}], 1))
+
+
+def test_what_the_model_itself_refuses_fails_the_whole_batch_once(tmp_path, monkeypatch):
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
+    session, runs = engine._session, []
+
+    class Counted:
+        def run(self, *arguments):
+            runs.append(arguments)
+            return session.run(*arguments)
+
+    monkeypatch.setattr(engine, "_session", Counted())
+    with pytest.raises(EngineError, match=r"model 'm' failed on ids int64\[4, 1\]"):
+        engine.run(Batch([{"ids": np.array([1])}, {"ids": np.array([99])}], 4))
+    assert len(runs) == 1
+    engine.run(Batch([{"ids": [[1], [2, 3]]}, {}], 4))
+    assert len(runs) == 1  # nothing of it could run
+
+
+def test_items_of_an_unusual_shape_fail_alone(tmp_path):
+    """Each is right by itself, but without padding only one shape can share the batch: that of most."""
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
+    results = engine.run(Batch([{"ids": np.array(ids)} for ids in ([1, 2, 3], [4, 5], [6], [7, 8])], 4))
+    assert [result.error is None for result in results] == [False, True, False, True]
+    np.testing.assert_allclose(results[3].outputs["y"], np.array([7, 8]) / 15, rtol=1e-6)
+    with pytest.raises(EngineError, match=r"different shapes in one batch, \(2,\) and \(3,\); allow padding"):
+        raise results[0].error
+
+
+def test_a_value_that_is_no_array_fails_alone(tmp_path):
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
+    good, bad = engine.run(Batch([{"ids": [1, 2]}, {"ids": [[1], [2, 3]]}], 4))
+    assert good.error is None
+    assert "input 'ids' is" in str(bad.error)
 
 
 def test_an_output_without_a_batch_axis_is_refused(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 from edgeserve.config import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 from edgeserve.offload import pin
 from edgeserve.offload.channel import Channel
@@ -50,7 +50,7 @@ def engine(tmp_path):
 
 
 def run(engine, do=""):
-    return engine.run(Batch([{"x": X, "do": do}], 1))[0].outputs
+    return run_whole(engine, Batch([{"x": X, "do": do}], 1))[0].outputs
 
 
 def test_it_runs_elsewhere_on_the_lanes_cores(engine):
@@ -113,6 +113,24 @@ def test_errors_keep_the_process(engine):
     with pytest.raises(EngineError, match="model 'm': its items cannot be sent to its process"):
         run(engine, lambda: 1)
     assert run(engine)["pid"] == child
+
+
+def test_items_that_fail_or_cannot_travel_fail_alone(engine):
+    child = engine.pid
+    doings = ["", "raise", lambda: 1, "unsendable", ""]
+    results = engine.run(Batch([{"x": X + place, "do": do} for place, do in enumerate(doings)], 8))
+    for place in (0, 4):
+        np.testing.assert_array_equal(results[place].outputs["y"], (X + place) * 2)
+        assert results[place].error is None
+    for place, said in ((1, "raised ValueError on item 1: on purpose"), (2, "its items cannot be sent to its process"),
+                        (3, "what it returned cannot be sent between processes")):
+        assert isinstance(results[place].error, EngineError)
+        assert said in str(results[place].error)
+    none = engine.run(Batch([{"x": X, "do": lambda: 1}] * 2, 2))
+    assert [isinstance(result.error, EngineError) for result in none] == [True, True]
+    assert run(engine)["pid"] == child
+    with pytest.raises(EngineError, match="killed by SIGKILL"):  # the whole batch: nobody knows how far it came
+        engine.run(Batch([{"x": X, "do": ""}, {"x": X, "do": "die"}], 2))
 
 
 @pytest.mark.parametrize("array", [np.arange(12.0).reshape(3, 4), np.asfortranarray(np.arange(12.0).reshape(3, 4)),

@@ -9,9 +9,9 @@ import pytest
 
 from edgeserve.config import parse_config
 from edgeserve.engines.base import Result
-from edgeserve.errors import ConfigError
+from edgeserve.errors import ConfigError, EngineError
 from edgeserve.live.asked import Terms
-from edgeserve.live.payloads import Held, Payloads, wrong_form
+from edgeserve.live.payloads import Held, Payloads, item_error, wrong_form
 from edgeserve.live.plan import AppPlan
 from edgeserve.sched.actions import RunBatch
 from edgeserve.sched.events import JobId, JobResult
@@ -205,11 +205,21 @@ def test_a_fact_that_cannot_be_used_costs_no_result() -> None:
     ({"state_bytes": "many"}, "state_bytes = 'many', expected a whole number"),
     ({"state_bytes": -1}, "state_bytes = -1"), ({"state_bytes": 1.5}, "state_bytes = 1.5"),
     ({"done": np.zeros(2)}, "done = array([0., 0.]), expected True or"),
-    ({"done": None}, "done = None")])
-def test_a_result_with_a_field_of_the_wrong_kind_fails_its_batch_and_not_the_loop(fields: Any, says: str) -> None:
+    ({"done": None}, "done = None"), ({"error": "text"}, "error = 'text', expected an exception")])
+def test_a_result_with_a_field_of_the_wrong_kind_fails_its_item_and_not_the_loop(fields: Any, says: str) -> None:
+    assert says in str(item_error("m", Result(**{"outputs": {}, **fields})))
+    fine = Result({"y": 1}, [{"z": 2}], "next", "no facts", 1, np.int64(5), np.bool_(False))
+    assert item_error("m", fine) is None
+
+
+def test_an_item_fails_by_what_its_engine_says_and_a_batch_that_is_no_list_of_results_fails_whole() -> None:
+    error = EngineError("input 'x' is missing")
+    assert item_error("m", Result(None, error=error)) is error  # type: ignore[arg-type]  # nothing else is looked at
+    assert "model 'm' returned a dict where a Result was expected" in str(item_error("m", {}))
     batch = RunBatch(7, "cpu0", "m", (JobId(1, "m", ()),), 1, 0, 10, 5)
-    assert says in wrong_form(batch, [Result(**{"outputs": {}, **fields})])
-    assert wrong_form(batch, [Result({"y": 1}, [{"z": 2}], "next", "no facts", 1, np.int64(5), np.bool_(False))]) == ""
+    assert wrong_form(batch, [{}]) == ""
+    assert wrong_form(batch, []) == "model 'm' returned 0 results for a batch of 1; expected one each"
+    assert "returned NoneType results" in wrong_form(batch, None)
 
 
 def test_the_bytes_of_a_state_become_pythons_own() -> None:
