@@ -209,8 +209,8 @@ def test_a_failed_batch_fails_its_requests_only_and_teaches_nothing():
 def test_a_batch_of_which_some_failed_did_run_and_teaches():
     world = one()
     world.arrive("a", count=4)
-    world.step(world.finished(at=40, status="failed", each={3: {"status": "done"}}))
-    assert [world.outcome(number) for number in (1, 2, 3, 4)] == ["failed"] * 3 + ["completed"]
+    world.step(world.finished(at=40, status="failed", each={0: {"status": "done"}}))
+    assert [world.outcome(number) for number in (1, 2, 3, 4)] == ["completed"] + ["failed"] * 3
     assert world.scheduler.latency["m", "cpu0"].estimate_ns(4) == 40 * MS
 
 
