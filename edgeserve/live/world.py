@@ -23,6 +23,7 @@ from edgeserve.live.asked import AppRules
 from edgeserve.live.counts import AppCounts, LaneCounts
 from edgeserve.live.delivery import Delivery
 from edgeserve.live.endings import refusal
+from edgeserve.live.failures import Failures
 from edgeserve.live.kept import Kept
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.patience import AGAIN_PAUSE_NS, Patience
@@ -147,7 +148,7 @@ class LiveWorld:
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
         self._cancelled_rest = False
-        self._grumbled: Dict[str, int] = {}  # model -> failures
+        self._failures = Failures()
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
@@ -334,7 +335,7 @@ class LiveWorld:
         self._overhead_from_ns = mail.finished_ns - (mail.started_ns - counts.in_flight[action.work_id])
         counts.busy_ns += mail.finished_ns - mail.started_ns
         counts.in_flight.pop(action.work_id, None)
-        failed = "" if mail.error is None else self._grumble(action, mail.error)
+        failed = "" if mail.error is None else self._failures.reason(action, mail.error)
         results: Tuple[JobResult, ...] = ()
         if type(action) is RunBatch:
             counts.jobs += len(action.jobs)
@@ -349,23 +350,15 @@ class LiveWorld:
         if not failed:
             failed = wrong_form(action, value)
             if failed:
-                self._grumble(action, EngineError(failed))
+                self._failures.reason(action, EngineError(failed))
         if failed:
             self.lane_counts[action.lane].failed += 1
             return tuple([returned(job, None, failed) for job in action.jobs])
         errors = [item_error(action.model, result) for result in value]
         self.lane_counts[action.lane].failed += None not in errors
-        return tuple([returned(job, result) if error is None else returned(job, None, self._grumble(action, error))
+        reason = self._failures.reason
+        return tuple([returned(job, result) if error is None else returned(job, None, reason(action, error))
                       for job, result, error in zip(action.jobs, value, errors)])
-
-    def _grumble(self, action: Any, error: BaseException) -> str:
-        """The reason of a failure for the client; the log gets each model's first with its traceback."""
-        reason = str(error) if isinstance(error, EngineError) \
-            else f"model {action.model!r} raised {type(error).__name__}: {error}"
-        count = self._grumbled[action.model] = self._grumbled.get(action.model, 0) + 1
-        log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s",
-                action.lane, action.work_id, count, reason, exc_info=error if count == 1 else None)
-        return reason
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
