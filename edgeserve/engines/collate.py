@@ -88,8 +88,10 @@ def odd_shapes(slot: Slot, shapes: Sequence[Shape]) -> Dict[int, EngineError]:
 
 
 def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
-    """The one shape that all items get; without ``pad`` all have it (:func:`odd_shapes`)."""
+    """The one shape that all items get. Without ``pad`` different shapes are an :class:`EngineError`."""
     if slot.pad is None:
+        for error in odd_shapes(slot, shapes).values():
+            raise error
         return shapes[0]
     longest = [max(lengths) for lengths in zip(*shapes)] if slot.dims else []
     multiples = slot.multiple or (1,) * len(longest)

@@ -51,9 +51,8 @@ Shapes = Dict[str, Tuple[List[Shape], Shape]]
 
 
 class Packed(NamedTuple):
-    """A batch as the model takes it: ``feeds`` hold the items that can run (``rows``
-    of them; without any there are no feeds), ``failed`` says of the others, by their places in the batch, what is wrong
-    with each."""
+    """A batch as the model takes it: ``feeds`` hold the items that can run (``rows`` of them; without any there are no
+    feeds), ``failed`` says of the others, by their places in the batch, what is wrong with each."""
 
     feeds: Dict[str, np.ndarray]
     shapes: Shapes
@@ -104,21 +103,31 @@ class Ports:
         if not 1 <= len(batch.items) <= batch.size:
             raise EngineError(f"{self._where}: a batch of size {batch.size} has {len(batch.items)} items; "
                               "expected at least one and no more than its size")
-        fitted, failed = self._fitted(batch)
-        rows = list(fitted)
-        count = len(rows)
-        if not rows:
-            return Packed({}, {}, 0, failed)
+        try:
+            return self._packed(batch, {})  # nearly always: all at once costs half as much as one by one
+        except EngineError:
+            failed = self._wrong_items(batch)
+            if not failed:
+                raise
+        rest = batch.without(failed)
+        return self._packed(rest, failed) if rest.items else Packed({}, {}, 0, failed)
+
+    def _packed(self, batch: Batch, failed: Mapping[int, EngineError]) -> Packed:
+        count = len(batch.items)
         size = batch.size if self._pad_batch else count
         if self._fixed_size is not None:
             if size > self._fixed_size:
                 raise EngineError(f"{self._where}: batch of {size}, but the model's batch axis is fixed at "
                                   f"{self._fixed_size}; {self._batch_mend()}")
             size = self._fixed_size
+        for item in batch.items if self._given else ():
+            self._refuse_given(item)
+        for index, state in enumerate(batch.states if self._state_ports else ()):
+            self._check_state(state, index)
         feeds = dict(self._constants)
         shapes: Shapes = {}
-        for place, slot in enumerate(self._slots):
-            arrays = [fitted[row][place] for row in rows]
+        for slot in self._slots:
+            arrays = [fit(slot, self._value(slot.name, item)) for item in batch.items]
             own = [array.shape for array in arrays]
             common = common_shape(slot, own)
             feeds[slot.name] = stack(slot, arrays, common, size)
@@ -127,13 +136,14 @@ class Ports:
             own, common = shapes[name]
             feeds[port.name] = mask(own, common, size, len(port.dims) - 1, port.dtype)
         for port in self._state_ports:
-            feeds[port.name] = self._pack_state(port, [batch.states[row] for row in rows] if batch.states else (), size)
+            feeds[port.name] = self._pack_state(port, batch.states, size)
         return Packed(feeds, shapes, count, failed)
 
     def unpack(self, arrays: Sequence[np.ndarray], packed: Packed) -> List[Result]:
         """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
         that ran."""
-        return with_failures(self._results(arrays, packed.rows, packed.shapes) if packed.rows else (), packed.failed)
+        results = self._results(arrays, packed.rows, packed.shapes) if packed.rows else []
+        return with_failures(results, packed.failed) if packed.failed else results
 
     def _results(self, arrays: Sequence[np.ndarray], count: int, shapes: Shapes) -> List[Result]:
         by_name = dict(zip(self._outputs, arrays))
@@ -184,8 +194,8 @@ class Ports:
 
     # --- helpers of packing ---
 
-    def _fitted(self, batch: Batch) -> Tuple[Dict[int, List[np.ndarray]], Dict[int, EngineError]]:
-        """By their places: the items that can run together, one array per slot, and why each of the others cannot."""
+    def _wrong_items(self, batch: Batch) -> Dict[int, EngineError]:
+        """Why some items cannot run, or not with the others, by their places."""
         fitted: Dict[int, List[np.ndarray]] = {}
         failed: Dict[int, EngineError] = {}
         for index, item in enumerate(batch.items):
@@ -202,7 +212,7 @@ class Ports:
             for odd, why in odd_shapes(slot, [fitted[row][place].shape for row in rows]).items():
                 failed[rows[odd]] = why
                 del fitted[rows[odd]]
-        return fitted, failed
+        return failed
 
     def _value(self, name: str, item: Values) -> Any:
         if name not in item:

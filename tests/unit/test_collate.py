@@ -96,7 +96,7 @@ def test_without_padding_those_of_another_shape_than_most_are_refused_with_the_m
     odd = odd_shapes(slot(), [(3,), (4,), (4,), (5,)])
     assert list(odd) == [0, 3]
     with pytest.raises(EngineError, match=r"\(4,\) and \(3,\); allow padding with pad = {x = 0.0} or use batch"):
-        raise odd[0]
+        common_shape(slot(), [(3,), (4,), (4,), (5,)])
     assert list(odd_shapes(slot(), [(3,), (4,)])) == [1]  # of equally many the first stay
     assert odd_shapes(slot(), [(3,), (3,)]) == odd_shapes(slot(pad=0.0), [(3,), (4,)]) == {}
 
