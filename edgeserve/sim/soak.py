@@ -274,6 +274,7 @@ def _bound(draw: random.Random, table: Dict[str, Any]) -> None:
                               "on_late": "drop" if name == "small" or "idle" in table["policy"] else "answer"}
         table["truth"][name] = {"state": "0B"}
     table["truth"]["bound"] = {"steps": [2, 6], "steps_per_run": 1, "state": f"{draw.randrange(1, 40)}MB"}
+    table["device"]["d1"].pop("memory", None)  # drawn before it had to hold these
     table["device"]["d0"]["memory"] = f"{max(int(model['memory'][:-2]) for model in table['model'].values()) + 10}MB"
 
 
