@@ -142,6 +142,10 @@ BUGS: Tuple[Bug, ...] = (
         "for item in self.placements[job.node.model])", unit("bound_memory")),
     Bug("bound-job-hopes-for-another-lane", "scheduler.py", "(self.lanes[only],) if only else", "",
         unit("bound_memory")),
+    Bug("hopes-for-a-load-nobody-starts", "board.py", "            return NEVER_NS", "            pass",
+        unit("endless_waits")),
+    Bug("bound-job-is-late-by-others", "parts.py", "if job.key is None or job.key >= ends_ns[job.lane]:", "if True:",
+        unit("endless_waits")),
     # --- admission and streams
     Bug("oldest-is-displaced", "admission.py", "return waiting[-1] if waiting else None",
         "return waiting[0] if waiting else None", unit("admission")),

@@ -12,7 +12,7 @@ from edgeserve.sched.apps import App, Node
 from edgeserve.sched.lanes import Lane
 from edgeserve.sched.latency import ModelLatency
 from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.residency import LOADING, RESIDENT, Device
+from edgeserve.sched.residency import LOADING, NEVER_NS, RESIDENT, Device
 
 if TYPE_CHECKING:
     from edgeserve.sched.scheduler import Scheduler
@@ -49,12 +49,17 @@ class Board:
         return self._scheduler.devices[name]
 
     def resident_at_ns(self, model: str, lane: Lane) -> int:
-        """When a model could run on a lane's device: now, when its load ends, or after a load that starts now."""
-        placement = self._scheduler.devices[lane.device].placements[model]
+        """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
+        :data:`~edgeserve.sched.residency.NEVER_NS` where none would start, since other devices serve all that waits for
+        the model: whoever hoped for that load would wait for ever."""
+        device = self._scheduler.devices[lane.device]
+        placement = device.placements[model]
         if placement.state == RESIDENT:
             return self.now_ns
         if placement.state == LOADING:
             return max(self.now_ns, placement.due_ns)
+        if device.is_served_elsewhere(placement, self._scheduler.devices.values()):
+            return NEVER_NS
         copy_lane = self._scheduler.copy_lanes[lane.device]
         return copy_lane.available_ns(self.now_ns) + placement.load_ns
 

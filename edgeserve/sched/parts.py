@@ -6,7 +6,7 @@ Pure: they read the board and change nothing.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Callable, Iterable, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.actions import START_ANY_TIME_NS
 from edgeserve.sched.jobqueue import JobQueue
@@ -122,20 +122,23 @@ def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board
     return bid
 
 
-def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
-    """When a job of this model alone would end at the earliest, given what is on the lanes now, or None when no lane
-    is up. A model that is not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
-    best: int | None = None
+def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> Dict[str, int]:
+    """When a job of this model alone would end on each lane that is up, given what is on the lanes now. A model that is
+    not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
+    ends: Dict[str, int] = {}
     now_ns = board.now_ns
     for lane in board.lanes_of(model):
         if not lane.up or lane.hung:
             continue
         starts_ns = max(lane.available_ns(now_ns), board.resident_at_ns(model, lane))
         latency = board.latency(model, lane.name)
-        ends_ns = starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
-        if best is None or ends_ns < best:
-            best = ends_ns
-    return best
+        ends[lane.name] = starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
+    return ends
+
+
+def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
+    """When a job of this model alone would end at the earliest (:func:`ends_by_lane`), or None when no lane is up."""
+    return min(ends_by_lane(model, board, alone_ns).values(), default=None)
 
 
 def refusal(request: RequestRecord, board: Board,
@@ -167,6 +170,19 @@ def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
     key = job.key + slo_ns * -(-(ends_ns - job.key) // slo_ns)
     queue.remove(job)
     queue.add(key, job)
+
+
+def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> None:
+    """Jobs that are bound to a lane are late by what that lane can do (``ends_ns``), whatever others could: give them
+    up, or postpone them. (By what others can do, one that is answered anyway would wait for its own lane for ever.)
+    O(jobs)."""
+    for job in [job for job in queue if job.lane in ends_ns]:
+        if job.key is None or job.key >= ends_ns[job.lane]:  # gone with another job of its request, or not late
+            continue
+        if droppable(job):
+            board.give_up(job, CANNOT_MAKE_DEADLINE)
+        else:
+            postpone(queue, job, ends_ns[job.lane])
 
 
 def best_class(jobs: Sequence[Job]) -> str:

@@ -34,6 +34,9 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 PRESSURE_SHARE = 16
 """A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
 
+NEVER_NS = 2**61
+"""When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
+
 ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"
 
 
@@ -165,6 +168,11 @@ class Device:
             if victims is not None:
                 return placement, victims
         return None
+
+    def is_served_elsewhere(self, placement: Placement, others: Iterable[Device]) -> bool:
+        """Whether resident copies on other devices serve all that waits for a model, so that it is not loaded here."""
+        return any(device is not self and placement.model in device.placements and device.is_resident(placement.model)
+                   for device in others) and self._priority_ns(placement, others) <= 0
 
     def under_pressure(self) -> Placement | None:
         """A model to give up because the device runs out of memory although the budget holds, or None."""

@@ -20,7 +20,7 @@ from edgeserve.sched.jobqueue import JobQueue
 from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.lengths import Lengths, LengthWindow, SizeBias, lengths_of
 from edgeserve.sched.lifecycle import Job
-from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, droppable, postpone
+from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, droppable, look_at_bound, postpone
 from edgeserve.sched.policy import Bid, Policy
 from edgeserve.sched.sampler import Sampler
 from edgeserve.units import NS_PER_MS, ms_to_ns, ns_to_ms
@@ -97,6 +97,7 @@ class DynamicModel:
                  learn: bool = True) -> None:
         self.model = model
         self.queues: Dict[Place, JobQueue] = {}
+        self.has_steps = False  # some job has come back unfinished
         self.calibration = Calibration()
         self._window_len = window_len
         self._reset_ns = reset_ns
@@ -128,6 +129,7 @@ class DynamicModel:
             for known in self._shares:
                 self._shares[known] *= 1.0 - step
             self._shares[name] = self._shares.get(name, 0.0) + step
+        self.has_steps = self.has_steps or job.steps > 0
         place = Place(CLASSES.index(job.request.klass), name, job.request.value)
         queue = self.queues.get(place)
         if queue is None:
@@ -350,9 +352,11 @@ class DynamicPolicy(Policy):
             lanes = _starts_ns(model.model, board) if model.queues else []
             if any(lane.accepts(board.now_ns) for lane, _ in lanes):
                 for place in list(model.queues):
-                    ends_ns = min([starts_ns + self._hopeless_ns(model, place, lane, board)
-                                   for lane, starts_ns in lanes])
-                    _give_up_before(model, place, ends_ns, board)
+                    ends_ns = {lane.name: starts_ns + self._hopeless_ns(model, place, lane, board)
+                               for lane, starts_ns in lanes}
+                    _give_up_before(model, place, min(ends_ns.values()), board)
+                    if model.has_steps and place in model.queues:
+                        look_at_bound(model.queues[place], ends_ns, board)
             else:
                 model.refresh(board)
 

@@ -20,7 +20,17 @@ from edgeserve.sched.jobqueue import JobQueue
 from edgeserve.sched.lanes import Lane, Work
 from edgeserve.sched.latency import ModelLatency
 from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, postpone, refusal, take
+from edgeserve.sched.parts import (
+    CANNOT_MAKE_DEADLINE,
+    bid_for,
+    droppable,
+    earliest_end_ns,
+    ends_by_lane,
+    look_at_bound,
+    postpone,
+    refusal,
+    take,
+)
 from edgeserve.sched.policy import Bid, Policy
 
 ALMOST = 0.98
@@ -50,6 +60,11 @@ class ModelQueues:
     def filled(self) -> List[JobQueue]:
         """The queues that hold something, in serving order."""
         return [queue for queue in self.queues if queue.rows]
+
+    @property
+    def begun(self) -> Sequence[JobQueue]:
+        """The queues of jobs that have begun: a lane holds their state."""
+        return self.queues[::2]
 
     @property
     def critical(self) -> Tuple[JobQueue, JobQueue]:
@@ -96,6 +111,9 @@ class Edf(Policy):
                         board.give_up(job, CANNOT_MAKE_DEADLINE)
                     else:
                         postpone(queue, job, ends_ns)
+            for queue in queues.begun:
+                if queue.rows:
+                    look_at_bound(queue, ends_by_lane(queues.model, board), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids = []
