@@ -8,6 +8,8 @@ each other (``tests/unit/test_replicate_pard.py``).
 from __future__ import annotations
 
 import heapq
+import math
+import random
 from collections import Counter
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -116,6 +118,31 @@ class LeanWorld:
             self._leaving[lane] = True
         elif not up:
             events.append(LaneChanged(lane, up=False))
+
+
+class WorkWorld(LeanWorld):
+    """A batch takes ``a + c * (sum of its requests' work)`` ms, ``profiles`` has (a, c) by model. ``told`` is what the
+    requests declare, if they do."""
+
+    def __init__(self, app: str, slo_ns: int, arrivals_ns: Sequence[int], profiles: Mapping[str, Tuple[float, float]],
+                 works: Sequence[float], told: Sequence[float]) -> None:
+        super().__init__(app, slo_ns, arrivals_ns, {})
+        self._profiles, self._works, self._told = profiles, works, told
+
+    def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
+        """The work at every module."""
+        return {"work": self._told[request_id - 1]} if self._told else None
+
+    def takes_ns(self, action: RunBatch) -> int:
+        """As long as the requests' work."""
+        fixed, each = self._profiles[action.model]
+        return round((fixed + each * sum([self._works[job.request_id - 1] for job in action.jobs])) * 1e6)
+
+
+def lognormal(draw: random.Random, variation: float) -> float:
+    """Work of mean 1 with this coefficient of variation."""
+    sigma = math.sqrt(math.log(1 + variation * variation))
+    return draw.lognormvariate(-sigma * sigma / 2, sigma)
 
 
 def run_case(table: Dict[str, Any], arrivals_ns: Sequence[int],

@@ -11,7 +11,6 @@ every policy (paired); the optimum is the dynamic programme of ``tests/unit/pard
 from __future__ import annotations
 
 import argparse
-import math
 import multiprocessing
 import os
 import random
@@ -24,11 +23,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "tests", "unit"))
 from bench_checks import Checks  # noqa: E402
 from pard_cases import poisson_ns, scaled_to_peak, trace_shape  # noqa: E402
 from pard_oracle import most_in_time  # noqa: E402
-from pard_world import LeanWorld  # noqa: E402
+from pard_world import LeanWorld, WorkWorld, lognormal  # noqa: E402
 
 from edgeserve.config import parse_config  # noqa: E402
 from edgeserve.loop import drive  # noqa: E402
-from edgeserve.sched.events import JobId, JobResult  # noqa: E402
 from edgeserve.sched.setup import build_scheduler  # noqa: E402
 from edgeserve.sim.report import report_of  # noqa: E402
 from edgeserve.sim.run import simulate  # noqa: E402
@@ -43,9 +41,9 @@ PLANNED = {"tm": 14, "lv": 14, "ga": 20}  # batch size that per-module PARD plan
 LIMIT = 32
 RHOS = (0.85, 0.95, 1.0, 1.1, 1.2, 1.5, 2.0)
 
-LOCAL, OPTIMUM, FIFO, REACTIVE, ROUND_ROBIN, MEASURED = (
+LOCAL, OPTIMUM, FIFO, REACTIVE, REACTIVE_FULL, ROUND_ROBIN, MEASURED = (
     "cohorts (pard_local)", "clairvoyant optimum", "PARD, FIFO by arrival", "reactive (back), round robin",
-    "PARD per module, round robin", "... measured batch times")
+    "... full batch times", "PARD per module, round robin", "... measured batch times")
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {  # batch times by what is better for the row (seed 901)
     LOCAL: ("pard_local", {"margin": 0.0}),
     "cohorts, margin 3 %": ("pard_local", {}),
@@ -56,7 +54,8 @@ POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {  # batch times by what
     "PARD, least slack": ("pard", {"across": "least_slack", "batch_times": "measured"}),
     "PARD, fullest batch first": ("pard", {"across": "fullest", "batch_times": "measured"}),
     FIFO: ("pard", {"across": "fifo", "batch_times": "measured"}),
-    REACTIVE: ("pard", {"rule": "back", "across": "round_robin", "batch_times": "measured"})}
+    REACTIVE: ("pard", {"rule": "back", "across": "round_robin", "batch_times": "measured"}),
+    REACTIVE_FULL: ("pard", {"rule": "back", "across": "round_robin"})}
 REFERENCE: Mapping[str, Sequence[float]] = {  # specification 8.3, drop in percent at RHOS
     OPTIMUM: (0.0, 1.3, 3.4, 9.4, 16.0, 31.5, 47.9), LOCAL: (0.17, 2.5, 4.7, 10.2, 16.6, 32.0, 48.2),
     "downstream first, d only (sf)": (0.30, 3.5, 5.9, 11.8, 18.4, 34.0, 50.4),
@@ -64,7 +63,8 @@ REFERENCE: Mapping[str, Sequence[float]] = {  # specification 8.3, drop in perce
     "PARD, EDF across modules": (0.93, 4.9, 7.4, 12.8, 19.2, 34.2, 50.4),
     "PARD, least slack": (0.98, 4.8, 7.5, 12.9, 19.2, 34.2, 50.4),
     "PARD, fullest batch first": (1.2, 7.6, 10.7, 17.2, 25.8, 37.6, 50.8),
-    FIFO: (15.2, 23.3, 27.2, 33.1, 38.7, 50.5, 61.9), REACTIVE: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85)}
+    FIFO: (15.2, 23.3, 27.2, 33.1, 38.7, 50.5, 61.9), REACTIVE: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85),
+    REACTIVE_FULL: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85)}
 TRACE_ROWS = (OPTIMUM, LOCAL, ROUND_ROBIN, FIFO, REACTIVE)
 TRACE_REFERENCE: Mapping[str, Mapping[str, Sequence[float]]] = {  # wiki, tweet, azure
     "tm": {OPTIMUM: (5.2, 2.4, 3.2), LOCAL: (5.8, 2.7, 3.5), ROUND_ROBIN: (6.8, 3.1, 4.0), FIFO: (14.3, 6.2, 7.7),
@@ -77,7 +77,6 @@ LIMITS_REFERENCE = {LOCAL: (0.0, 3.2, 14.0, 27.0), "downstream first, d only (sf
 LIMITS_RHOS = (0.7, 0.85, 1.0, 1.2)
 WORK_REFERENCE = {"mean work": (5.0, 23.3), "predicted work": (3.5, 18.9), "predicted, with a price": (2.65, 13.2)}
 WORK_RHOS = (1.0, 1.3)
-UNITS = 4  # parts that a request of mean work has
 
 
 class Case(NamedTuple):
@@ -89,7 +88,7 @@ class Case(NamedTuple):
     pipeline: str
     arrivals_ns: Sequence[int]
     limits: Sequence[int] = ()
-    parts: Sequence[int] = ()
+    works: Sequence[float] = ()
 
 
 class Result(NamedTuple):
@@ -98,22 +97,6 @@ class Result(NamedTuple):
     drop: float
     invalid: float
     late: int
-
-
-class PartsWorld(LeanWorld):
-    """A lean world whose first node fans out: request i into ``parts[i]``, which it may declare."""
-
-    def __init__(self, *given: Any, parts: Sequence[int], tells: bool) -> None:
-        super().__init__(*given)
-        self._parts, self._tells = parts, tells
-
-    def facts_of(self, request_id: int) -> Mapping[str, float] | None:
-        """The parts, where it knows them."""
-        return {"look.parts": float(self._parts[request_id - 1])} if self._tells else None
-
-    def result_of(self, job: JobId) -> JobResult:
-        """The parts of the first node's results."""
-        return JobResult(job, parts=self._parts[job.request_id - 1] if job.node == "look" else None)
 
 
 def cost_ns(pipeline: str, count: int) -> int:
@@ -136,19 +119,6 @@ def _model(fixed: float, each: float, limit: int) -> Dict[str, Any]:
             "expected": {str(size): f"{round((fixed + each * size) * 1000)}us" for size in range(1, limit + 1)}}
 
 
-def with_parts(table: Dict[str, Any], pipeline: str) -> Dict[str, Any]:
-    """The same pipeline for requests of unequal work: it is cut into parts, a fourth of the mean each."""
-    _, profiles = PIPELINES[pipeline]
-    most = LIMIT * UNITS
-    table["model"] = {"look": _model(0.001, 0.0, LIMIT), "gather": _model(0.001, 0.0, LIMIT),
-                      **{f"m{index}": _model(fixed, each / UNITS, most)
-                         for index, (fixed, each) in enumerate(profiles)}}
-    names = [f"m{index}" for index in range(len(profiles))]
-    table["app"][pipeline]["node"] = [{"name": "look", "fan_out": True, "parts_max": 10_000},
-                                      *[{"name": name} for name in names], {"name": "gather", "gather": True}]
-    return table
-
-
 def run(case: Case) -> Tuple[Case, Result]:
     """One case with the product's scheduler, or the optimum for it."""
     slo_ns = PIPELINES[case.pipeline][0] * 1_000_000
@@ -156,13 +126,17 @@ def run(case: Case) -> Tuple[Case, Result]:
     if case.row == OPTIMUM:
         best = most_in_time(arrivals, slo_ns, lambda count: cost_ns(case.pipeline, count), 1_000_000)
         return case, Result(100 * (1 - best / len(arrivals)), 0.0, 0)
-    kind, options = WORK_ROWS[case.row] if case.parts else POLICIES[case.row]
+    kind, options = WORK_ROWS[case.row] if case.works else POLICIES[case.row]
     planned = {"batch_max": PLANNED[case.pipeline]} if kind == "pard" and not case.limits else {}
     table = table_of(case.pipeline, kind, {**options, **planned}, case.limits)
-    config = parse_config(with_parts(table, case.pipeline) if case.parts else table)
-    times = {name: model.expected for name, model in config.models.items()}
-    given = (case.pipeline, slo_ns, arrivals, times)
-    world = PartsWorld(*given, parts=case.parts, tells=case.row != "mean work") if case.parts else LeanWorld(*given)
+    config = parse_config(table)
+    if case.works:
+        profiles = {f"m{index}": profile for index, profile in enumerate(PIPELINES[case.pipeline][1])}
+        told = case.works if case.row != "mean work" else ()
+        world: LeanWorld = WorkWorld(case.pipeline, slo_ns, arrivals, profiles, case.works, told)
+    else:
+        times = {name: model.expected for name, model in config.models.items()}
+        world = LeanWorld(case.pipeline, slo_ns, arrivals, times)
     drive(build_scheduler(config), world)
     good = late = wasted = 0
     for index, at_ns in enumerate(arrivals, 1):
@@ -179,17 +153,9 @@ WORK_ROWS: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
     "predicted, with a price": ("pard_local", {"margin": 0.0, "price": 0.4})}
 
 
-def works(count: int, seed: int) -> List[int]:
-    """Parts of each request: lognormal work of variation 1."""
-    draw = random.Random(f"{seed}/work")
-    sigma = math.sqrt(math.log(2.0))
-    return [max(1, round(UNITS * draw.lognormvariate(-sigma * sigma / 2, sigma))) for _ in range(count)]
-
-
 def cases_of(seconds: int, trace_seconds: int, seeds: Sequence[int], traces: Sequence[str]) -> List[Case]:
     """Every run of every table."""
     found: List[Case] = []
-    mean_parts = sum(works(100_000, 0)) / 100_000
     for seed in seeds:
         for rho in RHOS:
             arrivals = poisson_ns([rho * CAPACITY["lv"]] * seconds, seed)
@@ -199,9 +165,9 @@ def cases_of(seconds: int, trace_seconds: int, seeds: Sequence[int], traces: Seq
             found += [Case("limits", row, str(rho), "lv", arrivals, limits=(4, 32, 32, 32, 32))
                       for row in LIMITS_REFERENCE]
         for rho in WORK_RHOS:
-            arrivals = poisson_ns([rho * CAPACITY["lv"] * UNITS / mean_parts] * seconds, seed + 2000)
-            parts = works(len(arrivals), seed)
-            found += [Case("work", row, str(rho), "lv", arrivals, parts=parts) for row in WORK_ROWS]
+            arrivals, draw = poisson_ns([rho * CAPACITY["lv"]] * seconds, seed + 2000), random.Random(f"{seed}/work")
+            works = [lognormal(draw, 1.0) for _ in arrivals]
+            found += [Case("work", row, str(rho), "lv", arrivals, works=works) for row in WORK_ROWS]
         for pipeline in PIPELINES:
             for trace in traces:
                 rates = scaled_to_peak(trace_shape(trace, trace_seconds, seed), 1.3 * CAPACITY[pipeline])

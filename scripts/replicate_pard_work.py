@@ -14,16 +14,15 @@ import math
 import multiprocessing
 import random
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from bench_checks import Checks
 from pard_cases import PROFILES_MS, plan_of, poisson_ns, table_of
-from pard_world import LeanWorld
+from pard_world import WorkWorld, lognormal
 from replicate_pard import STRESS_LANES
 
 from edgeserve.config import parse_config
 from edgeserve.loop import drive
-from edgeserve.sched.actions import RunBatch
 from edgeserve.sched.setup import build_scheduler
 
 PUBLISHED, UNTOLD, TOLD = "PARD", "pard+", "pard+, work told"
@@ -47,29 +46,6 @@ class Case(NamedTuple):
     seconds: int
 
 
-class WorkWorld(LeanWorld):
-    """A batch's time grows with its requests' work. ``told`` is what they declare, if they do."""
-
-    def __init__(self, *given: Any, works: Sequence[float], told: Sequence[float]) -> None:
-        super().__init__(*given)
-        self._works, self._told = works, told
-
-    def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
-        """The work at every module."""
-        return {"work": self._told[request_id - 1]} if self._told else None
-
-    def takes_ns(self, action: RunBatch) -> int:
-        """``a + c * work``."""
-        fixed, each = PROFILES_MS[action.model]
-        return round((fixed + each * sum([self._works[job.request_id - 1] for job in action.jobs])) * 1e6)
-
-
-def lognormal(draw: random.Random, variation: float) -> float:
-    """Mean 1, with this coefficient of variation."""
-    sigma = math.sqrt(math.log(1 + variation * variation))
-    return draw.lognormvariate(-sigma * sigma / 2, sigma)
-
-
 def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
     """One case: what was lost, and the lane time spent on it, in percent."""
     plan = plan_of("lv", 0.5)
@@ -82,7 +58,7 @@ def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
         draw = random.Random(f"{case.seed}/error")
         told = [work * math.exp(draw.gauss(0, error)) for work in works]
     config = parse_config(table_of(plan, STRESS_LANES, kind, {}))
-    world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, {}, works=works, told=told)
+    world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, PROFILES_MS, works, told)
     drive(build_scheduler(config), world)
     lost = [index for index, at_ns in enumerate(arrivals, 1)
             if world.ends[index][0] != "completed" or world.ends[index][1] > at_ns + plan.slo_ms * 1_000_000]

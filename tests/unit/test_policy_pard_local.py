@@ -117,7 +117,7 @@ def candidate(due, work, value=1.0):
     return Candidate(due, [work * 1000], 4 * work, value)
 
 
-def ends_of(left):
+def ends_of(left, limit=None):
     return 6 + 4 * left[0] // 1000
 
 

@@ -31,7 +31,7 @@ from edgeserve.sched.policies.pard_local_choice import (
     ranked_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local_flight import Beside, Cohort, Flights, most_steps, ready_jobs, room_ns
+from edgeserve.sched.policies.pard_local_flight import Beside, Cohort, Flights, most_steps, ready_jobs
 from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member, shape_of
 from edgeserve.sched.policies.pard_local_places import Places, free_lanes
 from edgeserve.sched.policies.pard_local_price import Price
@@ -41,7 +41,7 @@ NO_LANE = "no_lane"
 PRICED_OUT = "costs_more_than_it_is_worth"
 """Reason of a request that the shadow price kept waiting until it could not be in time any more."""
 
-ROWS_MAX = 64
+ROWS_MAX = 32
 """Waiting requests of unequal work that are looked at for one cohort, the tightest: the choice is quadratic in them."""
 
 RANKED_MAX = 256
@@ -198,13 +198,12 @@ class PardLocal(Policy):
     def _caution_ns(self, member: Member, noise_ns: int, is_dear: bool, board: Board) -> int:
         """How much before its deadline a request in flight must be expected to end. It goes on if the lane time that
         it still takes is worth its chance of being in time, with all of its lane time for its worth: at first it must
-        be nearly sure, and near its end a small chance is enough. Where lane time is not ``is_dear``, since nobody
-        waits or it began on the risk because nobody else could, an even chance is enough from the start."""
-        if not noise_ns:
+        be nearly sure, from the middle on an even chance is enough. So it is from the start where lane time is not
+        ``is_dear``, since nobody waits or it began on the risk because nobody else could."""
+        if not noise_ns or not is_dear:
             return 0
         left_ns = self._places.worth_ns(member.line, member.left(), board)
-        milli = deviations_milli(left_ns, member.spent_ns + left_ns)
-        return noise_ns * (milli if is_dear else min(0, milli)) // 1000
+        return noise_ns * deviations_milli(left_ns, member.spent_ns + left_ns) // 1000
 
     def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member | None:
         """A member of a less urgent class, the loosest, if the late one can make it without those; they wait again."""
@@ -315,21 +314,21 @@ class PardLocal(Policy):
             return [], True
 
         for margin_ppm in dict.fromkeys((self._margin_ppm, 0)):  # without one rather than nobody
-            chosen = self._choose_among(members, home, from_ns, beside, margin_ppm, board)
+            chosen = self._choose_among(members, from_ns, beside, margin_ppm, board)
             if chosen:
                 return chosen, margin_ppm > 0
         return [], True
 
-    def _choose_among(self, members: Sequence[Member], home: str, from_ns: int, beside: Beside, margin_ppm: int,
+    def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, margin_ppm: int,
                       board: Board) -> List[Member]:
         line = members[0].line
 
-        def ends_ns(left: Sequence[int], steps: Mapping[int, int]) -> int | None:
-            at_ns = beside.ends_ns(left, steps)
+        def ends_ns(left: Sequence[int], steps: Mapping[int, int], limit_ns: int = 2**62) -> int | None:
+            at_ns = beside.ends_ns(left, steps, limit_ns)
             if at_ns is None or not margin_ppm:
                 return at_ns
-            noise_ns = self._places.noise_ns(line, left, steps, home, board)
-            return at_ns + max(0, at_ns - from_ns) * margin_ppm // 1_000_000 + room_ns(noise_ns)
+            at_ns += max(0, at_ns - from_ns) * margin_ppm // 1_000_000
+            return at_ns if at_ns > limit_ns else at_ns + beside.noise_ns(left, steps)
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
@@ -349,7 +348,7 @@ class PardLocal(Policy):
         if price > 0:
             for member, row in zip(members, candidates):
                 member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
-        chosen = unequal_cohort(candidates, from_ns, lambda left: ends_ns(left, steps), price)
+        chosen = unequal_cohort(candidates, from_ns, lambda left, limit_ns: ends_ns(left, steps, limit_ns), price)
         return [members[index] for index in sorted(chosen)]
 
     def _candidate(self, member: Member, board: Board) -> Candidate:

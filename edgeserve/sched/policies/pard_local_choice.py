@@ -97,7 +97,7 @@ def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[i
     return found
 
 
-def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Sequence[int]], int | None],
+def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Sequence[int], int], int | None],
                    price: float = 0.0) -> List[int]:
     """Positions of the members, among requests whose work differs.
 
@@ -107,7 +107,7 @@ def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Se
     work done per time, which is fair to the dear, lost 20 % where this lost 11: lognormal work, 1.3 times the
     capacity.) With a price (value per nanosecond of lane time, section 9.3 of the specification) the set with most
     value less the price of its time wins, and nobody who costs more than he is worth is taken. Value of a more urgent
-    class goes before all that. O(m^2) ends.
+    class goes before all that. ``end_of`` is given the limit too: an end beyond it need not be exact. O(m^2) ends.
     """
     order = sorted(range(len(rows)), key=lambda index: (rows[index].rank, -rows[index].value, index))
     if price > 0:
@@ -127,7 +127,7 @@ def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Se
             if rows[index].due_ns < limit_ns or (price <= 0 and index < start):
                 continue
             more = [have + item for have, item in zip(total, rows[index].left)]
-            end = end_of(more)
+            end = end_of(more, limit_ns)
             if end is not None and end <= limit_ns:
                 taken.append(index)
                 total, ends_ns = more, end
@@ -147,8 +147,7 @@ _DEVIATIONS_MILLI = (0, 126, 253, 385, 524, 674, 842, 1036, 1282, 1645)
 
 def deviations_milli(left: int, whole: int) -> int:
     """By how many thousandths of a standard deviation what is left must fit, so that going on is worth it: the chance
-    of being in time is to be no less than the share ``left / whole`` that is still to be paid. Below 0 past the
-    middle, at most 1645 (95 %) either way."""
-    twentieths = 20 * min(left, whole) // max(1, whole)
-    above = min(9, abs(twentieths - 10))
-    return _DEVIATIONS_MILLI[above] if twentieths >= 10 else -_DEVIATIONS_MILLI[above]
+    of being in time is to be no less than the share ``left / whole`` that is still to be paid, from 50 to 95 %. (Less
+    than an even chance is never enough: where times miss by what one request's work is, its next batch will miss too.)
+    """
+    return _DEVIATIONS_MILLI[min(9, max(0, 20 * left // max(1, whole) - 10))]

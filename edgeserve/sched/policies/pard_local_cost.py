@@ -40,11 +40,12 @@ class Split:
     profile's, times the pace of the model, times the place of the size; :meth:`refresh` and :meth:`saw` follow them.
     """
 
-    __slots__ = ("latency", "_pace_ppm", "_told", "_places", "_times", "_best", "_first", "_squares", "_surprise_ppm",
-                 "_seen")
+    __slots__ = ("latency", "each_ns", "_pace_ppm", "_told", "_places", "_times", "_best", "_first", "_squares",
+                 "_surprise_ppm", "_seen")
 
     def __init__(self, latency: ModelLatency) -> None:
         self.latency = latency
+        self.each_ns = 0  # what a usual job adds to a batch now: the part of the smallest batch's time that grows
         self._pace_ppm = 0
         self._told: Deque[int] = deque(maxlen=TOLD_LEN)  # paces of the last batches, once jobs tell their work
         self._places: Dict[int, Tuple[int, int]] = {}  # size -> (place in ppm, batches seen)
@@ -96,6 +97,7 @@ class Split:
                             * self._places.get(size, (PPM, 0))[0] // PPM)) for size in self.latency.sizes]
         if times != self._times:
             self._times = times
+            self.each_ns = self._each_profiled_ns() * self._pace_ppm // PPM
             self._best, self._first, self._squares = [0], [0], [0]
 
     def time_ns(self, milli: int, over_milli: int = 0) -> int:
@@ -108,7 +110,7 @@ class Split:
             time_ns = self._of(whole)
             if rest:
                 time_ns += (self._of(whole + 1) - time_ns) * rest // MILLI
-        return max(1, time_ns + self.each_ns() * over_milli // MILLI) if over_milli else time_ns
+        return max(1, time_ns + self.each_ns * over_milli // MILLI) if over_milli else time_ns
 
     def variance_us2(self, milli: int, over_milli: int = 0) -> int:
         """How far the lane time of these jobs may be off: the sum of the batches' variances, in square microseconds.
@@ -117,13 +119,9 @@ class Split:
             return 0
         count = min(-(-milli // MILLI), COUNT_MAX)
         usual_ns = self._of(count)
-        time_ns = max(1, usual_ns + self.each_ns() * over_milli // MILLI)
+        time_ns = max(1, usual_ns + self.each_ns * over_milli // MILLI)
         scale_ppm = (time_ns * PPM // usual_ns) ** 2 // PPM if over_milli and usual_ns else PPM
         return self._squares[count] * scale_ppm // PPM * self._surprise_ppm // PPM
-
-    def each_ns(self) -> int:
-        """What a usual job adds to a batch now: the part of the smallest batch's time that is not fixed."""
-        return self._each_profiled_ns() * self._pace_ppm // PPM
 
     def _each_profiled_ns(self) -> int:
         size = self.latency.sizes[0]
@@ -145,7 +143,7 @@ class Split:
             times.append(self._best[count] - self._best[max(0, count - size)])
             count -= size
         if over_milli and times:
-            usual_ns, more_ns = sum(times), self.each_ns() * over_milli // MILLI
+            usual_ns, more_ns = sum(times), self.each_ns * over_milli // MILLI
             times = [max(1, time_ns * (usual_ns + more_ns) // usual_ns) for time_ns in times]
         return times
 

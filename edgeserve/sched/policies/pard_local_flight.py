@@ -6,13 +6,14 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Dict, List, Sequence
 
 from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane
 from edgeserve.sched.lifecycle import Job
 from edgeserve.sched.policies.pard_local_cost import Course, Stage, forecast
-from edgeserve.sched.policies.pard_local_line import MILLI, ROOM, Line, Member
+from edgeserve.sched.policies.pard_local_line import MILLI, Line, Member
 from edgeserve.sched.policies.pard_local_places import Places, Steps, free_lanes
 
 PPM = 1_000_000
@@ -175,15 +176,13 @@ class Beside:
     parts may be more, that share of their time, and room for the noise in it.
     """
 
-    __slots__ = ("_places", "_board", "_line", "_home", "_from_ns", "_known", "_limits", "_free", "_first",
-                 "_margin_ppm", "ends")
+    __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "_margin_ppm", "ends")
 
     def __init__(self, flights: Flights, places: Places, board: Board, line: Line, home: str, from_ns: int,
                  goes_first: bool, margin_ppm: int = 0) -> None:
-        self._places = places
         self._board = board
-        self._line = line
-        self._home = home
+        self._size = len(line.nodes)
+        self._route = [(node.index, places.place_of(node.model, home, board)) for node in line.nodes]
         self._from_ns = from_ns
         self._free = free_lanes(board)
         self._first = goes_first
@@ -195,7 +194,7 @@ class Beside:
             if course is not None and course.stages and not cohort.is_stuck(board):
                 self._known.append(course)
                 dues.append(cohort.due_ns())
-                noises.append(room_ns(places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board))
+                noises.append(places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board)
                               if margin_ppm > 0 else 0)
         self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
         self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns), ends_ns)
@@ -206,19 +205,28 @@ class Beside:
         now_ns = self._board.now_ns
         return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + self._margin_ppm)
 
-    def ends_ns(self, left: Sequence[int], steps: Steps) -> int | None:
-        """When it would end; None when it cannot run, or when one in flight would then be late."""
-        if not self._known:
-            return self._places.alone_ends_ns(self._line, left, steps, self._home, self._from_ns, self._board)
-        stages: List[Stage] = []
-        for node in self._line.nodes:
-            if left[node.index]:
-                lane = self._places.lane_of(node.model, self._home, self._board)
-                if lane is None:
+    def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
+        """The standard deviation of its lane time (:meth:`Places.noise_ns`)."""
+        return isqrt(sum([place.split.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
+                          for index, place in self._route if left[index] and place is not None])) * 1000
+
+    def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
+        """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
+        by ``limit_ns`` even alone, when it would end alone: that is quicker."""
+        size, at_ns = self._size, self._from_ns
+        for index, place in self._route:
+            milli = left[index]
+            if milli:
+                if place is None:
                     return None
-                batches = self._places.split(node.model, lane.name, self._board).batches(
-                    left[node.index], left[len(self._line.nodes) + node.index])
-                stages.append(Stage(lane.name, batches * steps.get(node.index, 1)))
+                time_ns = place.split.time_ns(milli, left[size + index])
+                if steps:
+                    time_ns *= steps.get(index, 1)
+                at_ns = max(at_ns, self._free[place.lane], place.resident_ns) + time_ns
+        if not self._known or at_ns > limit_ns:
+            return at_ns
+        stages = [Stage(place.lane, place.split.batches(left[index], left[size + index]) * steps.get(index, 1))
+                  for index, place in self._route if left[index] and place is not None]
         new = Course(stages, self._from_ns, self._from_ns)
         if self._first:
             new_ns, *ends = forecast([new, *self._known], self._free)
@@ -227,11 +235,6 @@ class Beside:
         if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):
             return None
         return new_ns
-
-
-def room_ns(noise_ns: int) -> int:
-    """The room that a cohort leaves for noise."""
-    return noise_ns * ROOM // 2
 
 
 def can_run_now(model: str, board: Board) -> bool:

@@ -7,7 +7,7 @@ may; host functions, and models that are not allowed there, run on the fastest l
 from __future__ import annotations
 
 from math import isqrt
-from typing import Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.sched.board import Board
 from edgeserve.sched.lanes import Lane
@@ -16,6 +16,14 @@ from edgeserve.sched.policies.pard_local_line import MILLI, Line
 
 Steps = Mapping[int, int]
 """Node -> how often its stage runs, where that is more than once (iterative models)."""
+
+
+class Place(NamedTuple):
+    """Where a stage runs: the lane's name, the model's times there, and when it is in memory."""
+
+    lane: str
+    split: Split
+    resident_ns: int
 
 
 class Places:
@@ -63,6 +71,12 @@ class Places:
                 if best is None or time_ns < best_ns:
                     best, best_ns = lane, time_ns
         return best
+
+    def place_of(self, model: str, home: str, board: Board) -> Place | None:
+        """Where a stage runs, how fast, and from when; None while no lane is up."""
+        lane = self.lane_of(model, home, board)
+        return None if lane is None else Place(lane.name, self.split(model, lane.name, board),
+                                               board.resident_at_ns(model, lane))
 
     def stages(self, line: Line, left: Sequence[int], steps: Steps, home: str, board: Board,
                ) -> List[Tuple[str, int, int]] | None:
