@@ -8,7 +8,8 @@ under cohorts; the best that was ever seen counts, since other programs only mak
 ``--load`` times that rate with the same arrivals, one policy after the other, each round in another order. Arrivals are
 those of a Poisson process that makes just as many as it should (otherwise a round of a minute is a fifth more or less
 overload by chance), and every four pages are the four in some order. The deadline is so many mean service times.
-Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own recording.
+Goodput, lane time spent on lost requests and where requests were lost are read from the runtime's own recording. A
+policy that drops late answers short pages and loses long ones, so the lines on pages in time are counted as well.
 
 ``--simulated`` asks the same of the same scheduler in virtual time, on a model of that pipeline: the reader's four
 pages with their areas, lines and widths, 55 ms to look at a page of usual area, 65 ms for a line of usual width, host
@@ -23,7 +24,7 @@ import random
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -60,6 +61,7 @@ class Result(NamedTuple):
 
     offered: int
     good: int
+    lines: int  # of text, on the pages that were answered in time
     seconds: float
     invalid: float  # share of lane time spent on what was dropped or late
     lost_before: Dict[str, int]  # node -> requests dropped before it; "late": answered too late
@@ -110,7 +112,8 @@ def capacity(policy: Dict[str, Any], seconds: float) -> float:
 
 def arrivals_of(count: int, seconds: float, seed: str) -> List[Tuple[float, Any]]:
     """When which page is asked for: a Poisson process of which the number of arrivals is known."""
-    draw, pages, deck = random.Random(seed), images(), []
+    draw, pages = random.Random(seed), images()
+    deck: List[Any] = []
     while len(deck) < count:
         deck += draw.sample(pages, len(pages))
     return list(zip(sorted(draw.uniform(0.0, seconds) for _ in range(count)), deck))
@@ -141,7 +144,8 @@ class Ledger:
     def __init__(self) -> None:
         self._due: Dict[int, int] = {}
         self._good: Set[int] = set()
-        self._spent_ns: Counter = Counter()
+        self._parts: Counter = Counter()  # lines that were found on each page
+        self._spent_ns: Dict[int, float] = defaultdict(float)
         self._last: Dict[int, str] = {}
         self._works: Dict[int, RunBatch] = {}
         self._lost: Counter = Counter()
@@ -153,6 +157,8 @@ class Ledger:
                 self._due[event.request.id] = event.request.deadline_ns
             elif isinstance(event, WorkFinished) and event.work_id in self._works:
                 batch = self._works.pop(event.work_id)
+                for result in event.results:
+                    self._parts[result.job.request_id] += result.parts or 0
                 for job in batch.jobs:
                     self._spent_ns[job.request_id] += (event.finished_ns - event.started_ns) / len(batch.jobs)
                     self._last[job.request_id] = job.node
@@ -173,7 +179,8 @@ class Ledger:
     def result(self, seconds: float) -> Result:
         """The sums."""
         wasted = sum(time_ns for request, time_ns in self._spent_ns.items() if request not in self._good)
-        return Result(len(self._due), len(self._good), seconds, wasted / max(1.0, sum(self._spent_ns.values())),
+        lines = sum(self._parts[request] for request in self._good)
+        return Result(len(self._due), len(self._good), lines, seconds, wasted / max(1.0, sum(self._spent_ns.values())),
                       dict(self._lost))
 
 
@@ -255,9 +262,12 @@ def main() -> int:
                 result = run(policy, on_late, service, arguments.load, arguments.seconds, f"live/{number}")
             results[name].append(result)
             print(f"  {name:28} {result.good:4} of {result.offered:4} in time, {result.goodput:6.2f}/s, "
+                  f"{result.lines / result.seconds:6.2f} lines/s, "
                   f"invalid {result.invalid:6.1%}  {dict(sorted(result.lost_before.items()))}", flush=True)
     goodput = {name: sum(item.good for item in items) / sum(item.seconds for item in items)
                for name, items in results.items()}
+    lines = {name: sum(item.lines for item in items) / sum(item.seconds for item in items)
+             for name, items in results.items()}
     invalid = {name: sum(item.invalid for item in items) / len(items) for name, items in results.items()}
     checks = Checks("bench_pard_live")
     best = max(value for name, value in goodput.items() if name != LOCAL)
@@ -265,7 +275,7 @@ def main() -> int:
     checks.at_most("lane time spent on lost requests", invalid[LOCAL], 0.02)
     return checks.finish(arguments.json, {"load": arguments.load, "rounds": arguments.rounds,
                                           "pages a second": ", ".join(f"{rate:.2f}" for rate in rates)},
-                         goodput=goodput, invalid=invalid,
+                         goodput=goodput, lines=lines, invalid=invalid,
                          rounds={name: [item._asdict() for item in items] for name, items in results.items()})
 
 
