@@ -254,11 +254,11 @@ def main() -> int:
         checks.at_most(f"unequal limits, rho {rho}: drop over downstream first",
                        drop["limits"][LOCAL][rho] / drop["limits"]["downstream first, d only (sf)"][rho], 0.75)
     work = drop["work"]
-    for rho in WORK_RHOS:
-        checks.at_most(f"unequal work, rho {rho}: predicted over mean", work["predicted work"][str(rho)] /
-                       work["mean work"][str(rho)], 0.85)
+    for rho in map(str, WORK_RHOS):
+        checks.at_most(f"unequal work, rho {rho}: predicted over mean", work["predicted work"][rho] /
+                       work["mean work"][rho], 0.85)
         checks.at_most(f"unequal work, rho {rho}: with a price over predicted",
-                       work["predicted, with a price"][str(rho)] / work["predicted work"][str(rho)], 0.85)
+                       work["predicted, with a price"][rho] / work["predicted work"][rho], 0.85)
     return checks.finish(arguments.json, {"seconds": seconds, "trace seconds": trace_seconds, "seeds": str(seeds)},
                          drop=drop, invalid=invalid, noise=noise)
 
