@@ -79,3 +79,21 @@ def draw_facts(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
     if facts and app["on_late"] == "answer":
         app.setdefault("pending_max", PENDING_MAX)
     return {"facts": facts} if facts else {}
+
+
+def draw_work(draw: random.Random, app: Dict[str, Any], truths: Dict[str, Any]) -> Dict[str, Any]:
+    """At times requests differ in work, and an earlier node says so, or they declare it; which may be true or not."""
+    facts: Dict[str, Any] = {}
+    nodes = app.get("node", ())
+    for index, item in enumerate(nodes):
+        if index and draw.random() < 0.3:
+            fact = item["name"] + ".work"
+            facts[fact] = draw.choice(([0.2, 3.0], {"0": 0.2, "1": 0.4, "7.5": 0.4}))
+            if draw.random() < 0.7:
+                truths[nodes[draw.randrange(index)]["model"]].setdefault("says", []).append(fact)
+            truth = truths[item["model"]]
+            if draw.random() < 0.5 and "times" not in truth:
+                truth.update(fact=fact, per_unit=f"{draw.randrange(300, 3000)}us")
+    if facts and app["on_late"] == "answer":
+        app.setdefault("pending_max", PENDING_MAX)
+    return facts

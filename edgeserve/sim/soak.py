@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from edgeserve.sched.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
-from edgeserve.sim.drawn_pard import PARD_KINDS, draw_facts, draw_mixed, draw_options
+from edgeserve.sim.drawn_pard import PARD_KINDS, draw_facts, draw_mixed, draw_options, draw_work
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.trace import Recorder, start_of, step_line
@@ -111,7 +111,7 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
         _bound(random.Random(f"{seed}/bound"), table)
     table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
                     "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
-    _workloads(draw, table)
+    _workloads(draw, random.Random(f"{seed}/work"), table)
     return parse_scenario(table, source=f"(drawn by seed {seed})"), draw.random() < 0.4
 
 
@@ -294,7 +294,8 @@ def _faults(draw: random.Random, badness: float) -> Dict[str, Any]:
             "burst_every": every(200), "burst_max": draw.choice((5, 60)), "memory_every": every(150)}
 
 
-def _workloads(draw: random.Random, table: Dict[str, Any]) -> None:
+def _workloads(draw: random.Random, rich: random.Random, table: Dict[str, Any]) -> None:
+    """``rich`` draws what older seeds did not have."""
     load = draw.choice((0.3, 0.7, 1.0, 1.5))
     for index, (name, app) in enumerate(table["app"].items()):
         alone_us = sum(_first_us(table, node) for node in app.get("node", [app]))
@@ -311,6 +312,9 @@ def _workloads(draw: random.Random, table: Dict[str, Any]) -> None:
             workload["class"] = draw.choice(("critical", "background"))
         if app["policy"] in PARD_KINDS:
             workload.update(draw_facts(draw, app))
+            if rich.random() < 0.4:
+                work = draw_work(rich, app, table["truth"])
+                workload["facts"] = {**workload.get("facts", {}), **work}
         table["workload"][f"w{index}"] = workload
 
 
