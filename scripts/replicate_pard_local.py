@@ -247,7 +247,8 @@ def main() -> int:
     checks.at_most("late answers without noise", sum(item.late for results in collected["constant"][LOCAL].values()
                                                      for item in results), 0)
     for row, gain in ((ROUND_ROBIN, 1.03), (FIFO, 1.36), (REACTIVE_FULL, 1.59), (REACTIVE, 1.59)):
-        checks.at_least(f"rho 1.2: goodput over {row.replace('...', 'reactive,')}", (100 - local["1.2"]) / (100 - constant[row]["1.2"]), gain)
+        checks.at_least(f"rho 1.2: goodput over {row.replace('...', 'reactive,')}",
+                        (100 - local["1.2"]) / (100 - constant[row]["1.2"]), gain)
     for where, value in drop["trace"][LOCAL].items():
         checks.at_most(f"{where}: points above the optimum", value - drop["trace"][OPTIMUM][where], 1.5)
     for rho in map(str, LIMITS_RHOS[1:]):
