@@ -172,8 +172,8 @@ class PardLocal(Policy):
                     self._wait(member)
 
     def _test_again(self, cohort: Cohort, board: Board) -> None:
-        """Drop the tightest until the rest can make it, or are so far that they are worth the risk. Without a margin:
-        what was spent on them is spent, and a drop is for good."""
+        """Drop the tightest until the rest can make it, each with the chance that what it still costs asks for
+        (:meth:`_caution_ns`). Without a margin: what was spent on them is spent, and a drop is for good."""
         tested = set()
         is_dear = cohort.is_sure and any(rows for _, rows in self._waiting)
         while cohort.members:
@@ -332,7 +332,6 @@ class PardLocal(Policy):
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
-
             def end_of(number: int) -> int | None:
                 return ends_ns(line.left_of(number, margin_ppm > 0), {})
 
