@@ -163,7 +163,7 @@ class Job:
         self.request = request
         self.node = node
         self.part = part
-        self.facts = request.facts_at(part)
+        self.facts = request.facts if not request.part_facts else request.facts_at(part)
         self.state = READY
         self.ready_ns = ready_ns
         self.launched_ns = 0

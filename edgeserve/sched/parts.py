@@ -126,18 +126,27 @@ def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], in
     """When a job of this model alone would end on each lane that is up, given what is on the lanes now. A model that is
     not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
     ends: Dict[str, int] = {}
-    now_ns = board.now_ns
     for lane in board.lanes_of(model):
-        if not lane.up or lane.hung:
-            continue
-        starts_ns = max(lane.available_ns(now_ns), board.resident_at_ns(model, lane))
-        latency = board.latency(model, lane.name)
-        ends[lane.name] = starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
+        ends_ns = _ends_alone_ns(model, lane, board, alone_ns)
+        if ends_ns is not None:
+            ends[lane.name] = ends_ns
     return ends
 
 
+def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[ModelLatency], int] | None) -> int | None:
+    if not lane.up or lane.hung:
+        return None
+    starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane))
+    latency = board.latency(model, lane.name)
+    return starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
+
+
 def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
-    """When a job of this model alone would end at the earliest (:func:`ends_by_lane`), or None when no lane is up."""
+    """When a job of this model alone would end at the earliest, as :func:`ends_by_lane` says, or None when no lane is
+    up. (Asked for every arrival: one lane, the usual case, needs no table.)"""
+    lanes = board.lanes_of(model)
+    if len(lanes) == 1:
+        return _ends_alone_ns(model, lanes[0], board, alone_ns)
     return min(ends_by_lane(model, board, alone_ns).values(), default=None)
 
 

@@ -45,13 +45,14 @@ class ModelQueues:
     class that have not: otherwise they would take turns, and all would end late. ``queues`` is in serving order.
     """
 
-    __slots__ = ("model", "queues", "_begun", "_fresh")
+    __slots__ = ("model", "queues", "begun", "_begun", "_fresh")
 
     def __init__(self, model: str) -> None:
         self.model = model
         self._begun = {klass: JobQueue() for klass in CLASSES}
         self._fresh = {klass: JobQueue() for klass in CLASSES}
         self.queues = tuple(queue for klass in CLASSES for queue in (self._begun[klass], self._fresh[klass]))
+        self.begun = tuple(self._begun.values())  # a lane holds the state of these jobs
 
     def of(self, job: Job) -> JobQueue:
         """The queue that a job stands in or belongs to."""
@@ -60,11 +61,6 @@ class ModelQueues:
     def filled(self) -> List[JobQueue]:
         """The queues that hold something, in serving order."""
         return [queue for queue in self.queues if queue.rows]
-
-    @property
-    def begun(self) -> Sequence[JobQueue]:
-        """The queues of jobs that have begun: a lane holds their state."""
-        return self.queues[::2]
 
     @property
     def critical(self) -> Tuple[JobQueue, JobQueue]:
