@@ -74,6 +74,20 @@ def test_work_beyond_the_usual_lies_in_the_batches_in_proportion():
     assert min(split.batches(3000, -3000)) >= 1 and split.time_ns(3000, -3000) >= 1  # no work takes no negative time
 
 
+def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
+    def worth(unit):
+        device = Teller(slow_second())
+        places, board = device.scheduler.policies[0]._places, device.scheduler.board
+        over = round((unit - 1) * 1000)
+        split = places.split("b", "l", board)
+        for number in range(30):
+            board.latency("b", "l").observe(number, 1, 20 * MS)
+            split.saw(1, 20 * MS, over)
+        return places.worth_ns(device.line(), [0, 1000, 0, over], board)
+    assert worth(1.0) == pytest.approx(20 * MS, rel=0.02)
+    assert worth(500.0) == pytest.approx(20 * MS, rel=0.02)  # as when work is told in pixels or tokens
+
+
 # --- what is left -----------------------------------------------------------------------------------------------------
 
 
@@ -98,19 +112,19 @@ def test_many_parts_of_much_work_need_room_for_both():
 
 
 def test_what_one_part_says_counts_for_that_part():
-    device = Teller(fan())
+    table = fan()
+    table["model"]["turn"] = model(1, 0, 1)
+    look, part, end = table["app"]["app"]["node"]
+    table["app"]["app"]["node"] = [look, {"name": "turn"}, part, end]
+    device = Teller(table)
     device.parts["look"] = 2
-    device.said["look"] = {"part.work": 2.0}
+    device.said.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
     device.ask(ask(1, 1000))
     device.advance(2)
     member = device.scheduler.policies[0]._members[1]
-    assert member.left()[1::3] == [2000, 2000]
-    member.request.learn((1,), {"part.work": 5.0})
-    device.ask(ask(2, 1000, 2))
-    job = next(job for job in member.jobs.values() if job.part == (1,))
-    job.facts = member.request.facts_at((1,))
-    member.moved()
-    assert member.left()[1::3] == [2000, 1000 + 4000]
+    assert [member.left()[index] for index in (2, 6)] == [2000, 2000]  # two parts, twice the work
+    device.advance(4)  # both are turned, and the second has turned out to be five times the work
+    assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------

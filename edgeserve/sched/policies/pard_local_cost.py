@@ -132,6 +132,15 @@ class Split:
         self._of(min(count, COUNT_MAX))
         return min(count, self._first[min(count, COUNT_MAX)])
 
+    @property
+    def is_told(self) -> bool:
+        """Whether these are the times of usual work, since jobs tell theirs: the shared estimate's are not then."""
+        return bool(self._told)
+
+    def share_ns(self) -> int:
+        """A usual job's share of a full batch."""
+        return self.time_ns(self.latency.size_max * MILLI) // self.latency.size_max
+
     def batches(self, milli: int, over_milli: int = 0) -> List[int]:
         """The times of the batches one by one, for a forecast of what shares the lane. Work beyond the usual is spread
         over them in proportion."""

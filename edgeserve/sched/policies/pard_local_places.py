@@ -135,9 +135,12 @@ class Places:
         """Lane time of what is left, each usual job counted as its share of a full batch on its first lane."""
         total = 0
         for node in line.nodes:
-            work_milli = left[node.index] + left[len(line.nodes) + node.index]
-            if work_milli > 0:
-                total += work_milli * _share_ns(node.model, board.lanes_of(node.model)[0], board) // MILLI
+            milli, over_milli = left[node.index], left[len(line.nodes) + node.index]
+            if milli:
+                lane = board.lanes_of(node.model)[0]
+                split = self.split(node.model, lane.name, board)
+                share_ns = split.share_ns() if split.is_told else _share_ns(node.model, lane, board)
+                total += max(0, milli * share_ns + over_milli * split.each_ns) // MILLI
         return total
 
 
