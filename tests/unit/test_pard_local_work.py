@@ -67,6 +67,14 @@ def test_one_request_of_much_work_is_not_taken_for_a_slow_machine():
     assert latency.typical_ns(1) == 25 * MS and split.time_ns(1000) == 10 * MS
 
 
+def test_batches_that_are_said_to_be_no_work_teach_nothing():
+    split, latency = split_of(0, 10)
+    for number in range(30):
+        latency.observe(number, 1, 20 * MS)
+        split.saw(1, 20 * MS, -1000)
+    assert split.time_ns(1000) == 10 * MS and split.variance_us2(1000) == 0
+
+
 def test_work_beyond_the_usual_lies_in_the_batches_in_proportion():
     split, _ = split_of(0, 10)
     assert sum(split.batches(5000)) == 50 * MS and sum(split.batches(5000, 2500)) == 75 * MS

@@ -62,7 +62,10 @@ class Split:
         place, count = self._places.get(size, (PPM, 0))
         if over_milli is not None:  # what usual ones would have taken
             usual_ns = max(1, self.latency.profiled_ns(size))
-            took_ns = took_ns * usual_ns // max(1, usual_ns + self._each_profiled_ns() * over_milli // MILLI)
+            told_ns = usual_ns + self._each_profiled_ns() * over_milli // MILLI
+            if told_ns * MILLI < usual_ns:
+                return  # "no work": how long that took tells nothing of any work
+            took_ns = took_ns * usual_ns // told_ns
         if over_milli is not None or self._told:
             self._told.append(took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // place)
         self._follow()

@@ -80,7 +80,7 @@ class Line:
     def told_milli(self, index: int, facts: Mapping[str, float]) -> int | None:
         """The work of a job at a node, as facts tell it, beside a usual one's 1000; None when they do not."""
         ppm = relative_ppm(facts, self.nodes[index].name) if facts else None
-        return None if ppm is None else ppm * MILLI // 1_000_000
+        return None if ppm is None else -(-ppm * MILLI // 1_000_000)  # the least work is not none
 
     def over_milli(self, index: int, jobs_milli: int, facts: Mapping[str, float]) -> int:
         """How much more work than usual so many jobs at a node are, each as ``facts`` tell, or as they were lately."""
