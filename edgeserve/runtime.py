@@ -12,12 +12,12 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.answers import Answer, TimedOut
-from edgeserve.config import Config, load_config
+from edgeserve.config.schema import Config, load_config
 from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
-from edgeserve.live.asked import Wishes, app_rules, rules_of, slo_ns_of
-from edgeserve.live.house import House
-from edgeserve.live.origins import FutureOrigin, RequestFuture
-from edgeserve.live.payloads import Held
+from edgeserve.live.request import Wishes, app_rules, rules_of, slo_ns_of
+from edgeserve.live.responders import FutureOrigin, RequestFuture
+from edgeserve.live.runtime_core import House
+from edgeserve.live.values import Held
 from edgeserve.live.world import CallAsked, CancelAsked, StopAsked, clock_ns
 from edgeserve.units import ns_to_s
 

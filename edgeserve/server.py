@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Dict, Sequence
 
-from edgeserve.config import Config, load_config
+from edgeserve.config.schema import Config, load_config
 from edgeserve.live.startup import StartInterrupted
 from edgeserve.runtime import Runtime
 from edgeserve.units import format_duration

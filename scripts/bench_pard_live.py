@@ -35,13 +35,13 @@ import load as reader_load  # noqa: E402
 from bench_checks import Checks  # noqa: E402
 
 import edgeserve  # noqa: E402
-from edgeserve.config import parse_config, read_toml  # noqa: E402
+from edgeserve.config.schema import parse_config, read_toml  # noqa: E402
 from edgeserve.errors import RequestError  # noqa: E402
-from edgeserve.sched.actions import FinishRequest, RunBatch  # noqa: E402
-from edgeserve.sched.events import RequestArrived, WorkFinished  # noqa: E402
+from edgeserve.recording.trace import read_recording  # noqa: E402
+from edgeserve.sched.protocol.actions import FinishRequest, RunBatch  # noqa: E402
+from edgeserve.sched.protocol.events import RequestArrived, WorkFinished  # noqa: E402
 from edgeserve.sim.run import simulate  # noqa: E402
 from edgeserve.sim.scenario import parse_scenario  # noqa: E402
-from edgeserve.trace import read_recording  # noqa: E402
 
 LOCAL = "cohorts (pard_local)"
 POLICIES: Mapping[str, Tuple[Dict[str, Any], str]] = {  # policy table, what late requests get

@@ -4,7 +4,7 @@
 
 Four classes of requests with bimodal histograms of 50 bins wait for a batch of 16: ``hull`` is the paper's queue
 (``hull_queue.py``), ``lines`` keeps (alpha, beta) in arrays and new ones at each milestone, ``table`` looks the pair up
-by the slack, ``product`` is a JobQueue per class and :func:`edgeserve.sched.slack.top`. Measured are the insertion of a
+by the slack, ``product`` is a JobQueue per class and :func:`edgeserve.sched.policies.orloj.slack.top`. Measured are the insertion of a
 request, the best 16 (nothing is taken out), and the best 16 when a millisecond has passed, with the milestones that
 were due in it. Beside them, in the same round, a bare ``numpy.argpartition`` of the same number of scores. What each
 structure found is compared with the specification's sum over bins before its time counts.
@@ -30,14 +30,14 @@ import numpy as np
 from bench_checks import Checks
 from hull_queue import HullQueue, Lines
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.device.host import device_name
-from edgeserve.sched.actions import Spent
-from edgeserve.sched.apps import App
-from edgeserve.sched.events import Request
-from edgeserve.sched.jobqueue import JobQueue
-from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.slack import SlackScore, top
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.orloj.slack import SlackScore, top
+from edgeserve.sched.protocol.actions import Spent
+from edgeserve.sched.protocol.events import Request
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.units import NS_PER_MS
 
 LENGTHS = (10, 100, 1_000, 10_000)

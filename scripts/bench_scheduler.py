@@ -22,10 +22,10 @@ from typing import Any, Dict, List
 
 from bench_checks import Checks
 
-from edgeserve.config import parse_config
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import JobResult, Request, RequestArrived, WorkFinished
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
 from edgeserve.units import NS_PER_S
 
 LENGTHS = (10, 100, 1_000, 10_000)
@@ -106,7 +106,7 @@ print(took, ",".join(engines))
 
 IDLE = """
 import os, time, psutil, edgeserve
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
 with edgeserve.Runtime(config) as runtime:
     runtime.infer("a", {})

@@ -1,4 +1,4 @@
-"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from ``edgeserve.config``.
+"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from ``edgeserve.config.schema``.
 
 Types come from the readers, defaults from the dataclasses, meanings from the comments that stand beside the fields.
 """
@@ -16,22 +16,22 @@ from typing import Any, Dict
 
 import drawn
 
-from edgeserve import config, facts
+from edgeserve.config import hints, schema
 from edgeserve.sched.policies import POLICIES
 from edgeserve.units import format_duration, format_size
 
 PAGE, SCRIPT = "docs/configuration.md", "draw_configuration.py"
 
-SECTIONS = {"server": config.ServerConfig, "device": config.DeviceConfig, "lane": config.LaneConfig,
-            "model": config.ModelConfig, "app": config.AppConfig, "inputs": config.TensorConfig,
-            "node": config.NodeConfig}
+SECTIONS = {"server": schema.ServerConfig, "device": schema.DeviceConfig, "lane": schema.LaneConfig,
+            "model": schema.ModelConfig, "app": schema.AppConfig, "inputs": schema.TensorConfig,
+            "node": schema.NodeConfig}
 
-PLAIN = {config._string: "text", config._boolean: "true or false", config._duration: "duration", config._size: "size",
-         config._sizes: "list of batch sizes", config._anything: "any",
-         config._durations_by_size: "table: size = duration",
-         config._input_axis: "input[axis]",
-         facts.read_predictors: "table: fact = module:function",
-         config._join: '"all", "policy" or a number'}
+PLAIN = {schema._string: "text", schema._boolean: "true or false", schema._duration: "duration", schema._size: "size",
+         schema._sizes: "list of batch sizes", schema._anything: "any",
+         schema._durations_by_size: "table: size = duration",
+         schema._input_axis: "input[axis]",
+         hints.read_predictors: "table: fact = module:function",
+         schema._join: '"all", "policy" or a number'}
 TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
 BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":
             "table: name ="}
@@ -64,7 +64,7 @@ def comments_of(kind: type) -> Dict[str, str]:
         if match is None:
             continue
         if number not in by_line:
-            raise ValueError(f"edgeserve/config.py: {kind.__name__}.{match.group(1)} has no comment that says what it "
+            raise ValueError(f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says what it "
                              "means")
         text = by_line[number]
         found[match.group(1)] = (text[0].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
@@ -92,9 +92,9 @@ def _default(item: Field[Any]) -> str:
     value: Any = item.default
     if value is MISSING:
         return "**needed**"
-    if item.metadata["read"] is config._duration:
+    if item.metadata["read"] is schema._duration:
         return f'`"{format_duration(value)}"`' if value else '`"0ms"`'
-    if item.metadata["read"] is config._size:
+    if item.metadata["read"] is schema._size:
         return f'`"{format_size(value)}"`' if value else '`"0B"`'
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -1,4 +1,4 @@
-"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in ``edgeserve.sched.lifecycle``."""
+"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in ``edgeserve.sched.requests.states``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Dict, List, Mapping, Tuple
 
 import drawn
 
-from edgeserve.sched.lifecycle import JOB_TABLE, REQUEST_TABLE
+from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE
 
 PAGE, SCRIPT = "docs/lifecycle.md", "draw_lifecycle.py"
 

@@ -2,7 +2,7 @@
 
     python scripts/draw_orloj.py
 
-The scheduler's own code computes them (``sched/lengths.py``, ``sched/slack.py``) for one bimodal model: 40 ms and
+The scheduler's own code computes them (``sched/policies/orloj/lengths.py``, ``sched/policies/orloj/slack.py``) for one bimodal model: 40 ms and
 the length of the longest for each of a batch; half of the requests are short (about 10 ms), half long (about 60 ms).
 """
 
@@ -13,8 +13,8 @@ from typing import Dict
 
 import plots
 
-from edgeserve.sched.latency import ModelLatency, timing_constant
-from edgeserve.sched.lengths import Lengths, LengthWindow, lengths_of
+from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, lengths_of
 
 MS = 1_000_000
 FIXED_MS = 40.0

@@ -16,10 +16,10 @@ import plots
 from pard_cases import poisson_ns
 from pard_world import LeanWorld
 
-from edgeserve.config import parse_config
-from edgeserve.loop import drive
-from edgeserve.sched.actions import FinishRequest, RunBatch
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import drive
+from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 
 MS = 1_000_000
 MODULES_MS = {"detect": (8, 4), "pose": (6, 5), "act": (6, 6)}  # a batch of b takes a + c * b: the last is slowest

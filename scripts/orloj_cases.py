@@ -14,9 +14,9 @@ import random
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from edgeserve.profiles import LaneProfile, Profile, Timing
-from edgeserve.sched.events import Request
-from edgeserve.sched.latency import timing_of
+from edgeserve.config.profiles import LaneProfile, Profile, Timing
+from edgeserve.sched.latency.model import timing_of
+from edgeserve.sched.protocol.events import Request
 from edgeserve.units import NS_PER_S, ms_to_ns
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")

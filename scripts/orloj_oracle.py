@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
-from edgeserve.sched.board import Board
-from edgeserve.sched.latency import Distribution
-from edgeserve.sched.lifecycle import Job
+from edgeserve.sched.latency.model import Distribution
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.dynamic import DynamicModel
-from edgeserve.sched.policies.orloj_plus import OrlojPlus
+from edgeserve.sched.policies.orloj.plus import OrlojPlus
+from edgeserve.sched.policies.orloj.shared import DynamicModel
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.requests.states import Job
 
 
 class KnownLengths:
-    """Every length is a class of its own, and certain: what ``sched/lengths.py`` is for distributions."""
+    """Every length is a class of its own, and certain: what ``sched/policies/orloj/lengths.py`` is for distributions."""
 
     def __init__(self, fixed_ns: int, factors: Dict[int, float]) -> None:
         self.fixed_ns = fixed_ns

@@ -11,10 +11,10 @@ import orloj_oracle  # noqa: F401  adds its kind to the policies
 from orloj_cases import ALL_SIZES, FACT, GUESS, HISTORY, LANE, MODEL, SIZES, Trace, app_name, requests_of
 from orloj_world import LaneWorld
 
-from edgeserve.loop import drive
-from edgeserve.profiles import Profile
+from edgeserve.config.profiles import Profile
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import drive
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.setup import build_scheduler
 from edgeserve.sim.scenario import parse_scenario
 
 

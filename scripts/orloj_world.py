@@ -14,8 +14,8 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from orloj_cases import FACT, Trace
 
-from edgeserve.sched.actions import Action, DropKept, FinishRequest, KeepJob, Outcome, RunBatch
-from edgeserve.sched.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
+from edgeserve.sched.protocol.actions import Action, DropKept, FinishRequest, KeepJob, Outcome, RunBatch
+from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
 from edgeserve.sim.device import deviate
 from edgeserve.units import ms_to_ns
 

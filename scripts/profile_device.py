@@ -14,10 +14,10 @@ import subprocess
 import sys
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from edgeserve.config import Config, load_config
+from edgeserve.config.profiles import Profile, profile_path, read_profile
+from edgeserve.config.schema import Config, load_config
 from edgeserve.device.host import device_slug
 from edgeserve.errors import EdgeServeError, ProfileError
-from edgeserve.profiles import Profile, profile_path, read_profile
 
 DRIFT_MAX = 0.05  # a device that got slower by more than this was throttling, or not alone
 CPU_SHARE_MIN = 0.9  # below this the lane's thread waited for other programs

@@ -33,10 +33,10 @@ from bench_checks import Checks
 from pard_cases import PROFILES_MS, poisson_ns
 from pard_world import LeanWorld
 
-from edgeserve.config import parse_config
-from edgeserve.loop import drive
-from edgeserve.sched.events import JobId, JobResult
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import drive
+from edgeserve.sched.protocol.events import JobId, JobResult
 
 RATE, RHO = 300.0, 0.9
 BRANCHES = ("pose", "face")

@@ -21,9 +21,9 @@ from pard_cases import PROFILES_MS, plan_of, poisson_ns, table_of
 from pard_world import WorkWorld, lognormal
 from replicate_pard import STRESS_LANES
 
-from edgeserve.config import parse_config
-from edgeserve.loop import drive
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import drive
 
 PUBLISHED, UNTOLD, TOLD = "PARD", "pard+", "pard+, work told"
 ROWS: Mapping[str, Tuple[str, Optional[float]]] = {  # policy, deviation of the log of what is told (None: untold)

@@ -24,7 +24,8 @@ import time
 import pytest
 
 import edgeserve
-from edgeserve import cli, config
+from edgeserve import cli
+from edgeserve.config import schema
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -173,17 +174,17 @@ def test_python_on_the_page_is_python(path):
 
 # --- configurations --------------------------------------------------------------------------------------------------
 
-KINDS = {"device": config.DeviceConfig, "lane": config.LaneConfig, "model": config.ModelConfig}
+KINDS = {"device": schema.DeviceConfig, "lane": schema.LaneConfig, "model": schema.ModelConfig}
 
 
 def check_keys(table):
     """Every key is one that exists, with a value of its type. What the sections refer to may stand elsewhere."""
-    config.read_table(config.ServerConfig, table.get("server", {}), "[server]")
+    schema.read_table(schema.ServerConfig, table.get("server", {}), "[server]")
     for section, kind in KINDS.items():
         for name, keys in table.get(section, {}).items():
-            config.read_table(kind, keys, f"[{section}.{name}]", name=name)
+            schema.read_table(kind, keys, f"[{section}.{name}]", name=name)
     for name, keys in table.get("app", {}).items():
-        config._app(name, {"model": "m", **keys} if "node" not in keys else keys)
+        schema._app(name, {"model": "m", **keys} if "node" not in keys else keys)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -196,14 +197,14 @@ def test_configurations_on_the_page_are_read(path, place):
             if block.mark == "file: edge.toml":
                 with open(os.path.join(place, "edge.toml"), "w", encoding="utf-8") as file:
                     file.write(block.text)
-                config.load_config(os.path.join(place, "edge.toml"))
-        except (config.ConfigError, tomllib.TOMLDecodeError) as error:
+                schema.load_config(os.path.join(place, "edge.toml"))
+        except (schema.ConfigError, tomllib.TOMLDecodeError) as error:
             pytest.fail(f"{path}, line {block.line}: {error}")
 
 
 def test_the_example_of_the_configuration_page_is_complete():
     first = next(block for block in blocks(read(os.path.join("docs", "configuration.md"))) if block.language == "toml")
-    assert set(config.parse_config(tomllib.loads(first.text)).apps) == {"reader"}
+    assert set(schema.parse_config(tomllib.loads(first.text)).apps) == {"reader"}
 
 
 # --- links and commands ----------------------------------------------------------------------------------------------
@@ -273,9 +274,9 @@ def test_a_part_without_its_marks_is_an_error():
 
 def test_every_key_of_the_configuration_is_on_its_page():
     page = read(os.path.join("docs", "configuration.md"))
-    for kind in (config.ServerConfig, *KINDS.values(), config.AppConfig, config.NodeConfig, config.TensorConfig):
+    for kind in (schema.ServerConfig, *KINDS.values(), schema.AppConfig, schema.NodeConfig, schema.TensorConfig):
         comments = draw_configuration.comments_of(kind)
-        for item in config.fields(kind):
+        for item in schema.fields(kind):
             if "read" in item.metadata:
                 assert f"| `{item.metadata['key'] or item.name}` |" in page
                 assert len(comments[item.name]) > 5
@@ -294,7 +295,7 @@ def test_options_of_a_policy_are_on_its_page():
 
 def reasons_in_the_code():
     """What ``Rejected`` and ``Dropped`` may carry: the hints of the live side, and what is raised with a reason."""
-    from edgeserve.live.endings import HINTS
+    from edgeserve.live.error_messages import HINTS
     found = set(HINTS)
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "**", "*.py"), recursive=True):
         for node in ast.walk(ast.parse(read(path))):

@@ -76,7 +76,7 @@ def sources(*folders):
 
 
 def module_of(path):
-    """``edgeserve/sched/lanes.py`` -> ``sched.lanes``; the package itself is ``""``."""
+    """``edgeserve/sched/resources/lanes.py`` -> ``sched.lanes``; the package itself is ``""``."""
     name = path[len("edgeserve" + os.sep):-len(".py")].replace(os.sep, ".")
     return name[:-len("__init__")].rstrip(".") if name.endswith("__init__") else name
 

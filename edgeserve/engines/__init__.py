@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from typing import Callable, Dict, Tuple
 
-from edgeserve.config import Config, ModelConfig
+from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, nearest

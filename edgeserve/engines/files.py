@@ -9,7 +9,7 @@ import hashlib
 import os
 from typing import Mapping
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.errors import EngineError
 
 CACHE_PREFIX = "cache:"

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import onnxruntime
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
 from edgeserve.engines.files import model_path, weights_size_bytes
 from edgeserve.engines.options import Options

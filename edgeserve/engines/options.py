@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Tuple
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import parse_duration_ns
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Result, Values, with_failures
 from edgeserve.engines.collate import Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown

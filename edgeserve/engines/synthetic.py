@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values, with_failures
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError

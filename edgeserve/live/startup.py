@@ -11,17 +11,17 @@ import select
 import statistics
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config import Config, ModelConfig
+from edgeserve.config.profiles import Profile
+from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, Footprint
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
-from edgeserve.lane import Lane, LaneDown, Work, WorkDone
+from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.offload.pin import pin_thread
-from edgeserve.profiles import Profile
-from edgeserve.sched.actions import START_ANY_TIME_NS
-from edgeserve.sched.setup import copy_lane_name, model_lanes
+from edgeserve.sched.core.build import copy_lane_name, model_lanes
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import NS_PER_MS, NS_PER_US, format_duration, format_size
 
 log = logging.getLogger("edgeserve")

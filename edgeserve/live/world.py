@@ -1,6 +1,6 @@
 """The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
 
-It implements :class:`edgeserve.loop.World` and takes no decision: it counts what comes in, assembles the inputs of
+It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the inputs of
 jobs, hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post` belongs
 to the loop's thread.
 """
@@ -14,22 +14,23 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.config import Config
+from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EdgeServeError, EngineError, ExampleUnknown, Rejected
-from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
-from edgeserve.live.asked import AppRules
-from edgeserve.live.counts import AppCounts, LaneCounts
-from edgeserve.live.delivery import Delivery
-from edgeserve.live.endings import refusal
-from edgeserve.live.failures import Failures
-from edgeserve.live.kept import Kept
+from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.live.engine_failures import Failures
+from edgeserve.live.error_messages import refusal
 from edgeserve.live.mailbox import Mailbox
-from edgeserve.live.patience import AGAIN_PAUSE_NS, Patience
-from edgeserve.live.payloads import Held, Payloads, item_error, wrong_form
+from edgeserve.live.receive_coalescing import AGAIN_PAUSE_NS, Patience
+from edgeserve.live.request import AppRules
+from edgeserve.live.response_overhead import Delivery
+from edgeserve.live.retained_inputs import Kept
+from edgeserve.live.stats import AppCounts, LaneCounts
+from edgeserve.live.values import Held, Payloads, item_error, wrong_form
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.sched.actions import (
+from edgeserve.sched.core.build import copy_lane_name
+from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
     DropKept,
@@ -41,7 +42,7 @@ from edgeserve.sched.actions import (
     Outcome,
     RunBatch,
 )
-from edgeserve.sched.events import (
+from edgeserve.sched.protocol.events import (
     DrainRequested,
     Event,
     JobResult,
@@ -52,11 +53,10 @@ from edgeserve.sched.events import (
     WorkFinished,
     WorkRefused,
 )
-from edgeserve.sched.setup import copy_lane_name
 from edgeserve.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from edgeserve.live.frontdoor import FrontDoor
+    from edgeserve.live.gateway import FrontDoor
 
 log = logging.getLogger("edgeserve")
 

@@ -23,7 +23,7 @@ import sys
 import threading
 from typing import Any, Iterator, List, Tuple
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values, with_failures
 from edgeserve.errors import EdgeServeError, EngineError
 from edgeserve.offload.channel import Channel

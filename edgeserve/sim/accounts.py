@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
-from edgeserve.config import Config
-from edgeserve.sched.actions import Action, FinishRequest, Outcome
-from edgeserve.sched.admission import OVER_SHARE
-from edgeserve.sched.events import Event, Request, RequestArrived
-from edgeserve.sched.life import EXPIRED, SUPERSEDED
-from edgeserve.sched.policies.pard import PROACTIVE, Pard
+from edgeserve.config.schema import Config
+from edgeserve.sched.core.request_manager import EXPIRED, SUPERSEDED
+from edgeserve.sched.policies.pard.policy import PROACTIVE, Pard
+from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome
+from edgeserve.sched.protocol.events import Event, Request, RequestArrived
+from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim.report import AppReport, report_of
 from edgeserve.sim.world import SimWorld
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config import Config, ModelConfig
+from edgeserve.config.profiles import QUANTILES, Profile, Timing
+from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError
-from edgeserve.profiles import QUANTILES, Profile, Timing
-from edgeserve.sched.events import JobId, Request
+from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.scenario import TruthConfig
 
 _NO_TRUTH = TruthConfig(model="")

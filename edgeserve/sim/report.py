@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
-from edgeserve.sched.actions import Outcome
+from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.world import Ended, SimWorld
 from edgeserve.units import NS_PER_MS, NS_PER_S
 

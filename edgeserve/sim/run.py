@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config import Config
-from edgeserve.loop import OnStep, drive
-from edgeserve.profiles import Profile
-from edgeserve.sim.books import Books
+from edgeserve.config.profiles import Profile
+from edgeserve.config.schema import Config
+from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
+from edgeserve.sim.reference_model import Books
 from edgeserve.sim.scenario import Scenario
 from edgeserve.sim.workload import Source
 from edgeserve.sim.world import SimWorld
@@ -74,7 +74,7 @@ def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *,
     :class:`SimError` say what went wrong."""
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
-        from edgeserve.sched.setup import build_scheduler
+        from edgeserve.sched.core.build import build_scheduler
         scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints, measured={},
                                     resident=setting.resident)
     world = make_world(scenario, seed, profiles, setting=setting, drain=drain, settle=settle)

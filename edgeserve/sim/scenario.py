@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from edgeserve.config import (
+from edgeserve.config.pipelines import expand_pipelines
+from edgeserve.config.schema import (
     CLASS_NAMES,
     ON_LATE_NAMES,
     Config,
@@ -31,7 +32,6 @@ from edgeserve.config import (
     read_toml,
 )
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.pipelines import expand_pipelines
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
 EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")

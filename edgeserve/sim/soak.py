@@ -11,13 +11,13 @@ import random
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.sched.actions import ACTION_KINDS, OUTCOMES, Action
-from edgeserve.sched.events import EVENT_KINDS, Event
+from edgeserve.recording.trace import Recorder, start_of, step_line
+from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
+from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
-from edgeserve.sim.drawn_pard import PARD_KINDS, draw_facts, draw_mixed, draw_options, draw_work
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.trace import Recorder, start_of, step_line
+from edgeserve.sim.soak_pard import PARD_KINDS, draw_facts, draw_mixed, draw_options, draw_work
 
 EXACT_KINDS = ("fifo", "edf", "clockwork")
 """Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
@@ -48,7 +48,7 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) ->
     ``record`` names a file for the recording, which is then complete up to the broken step."""
     scenario, drain = draw_scenario(seed, policies)
     setting = setting_of(scenario.config)
-    from edgeserve.sched.setup import build_scheduler
+    from edgeserve.sched.core.build import build_scheduler
     scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
                                 resident=setting.resident)
     digest, steps, accounts = hashlib.sha256(), 0, Accounts(scenario.config)

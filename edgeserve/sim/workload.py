@@ -13,9 +13,9 @@ import os
 import random
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config import Config
+from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.sched.events import Request
+from edgeserve.sched.protocol.events import Request
 from edgeserve.sim.scenario import WorkloadConfig
 from edgeserve.units import NS_PER_MS, NS_PER_S
 

@@ -1,6 +1,6 @@
 """The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and books.
 
-It meets the scheduler only through :func:`edgeserve.loop.drive`. Time is a number here; the scheduler's own thinking
+It meets the scheduler only through :func:`edgeserve.sched.core.loop.drive`. Time is a number here; the scheduler's own thinking
 costs virtual time, so a slow policy sees events late and acts late.
 """
 
@@ -10,8 +10,8 @@ import heapq
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config import Config
-from edgeserve.sched.actions import (
+from edgeserve.config.schema import Config
+from edgeserve.sched.protocol.actions import (
     Action,
     DropKept,
     DropState,
@@ -23,7 +23,7 @@ from edgeserve.sched.actions import (
     RunBatch,
     Spent,
 )
-from edgeserve.sched.events import (
+from edgeserve.sched.protocol.events import (
     DeviceChanged,
     DrainRequested,
     Event,
@@ -37,8 +37,8 @@ from edgeserve.sched.events import (
     WorkRefused,
 )
 from edgeserve.sim import faults
-from edgeserve.sim.books import LOST, Books
 from edgeserve.sim.device import TrueResults, TrueTimes
+from edgeserve.sim.reference_model import LOST, Books
 from edgeserve.sim.workload import Arrival, Source
 from edgeserve.units import NS_PER_S
 

@@ -14,19 +14,19 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import pytest
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.errors import ConfigError, PolicyError
-from edgeserve.sched.actions import Action, FinishRequest, Outcome, RunBatch
-from edgeserve.sched.apps import App
-from edgeserve.sched.board import Board
-from edgeserve.sched.events import Event, JobResult, Request, RequestArrived, WorkFinished
-from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.parts import bid_for
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policy import Bid, Policy
-from edgeserve.sched.scheduler import Scheduler
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, RunBatch
+from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.soak import draw_scenario, soak
 from edgeserve.units import NS_PER_MS
 

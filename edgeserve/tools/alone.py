@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from edgeserve.config import AppConfig, Config, NodeConfig
+from edgeserve.config.schema import AppConfig, Config, NodeConfig
 from edgeserve.engines.base import Batch, Engine, Values, run_whole
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError

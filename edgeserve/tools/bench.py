@@ -18,9 +18,9 @@ import numpy as np
 
 from edgeserve.answers import SPENT_KEYS
 from edgeserve.client import Client
-from edgeserve.config import CLASS_NAMES, ON_LATE_NAMES, load_config
+from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, load_config
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
-from edgeserve.live.counts import percentiles_ms
+from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.workload import read_trace
 from edgeserve.tools.infer import read_inputs
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s, parse_duration_ns, s_to_ns

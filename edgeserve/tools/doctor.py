@@ -17,14 +17,14 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from edgeserve.config import Config, load_config
+from edgeserve.config.schema import Config, load_config
 from edgeserve.device.host import device_slug
 from edgeserve.engines.files import model_path
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileError
 from edgeserve.ipc.endpoints import default_endpoint, split_endpoint
-from edgeserve.live.house import find_profiles
-from edgeserve.live.outside import import_policies
-from edgeserve.live.predicted import load_predictors
+from edgeserve.live.plugins import import_policies
+from edgeserve.live.predictors import load_predictors
+from edgeserve.live.runtime_core import find_profiles
 from edgeserve.units import format_size
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeserve.answers import SPENT_KEYS, Answer
 from edgeserve.client import Client
-from edgeserve.config import CLASS_NAMES, ON_LATE_NAMES
+from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import BadInput, RequestError
 from edgeserve.units import ns_to_ms, parse_duration_ns
 

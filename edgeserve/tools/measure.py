@@ -11,9 +11,9 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.engines.base import Engine, Values
 from edgeserve.engines.warm import time_run_ns
-from edgeserve.profiles import QUANTILES, Timing
 
 NORMAL_95 = 1.96
 """Two-sided 95 % of the normal distribution: the interval of a rank is that of a binomial count."""

@@ -26,7 +26,8 @@ import numpy as np
 import psutil
 
 from edgeserve import __version__
-from edgeserve.config import Config, ModelConfig, load_config
+from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
+from edgeserve.config.schema import Config, ModelConfig, load_config
 from edgeserve.device.host import clocks_mhz, device_name, device_slug, load_average
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, Values
@@ -34,7 +35,6 @@ from edgeserve.engines.files import file_sha256, resolve_path
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
-from edgeserve.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
 from edgeserve.units import format_duration, format_size, s_to_ns

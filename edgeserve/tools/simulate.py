@@ -8,21 +8,21 @@ import os
 import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
-from edgeserve.config import Config, load_config, parse_config
+from edgeserve.config.profiles import Profile, read_profiles
+from edgeserve.config.schema import Config, load_config, parse_config
 from edgeserve.errors import ConfigError
-from edgeserve.live.outside import import_policies
-from edgeserve.loop import OnStep
-from edgeserve.profiles import Profile, read_profiles
-from edgeserve.sched.actions import Action
-from edgeserve.sched.events import Event
+from edgeserve.live.plugins import import_policies
+from edgeserve.recording.timeline import Timeline, timeline_of
+from edgeserve.recording.trace import Recorder, build_inputs, read_recording, replay, start_of
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import OnStep
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.sched.protocol.actions import Action
+from edgeserve.sched.protocol.events import Event
 from edgeserve.sim.report import Report, print_reports, report_of
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, load_scenario, with_policy
 from edgeserve.sim.world import SimWorld
-from edgeserve.timeline import Timeline, timeline_of
-from edgeserve.trace import Recorder, build_inputs, read_recording, replay, start_of
 
 WIDTH = 120
 """Columns of the tables when the output is no terminal."""

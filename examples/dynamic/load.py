@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from inputs import APPS, Values
 
 from edgeserve.client import Client
-from edgeserve.config import Config, load_config
+from edgeserve.config.schema import Config, load_config
 from edgeserve.sim.scenario import WorkloadConfig
 from edgeserve.sim.workload import Source
 from edgeserve.tools.bench import Tally, Terms

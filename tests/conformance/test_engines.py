@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Values
 from edgeserve.engines.files import resolve_path

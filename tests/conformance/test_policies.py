@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.errors import PolicyError
-from edgeserve.sched.actions import FinishRequest, Outcome, RunBatch
-from edgeserve.sched.events import Request, RequestArrived
-from edgeserve.sched.parts import bid_for
+from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policy import Bid
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
+from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.soak import soak
 from edgeserve.testing.policy_conformance import HONEST, PolicyConformance, Rude
 

@@ -10,9 +10,9 @@ import os
 
 import pytest
 
-from edgeserve.config import parse_config
-from edgeserve.sched.setup import build_scheduler
-from edgeserve.trace import build_inputs, read_recording, replay
+from edgeserve.config.schema import parse_config
+from edgeserve.recording.trace import build_inputs, read_recording, replay
+from edgeserve.sched.core.build import build_scheduler
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATHS = sorted(glob.glob(os.path.join(HERE, "*.jsonl")))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edgeserve.client import Client
-from edgeserve.config import Config, load_config
+from edgeserve.config.schema import Config, load_config
 from edgeserve.engines.python import import_function
 from edgeserve.runtime import Runtime
 from edgeserve.tools import assets

@@ -8,12 +8,12 @@ from typing import Any, Dict, List
 
 import pytest
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.sampler import Sample, Sampler
+from edgeserve.sched.policies.orloj.sampler import Sample, Sampler
 
 HERE = str(Path(__file__).parent)
 TIMES_MS = (20, 60, 20, 60, 20, 60, 20, 60)

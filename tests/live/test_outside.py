@@ -96,7 +96,7 @@ def test_it_is_simulated_beside_others(home, capsys):
 @pytest.mark.parametrize(("kind", "error", "says"), [
     ("quiet:Loud", EngineError, "module 'quiet' cannot be imported"),
     ("loud:Missing", EngineError, "has no function 'Missing'"),
-    ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy.Policy"),
+    ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy_api.policy.Policy"),
     ("lood", ConfigError, "'module:Class' of a policy of your own")])
 def test_what_is_no_policy_is_refused_by_name(home, kind, error, says):
     (home / "edge.toml").write_text(EDGE.format(kind=kind))

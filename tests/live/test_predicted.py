@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgeserve.client import Client
-from edgeserve.config import Config, parse_config
+from edgeserve.config.schema import Config, parse_config
 from edgeserve.errors import EngineError, Rejected
 from edgeserve.runtime import Runtime
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from edgeserve.answers import TimedOut
-from edgeserve.config import Config, load_config, parse_config
+from edgeserve.config.profiles import read_profiles
+from edgeserve.config.schema import Config, load_config, parse_config
 from edgeserve.errors import (
     BadInput,
     Cancelled,
@@ -26,9 +27,8 @@ from edgeserve.errors import (
     Rejected,
     UnknownApp,
 )
-from edgeserve.profiles import read_profiles
 from edgeserve.runtime import Runtime
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.sched.core.build import build_scheduler
 
 HERE = str(Path(__file__).parent)
 
@@ -365,7 +365,7 @@ def test_models_beyond_the_budget_are_loaded_on_demand_and_others_make_room() ->
 
 
 def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
-    from edgeserve import trace
+    from edgeserve.recording import trace
     path = tmp_path / "run.jsonl"
     config = config_of({"double": function("double", batch=[1, 2, 4])}, server={"record": str(path)})
     with Runtime(config) as runtime:

@@ -9,12 +9,12 @@ from typing import Any, Dict, List, Mapping
 import numpy as np
 import pytest
 
-from edgeserve.config import Config, parse_config
+from edgeserve.config.schema import Config, parse_config
 from edgeserve.errors import Dropped
+from edgeserve.recording.trace import build_inputs, read_recording, replay
 from edgeserve.runtime import Runtime
-from edgeserve.sched.events import WorkFinished
-from edgeserve.sched.setup import build_scheduler
-from edgeserve.trace import build_inputs, read_recording, replay
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.protocol.events import WorkFinished
 
 HERE = str(Path(__file__).parent)
 

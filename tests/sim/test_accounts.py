@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from edgeserve.config import parse_config
-from edgeserve.sched.actions import FinishRequest
-from edgeserve.sched.events import Request, RequestArrived
-from edgeserve.sched.policies.pard import PROACTIVE
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.policies.pard.policy import PROACTIVE
+from edgeserve.sched.protocol.actions import FinishRequest
+from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.accounts import Accounts, AccountsError
-from edgeserve.sim.drawn_pard import PARD_KINDS
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.soak import POLICY_KINDS, soak
+from edgeserve.sim.soak_pard import PARD_KINDS
 
 SEEDS = range(26, 66)  # as many of them as it takes for every way to end to occur
 ENDS = ("in time", "late", "rejected", "dropped", "cancelled", "failed")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.actions import DropKept, FinishRequest, KeepJob, Outcome, RunBatch
-from edgeserve.sched.events import JobId, JobResult, Request
+from edgeserve.recording.timeline import timeline_of
+from edgeserve.recording.trace import Recorder, build_inputs, read_recording, replay, start_of
+from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
-from edgeserve.sched.sampler import Sampler
-from edgeserve.sched.setup import build_scheduler
-from edgeserve.sim.books import Books, BooksError
+from edgeserve.sched.policies.orloj.sampler import Sampler
+from edgeserve.sched.protocol.actions import DropKept, FinishRequest, KeepJob, Outcome, RunBatch
+from edgeserve.sched.protocol.events import JobId, JobResult, Request
+from edgeserve.sim.reference_model import Books, BooksError
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.soak import soak
-from edgeserve.timeline import timeline_of
-from edgeserve.trace import Recorder, build_inputs, read_recording, replay, start_of
 
 MS = 10**6
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.events import LaneChanged
+from edgeserve.sched.protocol.events import LaneChanged
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from edgeserve.sched.events import RequestArrived, WorkFinished
+from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 

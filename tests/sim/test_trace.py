@@ -6,7 +6,18 @@ import json
 
 import pytest
 
-from edgeserve.sched.actions import (
+from edgeserve.recording.timeline import timeline_of
+from edgeserve.recording.trace import (
+    Recorder,
+    Step,
+    TraceError,
+    build_inputs,
+    read_recording,
+    replay,
+    start_of,
+    step_line,
+)
+from edgeserve.sched.protocol.actions import (
     DropKept,
     DropState,
     EvictModel,
@@ -16,7 +27,7 @@ from edgeserve.sched.actions import (
     RunBatch,
     Spent,
 )
-from edgeserve.sched.events import (
+from edgeserve.sched.protocol.events import (
     DeviceChanged,
     DrainRequested,
     JobId,
@@ -27,17 +38,6 @@ from edgeserve.sched.events import (
     RequestCancelled,
     WorkFinished,
     WorkRefused,
-)
-from edgeserve.timeline import timeline_of
-from edgeserve.trace import (
-    Recorder,
-    Step,
-    TraceError,
-    build_inputs,
-    read_recording,
-    replay,
-    start_of,
-    step_line,
 )
 
 JOB = JobId(7, "read", (2, 0))

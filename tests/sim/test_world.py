@@ -6,9 +6,16 @@ from collections import deque
 
 import pytest
 
-from edgeserve.sched.actions import START_ANY_TIME_NS, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch
-from edgeserve.sched.events import JobId, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
-from edgeserve.sim.books import Books, BooksError
+from edgeserve.sched.protocol.actions import (
+    START_ANY_TIME_NS,
+    EvictModel,
+    FinishRequest,
+    LoadModel,
+    Outcome,
+    RunBatch,
+)
+from edgeserve.sched.protocol.events import JobId, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
+from edgeserve.sim.reference_model import Books, BooksError
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario

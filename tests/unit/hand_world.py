@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Union
 
-from edgeserve.config import parse_config
-from edgeserve.sched.actions import Action, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
-from edgeserve.sched.apps import App
-from edgeserve.sched.events import (
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.protocol.actions import Action, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
+from edgeserve.sched.protocol.events import (
     DeviceChanged,
     DrainRequested,
     Event,
@@ -24,8 +24,8 @@ from edgeserve.sched.events import (
     WorkFinished,
     WorkRefused,
 )
-from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
 
 MS = 1_000_000
 

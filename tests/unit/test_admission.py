@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import app_of, job
 
-from edgeserve.sched.admission import Admission
+from edgeserve.sched.requests.admission import Admission
 
 
 def admission(weights=None, **pending):

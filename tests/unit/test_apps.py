@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hand_world import app_of, table
 
-from edgeserve.config import AppConfig, NodeConfig, parse_config
+from edgeserve.config.schema import AppConfig, NodeConfig, parse_config
 from edgeserve.errors import ConfigError
-from edgeserve.sched.apps import App
+from edgeserve.sched.requests.graph import App
 
 
 def node(name, *after, **keys):

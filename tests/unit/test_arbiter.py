@@ -8,9 +8,9 @@ from hand_world import MS, app_of, job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.sched import arbiter
-from edgeserve.sched.parts import Worth
-from edgeserve.sched.policy import Bid
+from edgeserve.sched.policies.common.bidding import Worth
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.policy import Bid
 
 APP = app_of("m")
 

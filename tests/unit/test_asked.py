@@ -8,9 +8,9 @@ from typing import Any, Mapping, Optional
 import numpy as np
 import pytest
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.errors import BadInput, EngineError
-from edgeserve.live.asked import NO_WISHES, AppRules, Wishes, app_rules
+from edgeserve.live.request import NO_WISHES, AppRules, Wishes, app_rules
 
 
 def rules(directory: str = ".", **app: Any) -> AppRules:

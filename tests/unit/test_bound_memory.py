@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver, ended, like, ran
 
-from edgeserve.sched.actions import EvictModel, FinishRequest, LoadModel
-from edgeserve.sched.residency import LOAD_FAILURES_MAX, RESIDENT, Device, Placement
+from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel
+from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, RESIDENT, Device, Placement
 
 MODELS = {"m": {1: 5, "memory": "60MB"}, "n": {1: 10, "memory": "50MB", "lanes": ["l0"]},
           "k": {1: 3, "memory": "10MB", "lanes": ["l0"], "pinned": True}}

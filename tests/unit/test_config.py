@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config import AppConfig, DeviceConfig, LaneConfig, ServerConfig, load_config, parse_config
+from edgeserve.config.schema import AppConfig, DeviceConfig, LaneConfig, ServerConfig, load_config, parse_config
 from edgeserve.errors import ConfigError
 
 MINIMAL = {"model": {"m": {"engine": "synthetic"}}, "app": {"a": {"model": "m"}}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hand_world import MS, app_of
 
-from edgeserve.sched.costs import PARTS_LEN, REFRESH_NS, AppCosts
+from edgeserve.sched.latency.path_cost import PARTS_LEN, REFRESH_NS, AppCosts
 
 
 def costs(nodes, times):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgeserve.live.counts import OTHER_REASONS, REASONS_MAX, AppCounts, LaneCounts, percentiles_ms
-from edgeserve.sched.actions import Outcome, Spent
+from edgeserve.live.stats import OTHER_REASONS, REASONS_MAX, AppCounts, LaneCounts, percentiles_ms
+from edgeserve.sched.protocol.actions import Outcome, Spent
 
 
 def test_percentiles_by_the_nearest_rank() -> None:

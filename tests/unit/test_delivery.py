@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.live.delivery import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, Delivery
+from edgeserve.live.response_overhead import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, Delivery
 
 
 def test_nothing_is_taken_off_before_anything_is_known():

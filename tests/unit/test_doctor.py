@@ -9,8 +9,8 @@ from typing import Dict, List
 import pytest
 
 from edgeserve.cli import main as edgeserve_main
+from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
 from edgeserve.device.host import device_slug
-from edgeserve.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.sched.residency import NEVER_NS
+from edgeserve.sched.resources.model_cache import NEVER_NS
 
 POLICIES = ("fifo", "edf", "clockwork", "clipper", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")
 

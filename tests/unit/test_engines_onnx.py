@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.errors import ConfigError, EngineError

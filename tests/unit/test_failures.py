@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.errors import EngineError
-from edgeserve.live.failures import Failures
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import JobId
+from edgeserve.live.engine_failures import Failures
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import JobId
 
 
 def batch_of(model: str) -> RunBatch:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.jobqueue import JobQueue
+from edgeserve.sched.policies.common.job_queue import JobQueue
 
 APP = app_of("m")
 OPS = st.lists(st.tuples(st.sampled_from(["add", "add", "add", "remove", "again"]), st.integers(0, 12)), max_size=60)

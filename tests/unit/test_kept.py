@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.engines.base import Result
-from edgeserve.live.asked import Terms
-from edgeserve.live.kept import Kept, bytes_of
-from edgeserve.live.payloads import Held, Payloads
-from edgeserve.live.plan import AppPlan
-from edgeserve.sched.actions import DropKept, KeepJob, RunBatch
-from edgeserve.sched.events import JobId, JobResult
+from edgeserve.live.request import Terms
+from edgeserve.live.retained_inputs import Kept, bytes_of
+from edgeserve.live.value_flow import AppPlan
+from edgeserve.live.values import Held, Payloads
+from edgeserve.sched.protocol.actions import DropKept, KeepJob, RunBatch
+from edgeserve.sched.protocol.events import JobId, JobResult
 
 JOB = JobId(1, "m", ())
 

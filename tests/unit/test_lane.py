@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, List
 
-from edgeserve.lane import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 
 ANY_TIME = 2**62
 

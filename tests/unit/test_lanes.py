@@ -6,7 +6,7 @@ import pytest
 from hand_world import MS
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.lanes import BEHIND_NS_MAX, LOST_KEPT, RUN, WORKS_MAX, Lane, Works
+from edgeserve.sched.resources.lanes import BEHIND_NS_MAX, LOST_KEPT, RUN, WORKS_MAX, Lane, Works
 
 
 def put(works, lane, now_ms, expected_ms):

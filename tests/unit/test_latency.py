@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ConfigError, ProfileError
-from edgeserve.profiles import QUANTILES, Timing
-from edgeserve.sched.latency import (
+from edgeserve.sched.latency.model import (
     WINDOW_AGE_NS,
     WINDOW_LEN,
     Distribution,

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from edgeserve.sched.calibration import FACTOR_MAX, HITS_LEN, Calibration
-from edgeserve.sched.latency import ModelLatency, timing_constant
-from edgeserve.sched.lengths import BIAS_LEN, SEEDS_PER_SAMPLE, LengthWindow, SizeBias, lengths_of
+from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.policies.orloj.calibration import FACTOR_MAX, HITS_LEN, Calibration
+from edgeserve.sched.policies.orloj.lengths import BIAS_LEN, SEEDS_PER_SAMPLE, LengthWindow, SizeBias, lengths_of
 
 UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 

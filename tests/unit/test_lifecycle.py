@@ -8,8 +8,8 @@ import pytest
 from hand_world import app_of, job
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched import lifecycle
-from edgeserve.sched.lifecycle import JOB_TABLE, REQUEST_TABLE, STORY_LEN_MAX, move_job, move_request
+from edgeserve.sched.requests import states
+from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE, STORY_LEN_MAX, move_job, move_request
 
 STATES = {state for pair in REQUEST_TABLE for state in (pair[0], REQUEST_TABLE[pair])}
 JOB_STATES = {state for pair in JOB_TABLE for state in (pair[0], JOB_TABLE[pair])}
@@ -47,7 +47,7 @@ def test_a_job_moves_by_the_table_or_raises_and_stays(state, what):
 
 
 def test_a_request_has_one_end_and_nothing_follows_it():
-    assert {state for state in STATES if not any(pair[0] == state for pair in REQUEST_TABLE)} == lifecycle.ENDS
+    assert {state for state in STATES if not any(pair[0] == state for pair in REQUEST_TABLE)} == states.ENDS
     assert {JOB_TABLE[pair] for pair in JOB_TABLE} - {pair[0] for pair in JOB_TABLE} == {"done", "failed", "gone"}
 
 

@@ -9,7 +9,7 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 
-from edgeserve.live.facts import ALL_FACTS, COUNTED_MAX, FACTS_MAX, NAME_LEN_MAX, NAMELESS, OTHER_FACTS, Said, show
+from edgeserve.live.hints import ALL_FACTS, COUNTED_MAX, FACTS_MAX, NAME_LEN_MAX, NAMELESS, OTHER_FACTS, Said, show
 
 
 class Odd(Mapping):  # type: ignore[type-arg]

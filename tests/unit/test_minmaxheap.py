@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.minmaxheap import Depq, MinMaxHeap
+from edgeserve.sched.policies.pard.minmaxheap import Depq, MinMaxHeap
 
 
 class FakeJob:

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
@@ -197,7 +197,7 @@ def test_a_function_that_cannot_be_imported_fails_the_load(tmp_path):
 
 PARENT = """
 import sys, threading, time
-from edgeserve.config import ModelConfig
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 model = ModelConfig("m", "python", function="offload_functions:f", options={"process": True})

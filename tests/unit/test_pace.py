@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from edgeserve.sched.pace import PACE_LEN, Pace
+from edgeserve.sched.latency.drift import PACE_LEN, Pace
 
 
 def pace(likely_ppm: int = 1_000_000) -> Pace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hand_world import ended
 from test_policy_pard import DIAMOND, burst, chain, pard
 
-from edgeserve.sched.policies.pard import PROACTIVE
+from edgeserve.sched.policies.pard.policy import PROACTIVE
 
 
 def forked(**options):

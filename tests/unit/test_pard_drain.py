@@ -7,9 +7,11 @@ import heapq
 import pytest
 from test_policy_pard_local import model
 
-from edgeserve.config import parse_config
-from edgeserve.sched.actions import FinishRequest, RunBatch
-from edgeserve.sched.events import (
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.policies.pard.rules import COLLECTS, ORDERS, RULES
+from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
+from edgeserve.sched.protocol.events import (
     DrainRequested,
     JobResult,
     Request,
@@ -17,8 +19,6 @@ from edgeserve.sched.events import (
     RequestCancelled,
     WorkFinished,
 )
-from edgeserve.sched.policies.pard_rules import COLLECTS, ORDERS, RULES
-from edgeserve.sched.setup import build_scheduler
 
 MS = 10**6
 REQUESTS = 30

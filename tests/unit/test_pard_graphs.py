@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, ended, ids, ran
 
-from edgeserve.config import AppConfig, NodeConfig
-from edgeserve.sched.apps import App
-from edgeserve.sched.events import RequestArrived
-from edgeserve.sched.lifecycle import DONE, Job, RequestRecord
-from edgeserve.sched.policies import pard_siblings, pard_state
-from edgeserve.sched.policies.pard import PROACTIVE
-from edgeserve.sched.policies.pard_branches import NO_BRANCH, Branches
-from edgeserve.sched.policies.pard_state import LoadFactor, Planner, models_of
-from edgeserve.sched.policies.pard_waits import Waits
+from edgeserve.config.schema import AppConfig, NodeConfig
+from edgeserve.sched.policies.pard.branches import NO_BRANCH, Branches
+from edgeserve.sched.policies.pard import siblings as pard_siblings
+from edgeserve.sched.policies.pard.policy import PROACTIVE
+from edgeserve.sched.policies.pard.state import LoadFactor, Planner, models_of
+from edgeserve.sched.policies.pard.waits import Waits
+from edgeserve.sched.protocol.events import RequestArrived
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import DONE, Job, RequestRecord
 
 MS = 10**6
 NS = 1e-6  # of a millisecond
@@ -111,7 +111,7 @@ def test_a_graph_with_too_many_paths_still_leaves_out_the_branches_not_taken():
         before = ["pick"] if layer == 0 else [f"l{layer - 1}{index}" for index in range(2 if layer == 1 else 3)]
         nodes += [{"name": f"l{layer}{index}", "after": before} for index in range(2 if layer == 0 else 3)]
     app = app_of(nodes)
-    assert pard_state.paths_behind([app])[app.by_name["pick"]] == 2 * 3**4 > pard_state.PATHS_MAX
+    assert state.paths_behind([app])[app.by_name["pick"]] == 2 * 3**4 > state.PATHS_MAX
     planner = planner_of(app)
     planner.modules["l01"].set_times({"l": 50 * MS}, ["l"])
     planner.renew()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from test_policy_pard_local import MS, Device, ask, chain, fan, model, with_host_function
 
-from edgeserve.sched.policies import pard_local_flight
-from edgeserve.sched.policies.pard_local_price import Price
+from edgeserve.sched.policies.pard_local import in_flight
+from edgeserve.sched.policies.pard_local.price import Price
 
 
 def busy(device):

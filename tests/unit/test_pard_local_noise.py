@@ -8,9 +8,9 @@ from statistics import NormalDist, pstdev
 import pytest
 from test_policy_pard_local import MS, Device, ask, chain, fan, model
 
-from edgeserve.sched.latency import ModelLatency, timing_constant
-from edgeserve.sched.policies.pard_local_choice import deviations_milli
-from edgeserve.sched.policies.pard_local_cost import Split
+from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.policies.pard_local.choice import deviations_milli
+from edgeserve.sched.policies.pard_local.cost import Split
 
 
 def learnt(sizes=32, truth=lambda size: 1.0, noise=0.0, batches=600, seed="noise"):

@@ -6,8 +6,8 @@ import random
 
 from test_policy_pard_local import MS, Device, ask, chain, ends_of
 
-from edgeserve.sched.events import JobResult, WorkFinished
-from edgeserve.sched.policies.pard_local_choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
+from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
 CRITICAL, NORMAL = 0, 1
 

@@ -7,9 +7,9 @@ import random
 import pytest
 from test_policy_pard_local import MS, Device, ask, chain, fan, model
 
-from edgeserve.sched.events import JobResult
-from edgeserve.sched.latency import ModelLatency, timing_constant
-from edgeserve.sched.policies.pard_local_cost import Split
+from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.policies.pard_local.cost import Split
+from edgeserve.sched.protocol.events import JobResult
 
 
 class Teller(Device):

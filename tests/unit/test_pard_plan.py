@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.config import parse_config
-from edgeserve.sched.apps import App
-from edgeserve.sched.policies.pard_plan import path_ns, plan_sizes
-from edgeserve.sched.policies.pard_waits import PPM
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.policies.pard.plan import path_ns, plan_sizes
+from edgeserve.sched.policies.pard.waits import PPM
+from edgeserve.sched.requests.graph import App
 
 MS = 1_000_000
 SIZES = tuple(range(1, 17))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config import AppConfig, NodeConfig
-from edgeserve.sched.apps import App
-from edgeserve.sched.policies.pard_state import PATHS_MAX, LoadFactor, Planner, models_of, paths_behind
-from edgeserve.sched.policies.pard_waits import PPM, Waits, rank_of, weighted_mean_ns
-from edgeserve.sched.policies.pard_worker import window_start
+from edgeserve.config.schema import AppConfig, NodeConfig
+from edgeserve.sched.policies.pard.state import PATHS_MAX, LoadFactor, Planner, models_of, paths_behind
+from edgeserve.sched.policies.pard.waits import PPM, Waits, rank_of, weighted_mean_ns
+from edgeserve.sched.policies.pard.worker import window_start
+from edgeserve.sched.requests.graph import App
 
 S = 10**9
 MS = 10**6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver
 
-from edgeserve.sched.events import RequestArrived
+from edgeserve.sched.protocol.events import RequestArrived
 
 NS = 1e-6  # of a millisecond
 TIMES = {1: 10, 2: 14}  # 6 ms and 4 for each; a full batch of a, b and c: 14 each

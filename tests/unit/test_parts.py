@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver, app_of, job
 
-from edgeserve.sched.jobqueue import JobQueue
-from edgeserve.sched.lanes import Lane
-from edgeserve.sched.parts import Worth, best_class, bid_for, earliest_end_ns, take
+from edgeserve.sched.policies.common.bidding import Worth, best_class, bid_for, earliest_end_ns, take
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.resources.lanes import Lane
 
 APP = app_of("m")
 PIPE = {"a": [{"name": "x"}, {"name": "y"}, {"name": "z"}]}

@@ -7,14 +7,14 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from edgeserve.config import parse_config
+from edgeserve.config.schema import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.live.asked import Terms
-from edgeserve.live.payloads import Held, Payloads, item_error, wrong_form
-from edgeserve.live.plan import AppPlan
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import JobId, JobResult
+from edgeserve.live.request import Terms
+from edgeserve.live.value_flow import AppPlan
+from edgeserve.live.values import Held, Payloads, item_error, wrong_form
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import JobId, JobResult
 
 
 def plan_of(app: Dict[str, Any]) -> AppPlan:

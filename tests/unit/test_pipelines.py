@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from edgeserve.config import load_config, parse_config
+from edgeserve.config.pipelines import nodes_of, parse_pipeline
+from edgeserve.config.schema import load_config, parse_config
 from edgeserve.errors import ConfigError
-from edgeserve.pipelines import nodes_of, parse_pipeline
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.scenario import parse_scenario
 
 LV = {"name": "lv", "slo_ms": 500, "modules": [
@@ -70,7 +70,7 @@ def test_a_fork_that_takes_one_branch(tmp_path):
     record = copy.deepcopy(LV)
     record["modules"][0]["route"] = "one"
     app = build_scheduler(parse_config(table(tmp_path, record), str(tmp_path))).apps["lv"]
-    assert app.by_name["person"].route_one  # the join below it does not wait for the other (sched/apps.py)
+    assert app.by_name["person"].route_one  # the join below it does not wait for the other (sched/requests/graph.py)
 
 
 def test_a_file_on_disk_names_itself_in_every_error(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hand_world import Driver, ended, like, ran
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.actions import RunBatch
+from edgeserve.sched.protocol.actions import RunBatch
 
 LINE = {1: 12, 2: 14, 3: 16, 4: 18, 5: 20, 6: 22}  # 10 + 2k ms
 

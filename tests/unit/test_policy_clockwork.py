@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.actions import FinishRequest, RunBatch
-from edgeserve.sched.events import RequestArrived
+from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
 
 RESNET = {1: 3, 2: 5, 4: 8, 8: 14}
 

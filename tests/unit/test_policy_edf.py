@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import RequestArrived
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
 
 GAIN = {1: 10, 2: 12, 4: 16}  # larger batches save more per lane time
 

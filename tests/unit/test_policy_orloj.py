@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import RequestArrived
-from edgeserve.sched.lengths import LengthWindow, lengths_of
-from edgeserve.sched.policies.dynamic import PRIOR_LEN
-from edgeserve.sched.policies.orloj_plus import SAFE
+from edgeserve.sched.policies.orloj.lengths import LengthWindow, lengths_of
+from edgeserve.sched.policies.orloj.plus import SAFE
+from edgeserve.sched.policies.orloj.shared import PRIOR_LEN
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
 
 SIZES = (1, 2, 4, 8)
 SHORT = [20 + 0.1 * index for index in range(101)]  # times alone of app short, ms: uniform from 20 to 30

@@ -6,9 +6,9 @@ import pytest
 from hand_world import Driver, ended, ids, ran
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import RequestArrived
-from edgeserve.sched.policies.pard import PROACTIVE
+from edgeserve.sched.policies.pard.policy import PROACTIVE
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
 
 NS = 1e-6  # of a millisecond
 

@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 from pard_oracle import most_in_time, most_in_time_exhaustive
 
-from edgeserve.config import parse_config
-from edgeserve.sched.actions import FinishRequest, RunBatch
-from edgeserve.sched.events import JobResult, LaneChanged, Request, RequestArrived, WorkFinished
-from edgeserve.sched.policies.pard_local_choice import Candidate, equal_cohort, unequal_cohort
-from edgeserve.sched.policies.pard_local_cost import Course, Stage, forecast
-from edgeserve.sched.policies.pard_local_price import Price
-from edgeserve.sched.setup import build_scheduler
+from edgeserve.config.schema import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.cost import Course, Stage, forecast
+from edgeserve.sched.policies.pard_local.price import Price
+from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
+from edgeserve.sched.protocol.events import JobResult, LaneChanged, Request, RequestArrived, WorkFinished
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 

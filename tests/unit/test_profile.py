@@ -11,11 +11,11 @@ import sys
 import numpy as np
 import pytest
 
-from edgeserve.config import load_config
+from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
+from edgeserve.config.schema import load_config
 from edgeserve.device.host import board_name, clocks_mhz, device_slug, load_average, slug
 from edgeserve.engines.base import Engine, Footprint, Result
 from edgeserve.errors import ConfigError
-from edgeserve.profiles import QUANTILES, profile_path, read_profile
 from edgeserve.tools import profile as command
 from edgeserve.tools.alone import PASSES, measure_alone
 from edgeserve.tools.measure import (

@@ -7,8 +7,7 @@ import os
 
 import pytest
 
-from edgeserve.errors import ProfileError
-from edgeserve.profiles import (
+from edgeserve.config.profiles import (
     QUANTILES,
     LaneProfile,
     Profile,
@@ -18,6 +17,7 @@ from edgeserve.profiles import (
     read_profiles,
     write_profile,
 )
+from edgeserve.errors import ProfileError
 
 TIMING = Timing(100, 5_000, 7_000, 5_100, 300, tuple(range(4_900, 4_900 + len(QUANTILES))), 0.01)
 PROFILE = Profile("yolo", "orin", {"gpu0": LaneProfile({1: TIMING, 16: TIMING}, 4_000, 1_000, 0.04, 90_000)},

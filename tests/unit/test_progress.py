@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hand_world import app_of, job
 
-from edgeserve.sched import progress
-from edgeserve.sched.events import JobId, JobResult
-from edgeserve.sched.lifecycle import Job
+from edgeserve.sched.protocol.events import JobId, JobResult
+from edgeserve.sched.requests import joins
+from edgeserve.sched.requests.states import Job
 
 
 class Walk:
@@ -19,17 +19,17 @@ class Walk:
         self.request.chosen = chosen
 
     def start(self):
-        return shown(progress.start(self.request))
+        return shown(joins.start(self.request))
 
     def job(self, name, *part):
         return Job(1, self.request, self.app.by_name[name], part, 0, self.request.spent)
 
     def done(self, name, *part, **result):
         made = self.job(name, *part)
-        return shown(progress.after(self.request, made, JobResult(JobId(1, name, part), **result)))
+        return shown(joins.after(self.request, made, JobResult(JobId(1, name, part), **result)))
 
     def skip(self, name, *part):
-        return shown(progress.skip(self.request, self.job(name, *part)))
+        return shown(joins.skip(self.request, self.job(name, *part)))
 
 
 def shown(places):
@@ -92,8 +92,8 @@ def test_a_policys_join_waits_until_it_is_settled_or_complete():
         walk.start()
         walk.done("a")
         assert walk.done("b") == []
-    assert shown(progress.settle(settled.request)) == [("d",)]
-    assert shown(progress.settle(settled.request)) == []
+    assert shown(joins.settle(settled.request)) == [("d",)]
+    assert shown(joins.settle(settled.request)) == []
     assert settled.done("c") == []
     assert complete.done("c") == [("d",)]
 
@@ -102,9 +102,9 @@ def test_settling_a_join_for_which_nothing_came_yet_does_nothing():
     walk = Walk(DIAMOND)
     walk.start()
     walk.done("a")
-    assert shown(progress.settle(walk.request)) == []
+    assert shown(joins.settle(walk.request)) == []
     assert walk.done("b") == []
-    assert shown(progress.settle(walk.request)) == [("d",)]
+    assert shown(joins.settle(walk.request)) == [("d",)]
 
 
 FAN = [node("cut", fan_out=True), node("read", "cut"), node("join", "read", gather=True), node("end", "join")]
@@ -231,7 +231,7 @@ def test_choosing_entries_and_branches_skips_the_others():
 def test_results_that_cannot_be_used_say_why(name, result, words):
     walk = Walk([node("cut", fan_out=True, parts_max=3), node("pick", "cut", route="one"), node("x", "pick"),
                  node("y", "pick")])
-    found = progress.wrong_result(walk.job(name), JobResult(JobId(1, name, ()), **result))
+    found = joins.wrong_result(walk.job(name), JobResult(JobId(1, name, ()), **result))
     assert words in found
     assert bool(found) == bool(words)
 
@@ -239,13 +239,13 @@ def test_results_that_cannot_be_used_say_why(name, result, words):
 def test_only_what_feeds_nothing_but_patient_joins_can_be_done_without():
     walk = Walk([node("a"), node("b", "a"), node("c", "a"), node("two", "b", "c", join=1), node("all", "b", "c"),
                  node("d", "a", join=1)])
-    assert not progress.can_do_without(walk.job("b"))  # "all" needs it
-    assert not progress.can_do_without(walk.job("a"))
-    assert not progress.can_do_without(walk.job("two"))  # an exit is the answer itself
+    assert not joins.can_do_without(walk.job("b"))  # "all" needs it
+    assert not joins.can_do_without(walk.job("a"))
+    assert not joins.can_do_without(walk.job("two"))  # an exit is the answer itself
     lean = Walk([node("a"), node("b", "a"), node("c", "a"), node("two", "b", "c", join=1)])
-    assert progress.can_do_without(lean.job("b"))
+    assert joins.can_do_without(lean.job("b"))
     fan = Walk([node("cut", fan_out=True), node("read", "cut"), node("vote", "read", gather=True, join=2)])
-    assert progress.can_do_without(fan.job("read", 0))
+    assert joins.can_do_without(fan.job("read", 0))
 
 
 def test_a_job_is_useless_once_every_join_behind_it_has_fired():
@@ -253,10 +253,10 @@ def test_a_job_is_useless_once_every_join_behind_it_has_fired():
     walk.start()
     walk.done("a")
     assert walk.done("b") == [("d",)]
-    assert not progress.is_useless(walk.request, walk.job("c"))  # "e" still waits for it
+    assert not joins.is_useless(walk.request, walk.job("c"))  # "e" still waits for it
     fan = Walk([node("cut", fan_out=True), node("read", "cut"), node("vote", "read", gather=True, join=1)])
     fan.start()
     fan.done("cut", parts=2)
-    assert not progress.is_useless(fan.request, fan.job("read", 1))
+    assert not joins.is_useless(fan.request, fan.job("read", 1))
     fan.done("read", 0)
-    assert progress.is_useless(fan.request, fan.job("read", 1))
+    assert joins.is_useless(fan.request, fan.job("read", 1))

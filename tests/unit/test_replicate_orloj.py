@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from edgeserve.loop import drive
-from edgeserve.sched.actions import Outcome
-from edgeserve.sched.setup import build_scheduler
-from edgeserve.sim.books import Books
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import drive
+from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.device import TrueResults, TrueTimes
+from edgeserve.sim.reference_model import Books
 from edgeserve.sim.run import setting_of
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.workload import Arrival

@@ -6,7 +6,7 @@ import pytest
 from hand_world import MS
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.residency import (
+from edgeserve.sched.resources.model_cache import (
     ABSENT,
     EVICTING,
     LOAD_RETRY_NS,

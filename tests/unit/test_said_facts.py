@@ -7,12 +7,12 @@ import random
 import pytest
 from hand_world import MS, Driver, ids, ran
 
-from edgeserve.sched.actions import RunBatch
-from edgeserve.sched.events import RequestArrived
-from edgeserve.sched.lifecycle import steps_left
-from edgeserve.sched.parts import bid_for
-from edgeserve.sched.setup import build_scheduler
-from edgeserve.trace import Recorder, Step, read_recording, replay
+from edgeserve.recording.trace import Recorder, Step, read_recording, replay
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
+from edgeserve.sched.requests.states import steps_left
 
 NS = 1e-6  # of a millisecond
 FIXED = 10  # ms of a batch, whoever is in it

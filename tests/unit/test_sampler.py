@@ -6,13 +6,13 @@ import pytest
 from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.actions import DropKept, EvictModel, FinishRequest, KeepJob
-from edgeserve.sched.events import JobId, JobResult, WorkFinished
+from edgeserve.sched.core.probes import LOOKED_AT_MAX
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policy import Bid
-from edgeserve.sched.probes import LOOKED_AT_MAX
-from edgeserve.sched.sampler import NOTHING, Sample, Sampler
+from edgeserve.sched.policies.orloj.sampler import NOTHING, Sample, Sampler
+from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.protocol.actions import DropKept, EvictModel, FinishRequest, KeepJob
+from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished
 
 ONE = {"m": {1: 10, 4: 12}}
 

@@ -6,10 +6,10 @@ import pytest
 from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.actions import DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
-from edgeserve.sched.events import JobId, JobResult, WorkFinished, WorkRefused
-from edgeserve.sched.residency import LOAD_RETRY_NS
-from edgeserve.sched.scheduler import CRITICAL_MEMORY_NS
+from edgeserve.sched.core.scheduler import CRITICAL_MEMORY_NS
+from edgeserve.sched.protocol.actions import DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
+from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished, WorkRefused
+from edgeserve.sched.resources.model_cache import LOAD_RETRY_NS
 
 ONE = {"m": {1: 10, 4: 20}}
 PIPE = [{"name": "a"}, {"name": "b"}]
@@ -497,7 +497,7 @@ def test_requests_of_one_stream_run_one_after_the_other_in_order():
 def test_different_streams_share_a_batch_and_without_a_stream_nobody_waits():
     world = stream()
     first, second, third = world.request("a", stream="x"), world.request("a", stream="y"), world.request("a")
-    from edgeserve.sched.events import RequestArrived
+    from edgeserve.sched.protocol.events import RequestArrived
     assert world.step(*[RequestArrived(item) for item in (first, second, third)]) == [ran("m", 1, 2, 3)]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, table
 
-from edgeserve.config import parse_config
+from edgeserve.config.profiles import LaneProfile, Profile, Timing
+from edgeserve.config.schema import parse_config
 from edgeserve.errors import ConfigError, ProfileError
-from edgeserve.profiles import LaneProfile, Profile, Timing
-from edgeserve.sched.residency import RESIDENT
-from edgeserve.sched.setup import build_scheduler, copy_lane_name
+from edgeserve.sched.core.build import build_scheduler, copy_lane_name
+from edgeserve.sched.resources.model_cache import RESIDENT
 
 
 def config(models=None, **sections):

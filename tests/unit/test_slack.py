@@ -10,8 +10,8 @@ from hand_world import app_of, job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.sched.jobqueue import JobQueue
-from edgeserve.sched.slack import SlackScore, top
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.orloj.slack import SlackScore, top
 
 APP = app_of("m")
 EDGES, MASSES, MEAN = (10, 20, 40), (0.25, 0.75), 26.25

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hand_world import MS, app_of, job
 
-from edgeserve.sched.actions import DropState, Spent
-from edgeserve.sched.residency import Device
-from edgeserve.sched.streams import Streams
+from edgeserve.sched.protocol.actions import DropState, Spent
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.streams import Streams
 
 APP = app_of("m", stream="in_order")
 

@@ -9,11 +9,11 @@ from edgeserve.sched.policies.clockwork import Clockwork
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policies.nexus import Nexus
-from edgeserve.sched.policies.orloj import Orloj
-from edgeserve.sched.policies.orloj_plus import OrlojPlus
-from edgeserve.sched.policies.pard import Pard, PardPlus
-from edgeserve.sched.policies.pard_local import PardLocal
-from edgeserve.sched.policy import Policy
+from edgeserve.sched.policies.orloj.plus import OrlojPlus
+from edgeserve.sched.policies.orloj.published import Orloj
+from edgeserve.sched.policies.pard.policy import Pard, PardPlus
+from edgeserve.sched.policies.pard_local.policy import PardLocal
+from edgeserve.sched.policy_api.policy import Policy
 
 POLICIES: Dict[str, Type[Policy]] = {
     "fifo": Fifo, "edf": Edf, "clockwork": Clockwork, "clipper": Clipper, "nexus": Nexus,

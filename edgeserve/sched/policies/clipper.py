@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
-from edgeserve.sched.apps import App
-from edgeserve.sched.board import Board
-from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.lifecycle import Job
-from edgeserve.sched.parts import bid_for
-from edgeserve.sched.policies.inorder import InOrder
-from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.policies.common.arrival_order import InOrder
+from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job
+from edgeserve.sched.resources.lanes import Lane, Work
 
 KEEP = (9, 10)
 """A batch that took too long leaves so much of the bound: Clipper's back-off of 10 %."""

@@ -7,8 +7,8 @@ models, the one whose first member must start first (:meth:`Clockwork.bid` says 
 Requests that the batch overtook are dropped, as in the authors' implementation. Each action carries a start window;
 a lane that misses it refuses, and those requests fail without a retry (section 4.2).
 
-Estimates are the maximum of the last ten measurements (``sched/latency.py``), unless ``estimate = "mean"``; LOAD and
-EVICT by demand are ``sched/residency.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
+Estimates are the maximum of the last ten measurements (``sched/latency/model.py``), unless ``estimate = "mean"``; LOAD and
+EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ from __future__ import annotations
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.apps import App
-from edgeserve.sched.board import Board
-from edgeserve.sched.jobqueue import JobQueue
-from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.latency import WINDOW_LEN, ModelLatency
-from edgeserve.sched.lifecycle import READY, Job, RequestRecord
-from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable, earliest_end_ns, refusal, take
-from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.latency.model import WINDOW_LEN, ModelLatency
+from edgeserve.sched.policies.common.bidding import (
+    CANNOT_MAKE_DEADLINE,
+    bid_for,
+    droppable,
+    earliest_end_ns,
+    refusal,
+    take,
+)
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import READY, Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import ms_to_ns
 
 WINDOW_MISSED = "window_missed"

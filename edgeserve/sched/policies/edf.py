@@ -5,22 +5,15 @@ size, those jobs that would still be in time at its end are counted, in deadline
 lane time runs. (Cutting the batch to what its tightest member allows collapses under overload: the head never has
 slack, so every batch shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and
 a size that loses fewer of them is preferred before anything else is compared. An idle lane never waits for a fuller
-batch. Among several models, the auction's own rule decides (``sched/arbiter.py``).
+batch. Among several models, the auction's own rule decides (``sched/policy_api/arbiter.py``).
 """
 
 from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
-from edgeserve.sched import arbiter
-from edgeserve.sched.apps import App
-from edgeserve.sched.board import Board
-from edgeserve.sched.events import CLASSES
-from edgeserve.sched.jobqueue import JobQueue
-from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.latency import ModelLatency
-from edgeserve.sched.lifecycle import Job, RequestRecord
-from edgeserve.sched.parts import (
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.common.bidding import (
     CANNOT_MAKE_DEADLINE,
     bid_for,
     droppable,
@@ -31,7 +24,14 @@ from edgeserve.sched.parts import (
     refusal,
     take,
 )
-from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
 
 ALMOST = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise

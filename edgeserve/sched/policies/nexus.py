@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
-from edgeserve.sched.apps import App
-from edgeserve.sched.board import Board
-from edgeserve.sched.lanes import Lane, Work
-from edgeserve.sched.latency import ModelLatency
-from edgeserve.sched.lifecycle import Job
-from edgeserve.sched.parts import CANNOT_MAKE_DEADLINE, bid_for, droppable
-from edgeserve.sched.policies.inorder import InOrder
-from edgeserve.sched.policy import Bid, Policy
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.common.arrival_order import InOrder
+from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, bid_for, droppable
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job
+from edgeserve.sched.resources.lanes import Lane, Work
 
 FITS = 2
 """So many batches of the planned size fit into the SLO: the one a request has just missed, and its own."""

@@ -1,0 +1,78 @@
+"""The facts of a request that mean something here: numbers that its client declares, that its app predicts, or that
+one of its nodes says of it or of a part.
+
+A policy reads them by name. Clients and nodes may say any name (a policy of one's own may know more, and a model that
+several apps use may speak of nodes that only one of them has); what the configuration says of an app is checked
+against this list, since a predictor of a fact that nobody reads would only cost time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence
+
+from edgeserve.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgeserve.config.schema import AppConfig, NodeConfig, PolicyConfig
+
+
+def known_facts(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
+    """Name -> meaning of every fact that a request to an app with these nodes may have.
+
+    ``steps`` is for the app of one plain node, where ``NODE.steps`` would say the same; with more nodes each has its
+    own. ``parts`` and ``route`` belong to the nodes that make parts and choose a successor.
+    """
+    known = {"length": "how long it is, in a unit of the app's own: more takes longer",
+             "work": "its work at every node relative to the usual, which is 1.0"}
+    alone = len(nodes) == 1 and not nodes[0].fan_out and nodes[0].route == "all"
+    if alone:
+        known["steps"] = "runs that it needs, of an iterative model"
+    for node in nodes:
+        known[f"{node.name}.work"] = "its work at the node relative to the usual, which is 1.0"
+        if not alone:
+            known[f"{node.name}.steps"] = "runs that it needs at the node, of an iterative model"
+        if node.fan_out:
+            known[f"{node.name}.parts"] = "parts that the node will make of it"
+        if node.route == "one":
+            known[f"{node.name}.route"] = "the successor that the node will choose, counted from 0"
+    return known
+
+
+def read_predictors(value: Any, where: str) -> Dict[str, str]:
+    """``[app.NAME.predict]`` to fact -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
+    spellings mean the fact."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} = {value!r}: expected a table of facts, such as \"length\" = 'module:function'")
+    found: Dict[str, str] = {}
+    for name, item in value.items():
+        inner = {f"{name}.{rest}": function for rest, function in read_predictors(item, f"{where}.{name}").items()} \
+            if isinstance(item, Mapping) else {name: item}
+        for fact, function in inner.items():
+            if fact in found:
+                raise ConfigError(f"{where}.{fact} is given twice, quoted and not; take one of them away")
+            if not names_function(function):
+                raise ConfigError(f"{where}.{fact} = {function!r}: expected 'module:function', looked for beside the "
+                                  "configuration")
+            found[fact] = function
+    return found
+
+
+def names_function(value: Any) -> bool:
+    """Whether it is written as ``"module:function"``."""
+    return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
+
+
+def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
+    """``[app.NAME.predict]`` names facts that mean something, or the ``hint`` that the policy was told to read.
+    A policy from outside (``kind = "module:Class"``) may read facts of any name."""
+    known: Dict[str, Any] = dict(known_facts(app.nodes))
+    if policy.options.get("hint"):
+        known[str(policy.options["hint"])] = "what the policy takes for the length"
+    for fact in app.predict:
+        if fact not in known and ":" not in policy.kind:
+            raise ConfigError(f"[app.{app.name}.predict] {fact!r}: no policy reads such a fact; "
+                              f"those of this app are {', '.join(known)}")
+        if fact == "length" and app.length is not None:
+            raise ConfigError(f"[app.{app.name}] length = '{app.length[0]}[{app.length[1]}]' and a predictor of "
+                              "'length' say the same fact twice; take one of them away")

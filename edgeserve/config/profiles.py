@@ -1,0 +1,112 @@
+"""Profiles: measured times of one model on one device, as JSON files that people can read and compare.
+
+``edgeserve profile`` writes them, the scheduler's latency models are seeded from them. This module holds the record
+and its reading and writing; measuring is ``tools/profile.py``, using is ``sched/latency/model.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Tuple
+
+from edgeserve.errors import ProfileError
+
+FORMAT = 1
+"""Version of the file format; a file of another version is refused with that reason."""
+
+QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+"""The stored quantiles of the execution time: dense where deadlines are decided."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Execution time of one batch size on one lane, in nanoseconds. ``quantiles_ns`` follows :data:`QUANTILES`."""
+
+    count: int
+    median_ns: int
+    p99_ns: int
+    mean_ns: int
+    sd_ns: int
+    quantiles_ns: Tuple[int, ...] = ()
+    drift: float = 0.0  # last fifth's median over first fifth's, minus 1: above 0.05 the device was throttling
+    p99_error: float = 1.0  # half the width of the p99's 95 % interval over the p99; 1.0 = too few runs to say
+
+
+@dataclass(frozen=True)
+class LaneProfile:
+    """All batch sizes of one model on one lane, and the affine fit ``c0 + c1 * k`` of the medians."""
+
+    timings: Dict[int, Timing]
+    fixed_ns: int = 0  # c0
+    per_item_ns: int = 0  # c1
+    fit_error_max: float = 0.0  # largest relative error of the fit over the measured sizes
+    load_ns: int = 0  # median time to load
+    alone: Dict[str, Tuple[int, ...]] = field(default_factory=dict)  # app -> times alone of its inputs in ns, rising
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One model on one device: a lane profile per lane, memory in bytes, and the circumstances."""
+
+    model: str
+    device: str
+    lanes: Dict[str, LaneProfile]
+    weights_bytes: int = 0
+    work_bytes: int = 0
+    circumstances: Dict[str, Any] = field(default_factory=dict)  # versions, clocks, date, host
+
+
+def profile_path(directory: str, device: str, model: str) -> str:
+    """Where the profile of a model on a device lies below a profiles directory."""
+    return os.path.join(directory, device, f"{model}.json")
+
+
+def write_profile(path: str, profile: Profile) -> None:
+    """Write atomically (a reader never sees half a file); makes the directories."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    part = f"{path}.part"
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, **asdict(profile)}, file, indent=1, sort_keys=True)
+        file.write("\n")
+    os.replace(part, path)
+
+
+def read_profile(path: str) -> Profile:
+    """Read one file. Raises :class:`ProfileError` naming the file and what is wrong with it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            table = json.load(file)
+        if table.get("format") != FORMAT:
+            raise ProfileError(f"{path}: format {table.get('format')!r}, expected {FORMAT}; "
+                               "measure it again with 'edgeserve profile'")
+        lanes = {name: _lane(lane) for name, lane in table["lanes"].items()}
+        return Profile(table["model"], table["device"], lanes, int(table["weights_bytes"]),
+                       int(table["work_bytes"]), dict(table["circumstances"]))
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read ({error.strerror}); "
+                           "measure it with 'edgeserve profile'") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProfileError(f"{path}: is not a profile ({error!r}); "
+                           "measure it again with 'edgeserve profile'") from None
+
+
+def read_profiles(directory: str) -> List[Profile]:
+    """Every profile below a directory, in path order; an absent directory holds none."""
+    paths = sorted(os.path.join(folder, name) for folder, _, names in os.walk(directory)
+                   for name in names if name.endswith(".json"))
+    return [read_profile(path) for path in paths]
+
+
+def _lane(table: Mapping[str, Any]) -> LaneProfile:
+    timings = {}
+    for size, timing in sorted(table["timings"].items(), key=lambda item: int(item[0])):
+        timings[int(size)] = Timing(int(timing["count"]), int(timing["median_ns"]), int(timing["p99_ns"]),
+                                    int(timing["mean_ns"]), int(timing["sd_ns"]),
+                                    tuple(int(value) for value in timing["quantiles_ns"]), float(timing["drift"]),
+                                    float(timing.get("p99_error", 1.0)))
+    alone = {str(app): tuple(sorted(int(time_ns) for time_ns in times)) for app, times in
+             table.get("alone", {}).items()}
+    return LaneProfile(timings, int(table["fixed_ns"]), int(table["per_item_ns"]), float(table["fit_error_max"]),
+                       int(table["load_ns"]), alone)

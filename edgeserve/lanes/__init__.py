@@ -1,0 +1,1 @@
+"""Lanes: the threads that run works (``thread``)."""

@@ -1,0 +1,27 @@
+"""Policies from outside the package: ``kind = "module:Class"``, found beside the configuration like host functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgeserve.config.schema import Config
+from edgeserve.engines.python import import_function
+from edgeserve.errors import ConfigError
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.policy import Policy
+
+
+def import_policies(config: Config) -> None:
+    """Import what a configuration's ``kind = "module:Class"`` name, so that a scheduler can be built of it.
+
+    Raises :class:`EngineError` when the module or the class cannot be found, :class:`ConfigError` when it is no policy.
+    """
+    for policy in config.policies.values():
+        if ":" not in policy.kind:
+            continue
+        where = f"[policy.{policy.name}] kind"
+        found: Any = import_function(policy.kind, config.directory, where)
+        if not (isinstance(found, type) and issubclass(found, Policy)):
+            raise ConfigError(f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "
+                              "edgeserve.sched.policy_api.policy.Policy (docs/policies/write-a-policy.md)")
+        POLICIES[policy.kind] = found  # again for every configuration: two may each have a module of this name

@@ -1,0 +1,109 @@
+"""Inputs that are kept so that their jobs can be run again alone: what the online profiler's probes run on.
+
+They are references to what the jobs were gathered from: only their memory is held for longer. Arrays that a caller in
+this process handed in are copied, since it may write into them once it has its answer; those of the bus are read-only.
+What a probe returns is thrown away. Belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, Optional, Set, Tuple, Union
+
+from edgeserve.engines.base import Result, Values
+from edgeserve.lanes.thread import Work, WorkNotStarted
+from edgeserve.live.values import Payloads
+from edgeserve.sched.protocol.actions import DropKept, KeepJob, RunBatch
+from edgeserve.sched.protocol.events import JobId, JobResult
+
+KEPT_BYTES_MAX = 64 * 2**20
+"""Bytes that all kept inputs may hold together: ten full-HD colour frames, and little beside a model on the smallest
+boards. An input that does not fit is not kept, and its probe is refused."""
+
+DEPTH_MAX = 8
+"""How deep nested lists of values are looked into to count their bytes."""
+
+
+class Kept:
+    """The inputs by job, bounded by ``bytes_max``. ``launch``, ``returned`` and ``not_started`` have the signatures of
+    those of ``Payloads``: they stand in for them when a batch is a probe (:meth:`of`)."""
+
+    def __init__(self, payloads: Payloads, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self.bytes = 0
+        self._payloads = payloads
+        self._bytes_max = bytes_max
+        self._inputs: Dict[JobId, Tuple[Values, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def of(self, action: RunBatch) -> Union[Payloads, Kept]:
+        """Where a batch takes its inputs from and brings its results to."""
+        return self if action.probe else self._payloads
+
+    def keep(self, action: KeepJob) -> None:
+        """Hold the inputs of a ready job, if there is room."""
+        inputs = self._payloads.inputs(action.job)
+        size = bytes_of(inputs)
+        if self.bytes + size <= self._bytes_max:
+            given = {id(value) for value in self._payloads[action.job.request_id].inputs.values()}
+            inputs = {name: value.copy() if _may_change(value, given) else value for name, value in inputs.items()}
+            self._inputs[action.job] = (inputs, size)
+            self.bytes += size
+
+    def drop(self, action: DropKept) -> None:
+        """Let go of them; nothing happens when there was no room for them."""
+        self.bytes -= self._inputs.pop(action.job, ({}, 0))[1]
+
+    def refusal(self, action: RunBatch) -> Optional[WorkNotStarted]:
+        """The answer to a probe whose inputs found no room; ``None`` for any other batch."""
+        if not action.probe or action.jobs[0] in self._inputs:
+            return None
+        return WorkNotStarted(Work(action.work_id, 0, 0, _nothing, None, action),
+                              f"its inputs were not kept: all together would hold more than {self._bytes_max} bytes")
+
+    def launch(self, job: JobId) -> Tuple[Values, Any]:
+        """The inputs of a job, which the batch holds from now on; a probe has no state."""
+        inputs, size = self._inputs.pop(job)
+        self.bytes -= size
+        return inputs, None
+
+    def returned(self, job: JobId, result: Optional[Result], reason: str = "") -> JobResult:
+        """What the scheduler may know of a probe's result; nobody else does."""
+        if result is None:
+            return JobResult(job, "failed", reason=reason)
+        return JobResult(job, "done" if result.done else "unfinished")
+
+    def not_started(self, job: JobId) -> None:
+        """The lane refused a probe: there is nobody to tell."""
+
+
+def bytes_of(value: Any, depth: int = 0) -> int:
+    """About how much memory a value holds. An array that is a view holds all of what it looks into."""
+    if isinstance(value, dict):
+        return sum(bytes_of(item, depth + 1) for item in value.values())
+    if isinstance(value, (list, tuple)) and depth < DEPTH_MAX:
+        return sum(bytes_of(item, depth + 1) for item in value)
+    found = getattr(value, "nbytes", None)
+    if not isinstance(found, int):
+        return sys.getsizeof(value)
+    base = getattr(value, "base", None)
+    while base is not None:
+        below = getattr(base, "nbytes", None)
+        found = max(found, below if isinstance(below, int) else sys.getsizeof(base, 0))
+        base = getattr(base, "base", None)
+    return found
+
+
+def _may_change(value: Any, given: Set[int]) -> bool:
+    """Whether a value is a writable array that looks into one of those that were ``given`` (by their ids)."""
+    if not getattr(getattr(value, "flags", None), "writeable", False):
+        return False
+    below = value
+    while below is not None and id(below) not in given:
+        below = getattr(below, "base", None)
+    return below is not None
+
+
+def _nothing(_: Any) -> None:
+    """What a probe without inputs would run; its lane never sees it."""

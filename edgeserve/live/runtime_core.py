@@ -1,0 +1,169 @@
+"""Everything that lives as long as one running runtime: opened, lived in and closed by the loop's thread.
+
+Wiring: lanes, engines, scheduler, world, the front door and the recorder, in the order in which they depend on each
+other, and their end in the reverse order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from edgeserve.config.profiles import Profile, read_profiles
+from edgeserve.config.schema import Config
+from edgeserve.errors import RequestError
+from edgeserve.lanes.thread import Lane
+from edgeserve.live.mailbox import Mailbox
+from edgeserve.live.plugins import import_policies
+from edgeserve.live.request import AppRules
+from edgeserve.live.startup import Started, Starter, make_lanes
+from edgeserve.live.values import Held
+from edgeserve.live.world import LiveWorld, clock_ns
+from edgeserve.recording.trace import Recorder, start_of
+from edgeserve.sched.core.build import build_scheduler, model_lanes
+from edgeserve.sched.core.loop import OnStep, drive
+from edgeserve.sched.core.scheduler import Scheduler
+from edgeserve.units import ns_to_s
+
+log = logging.getLogger("edgeserve")
+
+LANES_END_S = 2.0
+"""How long closing waits for works that still run, all lanes together; then their threads are abandoned."""
+
+
+class House:
+    """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's."""
+
+    def __init__(self, config: Config, rules: Mapping[str, AppRules], serve: bool,
+                 called_off: Callable[[], bool]) -> None:
+        self.mailbox = Mailbox()
+        self.config = config
+        self.rules = rules
+        self._serve = serve
+        self._called_off = called_off
+        self._lanes: Dict[str, Lane] = {}
+        self._started: Optional[Started] = None
+        self._recorder: Optional[Recorder] = None
+        self.scheduler: Scheduler
+        self.world: LiveWorld
+
+    def open(self) -> None:
+        """Lanes up, models warm, scheduler built, bus bound: ready."""
+        config = self.config
+        import_policies(config)
+        profiles = find_profiles(config)
+        lanes = make_lanes(config, self.mailbox, clock_ns)
+        for lane in lanes.values():
+            lane.start()
+        self._lanes = lanes
+        self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
+        self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
+                                         resident=started.resident)
+        self.world = LiveWorld(config, self.rules, lanes, started.engines, self.mailbox)
+        if config.server.record:
+            path = os.path.join(config.directory, config.server.record)
+            self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured))
+        if self._serve:
+            from edgeserve.live.gateway import FrontDoor  # opens a socket library that an embedded runtime spares
+            self.world.door = FrontDoor(self)
+
+    def endpoints(self) -> List[str]:
+        """Where the bus listens; none without a front door."""
+        return self.world.door.endpoints if self.world.door is not None else []
+
+    def live(self) -> None:
+        """Turn the loop until the world has stopped."""
+        on_step: Optional[OnStep] = self._recorder.record if self._recorder is not None else None
+        drive(self.scheduler, self.world, on_step)
+
+    def close(self, error: RequestError) -> None:
+        """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
+        world: Optional[LiveWorld] = getattr(self, "world", None)
+        if world is not None:
+            for held in world.payloads.open_requests():
+                held.origin.refuse(error)
+        self.sweep(error)
+        if world is not None and world.door is not None:
+            world.door.close()
+        if self._recorder is not None:
+            self._recorder.close()
+        for lane in self._lanes.values():
+            lane.stop()
+        self._end_lanes()
+
+    def _end_lanes(self) -> None:
+        due_ns = clock_ns() + int(LANES_END_S * 1e9)
+        hung = [name for name, lane in self._lanes.items()
+                if not lane.join(max(0.0, ns_to_s(due_ns - clock_ns())))]
+        if hung:
+            log.warning("lanes %s still run a work after %.0f s; their threads are abandoned", ", ".join(hung),
+                        LANES_END_S)
+        devices = {self.config.lanes[name].device if name in self.config.lanes else name.split(":", 1)[1]
+                   for name in hung}
+        for (model, device), engine in (self._started.engines if self._started is not None else {}).items():
+            if device in devices:
+                continue  # a hung work may still be inside the engine
+            try:
+                engine.unload()
+            except Exception as error:  # noqa: BLE001 the others' memory must be given back too
+                log.warning("model %s on device %s could not be unloaded: %s", model, device, error)
+
+    def sweep(self, error: RequestError) -> None:
+        """Refuse the requests that nobody will take from the mailbox any more."""
+        for item in self.mailbox.take():
+            if isinstance(item, Held):
+                item.origin.refuse(error)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Dict[str, Any]:
+        """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
+        world = self.world
+        now_ns = clock_ns()
+        lanes = {}
+        for name, counts in world.lane_counts.items():
+            hang_ns = self.config.lanes[name].hang_ns if name in self.config.lanes else 0
+            lanes[name] = counts.table(now_ns, world.started_ns, hang_ns)
+        return {"uptime_s": ns_to_s(now_ns - world.started_ns), "open": world.payloads.open_count,
+                "pending_max": self.config.server.pending_max,
+                "apps": {name: {**counts.table(), "unpredicted": self.rules[name].unpredicted()}
+                         for name, counts in world.app_counts.items()},
+                "models": {name: {"unsaid": world.payloads.said.unsaid(name)} for name in self.config.models},
+                "policies": {policy.name: dict(policy.figures()) for policy in self.scheduler.policies},
+                "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
+
+    def _devices(self) -> Dict[str, Any]:
+        return {name: {"models": [model for model in device.placements if device.is_resident(model)],
+                       "used_bytes": device.used_bytes, "state_bytes": device.state_bytes,
+                       "budget_bytes": device.budget_bytes}
+                for name, device in self.scheduler.devices.items()}
+
+    def models(self) -> Dict[str, Any]:
+        """What can run, where, in which batch sizes, and whether it is in memory."""
+        return {model.name: {"engine": model.engine, "batch": list(model.batch), "pinned": model.pinned,
+                             "lanes": model_lanes(self.config, model),
+                             "resident": [device.name for device in self.scheduler.devices.values()
+                                          if model.name in device.placements and device.is_resident(model.name)]}
+                for model in self.config.models.values()}
+
+    def apps(self) -> Dict[str, Any]:
+        """What can be asked: inputs, outputs, deadline."""
+        return {app.name: {"nodes": [node.name for node in app.nodes], "policy": app.policy,
+                           "slo_ms": app.slo_ns / 1e6, "class": app.klass, "stream": app.stream,
+                           "on_late": app.on_late, "outputs": list(app.outputs),
+                           "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
+                                             "optional": tensor.optional} for name, tensor in app.inputs.items()}}
+                for app in self.config.apps.values()}
+
+
+def find_profiles(config: Config) -> List[Profile]:
+    """The profiles that were measured on this machine, below ``[server] profiles``; the log says where they lie."""
+    directory = os.path.join(config.directory, config.server.profiles)
+    if not os.path.isdir(directory):
+        return []
+    from edgeserve.device.host import device_slug  # looks at the machine, so only when there is something to choose
+    here = os.path.join(directory, device_slug())
+    profiles = read_profiles(here)
+    log.info("%d profiles of this machine in %s", len(profiles), here)
+    return profiles

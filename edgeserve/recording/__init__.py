@@ -1,0 +1,1 @@
+"""Recorded runs: writing and reading (``trace``), replaying (``replay``), timelines for Perfetto (``timeline``)."""

@@ -1,0 +1,199 @@
+"""Recording a run as JSON lines of (now, events, actions), reading it back, and replaying it into a scheduler.
+
+A recording holds facts only, no tensors. Replaying feeds the events to a fresh scheduler and compares what it decides,
+action by action; the first difference is reported with both sides.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.errors import EdgeServeError
+from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, Spent
+from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
+
+FORMAT = 1
+"""Version of the recording's format; the first line of a recording says it."""
+
+
+class TraceError(EdgeServeError):
+    """A recording cannot be read, or a replay decided differently."""
+
+    code = "trace"
+
+
+class Step(NamedTuple):
+    """One call of ``Scheduler.step``."""
+
+    now_ns: int
+    events: Tuple[Event, ...]
+    actions: Tuple[Action, ...]
+
+
+class Difference(NamedTuple):
+    """Where a replay first decided otherwise. ``step_index`` counts steps from 0; a missing action is ``None``."""
+
+    step_index: int
+    now_ns: int
+    recorded: Optional[Action]
+    replayed: Optional[Action]
+
+    def __str__(self) -> str:
+        return (f"step {self.step_index} at {self.now_ns} ns differs:\n  recorded: {self.recorded}\n"
+                f"  replayed: {self.replayed}")
+
+
+class Recorder:
+    """Writes a recording. ``start`` is kept in its first line: whatever is needed to build the same scheduler again
+    (``footprints``, ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text)."""
+
+    def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
+        self._file: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 closed by close()
+        # Unsorted: the order of lanes and models in a configuration is part of it.
+        self._file.write(json.dumps({"format": FORMAT, **(start or {})}, separators=(",", ":")) + "\n")
+
+    def record(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        """Append one step. Buffered by the file: a crash loses the last few."""
+        self._file.write(step_line(now_ns, events, actions) + "\n")
+
+    def close(self) -> None:
+        """Write what is buffered and close the file; further calls do nothing."""
+        self._file.close()
+
+
+class Recording(NamedTuple):
+    """A recording in memory: the first line's table, and the steps."""
+
+    start: Dict[str, Any]
+    steps: List[Step]
+
+
+def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Mapping[str, Sequence[str]],
+             measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None) -> Dict[str, Any]:
+    """The first line's table of a recording, from what was given to ``build_scheduler``."""
+    return {"footprints": [[*key, *value] for key, value in footprints.items()],
+            "resident": {name: list(models) for name, models in resident.items()},
+            "measured": [[*key, {str(size): list(times) for size, times in value.items()}]
+                         for key, value in (measured or {}).items()]}
+
+
+def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
+    """The keyword arguments of ``build_scheduler`` back from a recording's first line."""
+    return {"footprints": {(row[0], row[1]): (row[2], row[3]) for row in start.get("footprints", ())},
+            "resident": {name: list(models) for name, models in start.get("resident", {}).items()},
+            "measured": {(row[0], row[1]): {int(size): list(times) for size, times in row[2].items()}
+                         for row in start.get("measured", ())}}
+
+
+def read_recording(path: str) -> Recording:
+    """Read a whole recording. :class:`TraceError` names the file and the line."""
+    steps: List[Step] = []
+    start: Dict[str, Any] = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    table = json.loads(line)
+                    if number > 1:
+                        steps.append(_step(table))
+                        continue
+                    if table.get("format") != FORMAT:
+                        raise TraceError(f"{path}: format {table.get('format')!r}, expected {FORMAT}; record it again")
+                    start = table
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise TraceError(f"{path}:{number}: is no step of a recording ({error!r})") from None
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}); give the path of a recording") from None
+    if not start:
+        raise TraceError(f"{path}: is empty; a recording starts with a line {{\"format\": {FORMAT}}}")
+    return Recording(start, steps)
+
+
+def replay(scheduler: Any, steps: Iterable[Step]) -> Optional[Difference]:
+    """Feed every step's events to a fresh scheduler; the first difference, or ``None`` when it decides the same."""
+    for index, step in enumerate(steps):
+        actions = scheduler.step(step.now_ns, step.events)
+        difference = compare(index, step, actions)
+        if difference is not None:
+            return difference
+    return None
+
+
+def compare(index: int, step: Step, actions: Sequence[Action]) -> Optional[Difference]:
+    """The first action in which a step's replay differs from the recording."""
+    for position in range(max(len(actions), len(step.actions))):
+        recorded = step.actions[position] if position < len(step.actions) else None
+        replayed = actions[position] if position < len(actions) else None
+        if recorded != replayed:
+            return Difference(index, step.now_ns, recorded, replayed)
+    return None
+
+
+def step_line(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> str:
+    """One step as its line of the recording, the same bytes on every Python."""
+    return dumps({"now": now_ns, "events": [_table(item) for item in events],
+                  "actions": [_table(item) for item in actions]})
+
+
+def dumps(table: Any) -> str:
+    """JSON with sorted keys and no spaces: the same bytes whatever order the fields have."""
+    return json.dumps(table, sort_keys=True, separators=(",", ":"))
+
+
+# --- events and actions as tables -------------------------------------------------------------------------------------
+
+
+def _table(item: Any) -> Dict[str, Any]:
+    table = {"kind": type(item).__name__}
+    for name in item.__dataclass_fields__:
+        table[name] = _plain(getattr(item, name))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Request, JobResult)):
+        return {name: _plain(getattr(value, name)) for name in type(value).__slots__}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
+
+
+def _step(table: Mapping[str, Any]) -> Step:
+    return Step(int(table["now"]), tuple(_event(item) for item in table["events"]),
+                tuple(_action(item) for item in table["actions"]))
+
+
+def _event(table: Dict[str, Any]) -> Event:
+    fields = dict(table)
+    kind = EVENT_KINDS[fields.pop("kind")]
+    if "request" in fields:
+        fields["request"] = Request(**fields["request"])
+    if "results" in fields:
+        fields["results"] = tuple(JobResult(**dict(item, job=_job(item["job"]))) for item in fields["results"])
+    event: Event = kind(**fields)
+    return event
+
+
+def _action(table: Dict[str, Any]) -> Action:
+    fields = dict(table)
+    kind: Any = ACTION_KINDS[fields.pop("kind")]
+    if "jobs" in fields:
+        fields["jobs"] = tuple(_job(item) for item in fields["jobs"])
+    if fields.get("job") is not None:
+        fields["job"] = _job(fields["job"])
+    if "spent" in fields:
+        fields["spent"] = Spent(*fields["spent"])
+    action: Action = kind(**fields)
+    return action
+
+
+def _job(row: Sequence[Any]) -> JobId:
+    return JobId(row[0], row[1], tuple(row[2]))
+
+
+def lines(steps: Iterable[Step]) -> Iterator[str]:
+    """The lines of some steps, for digests."""
+    return (step_line(*step) for step in steps)

@@ -1,0 +1,125 @@
+"""From a configuration and profiles to a scheduler: the one place where the pure parts are put together.
+
+The live runtime and the simulator both call :func:`build_scheduler`, so that what is simulated is what serves.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.config.profiles import LaneProfile, Profile, Timing
+from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.errors import ConfigError, ProfileError, nearest
+from edgeserve.sched.core.scheduler import Scheduler
+from edgeserve.sched.latency.model import ModelLatency, timing_constant, timing_of
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.policy import Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.resources.lanes import Lane
+from edgeserve.sched.resources.model_cache import LOAD_AHEAD_NS, Device, Placement
+from edgeserve.units import NS_PER_S
+
+COPY_RATE_BYTES_PER_S = 12_000_000_000
+"""Load-time seed where neither a profile, the model nor the device says: Clockwork's table moves 12.3 GB/s."""
+
+Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
+"""(model, device) -> (weights, working memory) in bytes, as the engine said when it was loaded."""
+
+Measured = Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]
+"""(model, lane) -> batch size -> durations in ns, as measured by a warm-up."""
+
+
+def copy_lane_name(device: str) -> str:
+    """The lane that loads and evicts models of a device."""
+    return f"copy:{device}"
+
+
+def model_lanes(config: Config, model: ModelConfig) -> List[str]:
+    """The lanes that a model may run on, in the order of the file."""
+    return [name for name in config.lanes if not model.lanes or name in model.lanes]
+
+
+def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footprints: Footprints | None = None,
+                    measured: Measured | None = None,
+                    resident: Mapping[str, Sequence[str]] | None = None) -> Scheduler:
+    """Put a scheduler together.
+
+    Times come from ``profiles``, else from ``measured``, else from the models' ``expected``; a batch size without any
+    raises :class:`ProfileError` naming the mend. ``resident`` names the models in memory at start per device; by
+    default as many as fit, pinned ones first, in the order of the file.
+    """
+    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns) for name, lane in config.lanes.items()}
+    seeds = seed_timings(config, profiles, measured or {})
+    profiled = profiled_lanes(profiles)
+    latency: Dict[Tuple[str, str], ModelLatency] = {}
+    for model in config.models.values():
+        for name in model_lanes(config, model):
+            known = profiled.get((model.name, name), LaneProfile({}))
+            latency[model.name, name] = ModelLatency(model.name, name, seeds[model.name, name], model.batch,
+                                                     fixed_ns=known.fixed_ns, alone=known.alone)
+            lanes[name].models[model.name] = True
+    devices = [_device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
+               for name in config.devices]
+    copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]
+    apps = [App(app, app.policy or next(iter(config.policies))) for app in config.apps.values()]
+    policies = [_policy(config, name, apps) for name in sorted(config.policies)]
+    return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency)
+
+
+def seed_timings(config: Config, profiles: Sequence[Profile], measured: Measured) -> Dict[Tuple[str, str],
+                                                                                         Dict[int, Timing]]:
+    """For every allowed (model, lane): batch size -> the best knowledge there is before anything ran."""
+    profiled = profiled_lanes(profiles)
+    seeds: Dict[Tuple[str, str], Dict[int, Timing]] = {}
+    for model in config.models.values():
+        for lane in model_lanes(config, model):
+            known = {size: timing_constant(time_ns) for size, time_ns in model.expected.items()}
+            known.update({size: timing_of(samples) for size, samples in measured.get((model.name, lane), {}).items()})
+            if (model.name, lane) in profiled:
+                known.update(profiled[model.name, lane].timings)
+            missing = [size for size in model.batch if size not in known]
+            if missing:
+                raise ProfileError(
+                    f"model {model.name!r} on lane {lane!r}: batch sizes {missing} have no time (known: "
+                    f"{', '.join(map(str, sorted(known))) or 'none'}); run 'edgeserve profile' or give "
+                    f"[model.{model.name}.expected]")
+            seeds[model.name, lane] = known
+    return seeds
+
+
+def profiled_lanes(profiles: Sequence[Profile]) -> Dict[Tuple[str, str], LaneProfile]:
+    """(model, lane) -> what was measured of it."""
+    return {(profile.model, lane): known for profile in profiles for lane, known in profile.lanes.items()}
+
+
+def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints,
+            resident: Sequence[str] | None) -> Device:
+    """A device with its models: bytes and load times from the engine, the profile or the configuration."""
+    device = Device(name, config.devices[name].memory_bytes)
+    lanes_here = [lane.name for lane in config.lanes.values() if lane.device == name]
+    by_model = {profile.model: profile for profile in profiles}
+    models = [model for model in config.models.values()
+              if any(lane in lanes_here for lane in model_lanes(config, model))]
+    left = device.budget_bytes or 2**62
+    for model in sorted(models, key=lambda item: not item.pinned):
+        profile = by_model.get(model.name)
+        weights, work = footprints.get((model.name, name), (profile.weights_bytes, profile.work_bytes) if profile
+                                       else (0, 0))
+        bytes = model.memory_bytes or weights + work
+        rate = config.devices[name].pcie_bytes_per_s or COPY_RATE_BYTES_PER_S
+        load_ns = model.load_ns or max([lane.load_ns for lane in profile.lanes.values()] if profile else [0]) \
+            or bytes * NS_PER_S // rate
+        fits = bytes <= left
+        here = (fits if resident is None else model.name in resident)
+        device.add(Placement(model.name, name, bytes, load_ns, model.pinned), here)
+        if here:
+            left -= bytes
+    return device
+
+
+def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
+    entry = config.policies[name]
+    if entry.kind not in POLICIES:
+        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} does not exist{nearest(entry.kind, POLICIES)}; "
+                          f"take one of {', '.join(POLICIES)}, or 'module:Class' of a policy of your own")
+    return POLICIES[entry.kind](name, [app for app in apps if app.policy == name], entry.options)

@@ -1,0 +1,132 @@
+"""Every invariant of the scheduler, in one place; ``Scheduler.check`` asserts them. Slow and complete: for tests.
+
+The simulator keeps its own books besides (``sim/world.py``), so that a wrong idea here is noticed there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Dict, Tuple
+
+from edgeserve.sched.requests.states import HELD, OPEN, ORPHAN, READY, RUNNING, Job
+from edgeserve.sched.resources.lanes import RUN
+from edgeserve.sched.resources.model_cache import LOADING, RESIDENT
+
+if TYPE_CHECKING:
+    from edgeserve.sched.core.scheduler import Scheduler
+
+
+def check_books(scheduler: Scheduler) -> None:
+    """Raise AssertionError, with the request's story where there is one, when the books do not agree."""
+    on_lanes = _check_lanes(scheduler)
+    _check_requests(scheduler, on_lanes)
+    _check_queues(scheduler)
+    _check_memory(scheduler)
+    _check_streams(scheduler)
+    _check_probes(scheduler)
+
+
+def _check_lanes(scheduler: Scheduler) -> Dict[int, Job]:
+    """Works stand on exactly the lane they name; a job is in one work. Returns the jobs on lanes by seq."""
+    seen: Dict[int, Job] = {}
+    count = 0
+    for lane in scheduler.lanes.values():
+        for work in lane.works:
+            count += 1
+            assert scheduler.works.by_id.get(work.id) is work, f"work {work.id} on {lane.name} is not in the table"
+            assert work.lane is lane, f"work {work.id} names lane {work.lane.name}, stands on {lane.name}"
+            if work.kind != RUN or work.lost:
+                continue
+            for job in work.jobs:
+                assert job.seq not in seen, f"{job!r} is in two works"
+                assert job.state in (RUNNING, ORPHAN), f"{job!r} is on a lane"
+                seen[job.seq] = job
+        assert len(lane.works) <= 1 or lane.ahead_ns > 0, f"lane {lane.name} has {len(lane.works)} works"
+    assert count == len(scheduler.works.by_id), "a work is in the table but on no lane"
+    return seen
+
+
+def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
+    running: Dict[int, int] = {}
+    for job in on_lanes.values():
+        running[job.request.id] = running.get(job.request.id, 0) + 1
+    for request in scheduler.life.requests.values():
+        story = "\n".join(request.story())
+        assert request.state in (OPEN, HELD), f"an ended request is in the table\n{story}"
+        assert (request.state == HELD) == (not request.jobs), f"open without a job, or held with one\n{story}"
+        assert request.running == running.get(request.id, 0), f"running count is wrong\n{story}"
+        for job in request.jobs.values():
+            assert job.state in (READY, RUNNING), f"{job!r} is in its request's table\n{story}"
+            assert (job.state == RUNNING) == (job.seq in on_lanes), f"{job!r} against the lanes\n{story}"
+            assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{story}"
+    for admission in scheduler.life.admission.values():
+        ids = sorted(id for theirs in admission.clients.values() for id in theirs)
+        expected = sorted(id for id, request in scheduler.life.requests.items() if request.app is admission.app)
+        assert ids == expected, f"admission of {admission.app.name} holds {ids}, open are {expected}"
+        assert admission.pending == len(ids), f"admission of {admission.app.name} counts {admission.pending}"
+
+
+def _check_queues(scheduler: Scheduler) -> None:
+    """Every queued job stands in exactly one policy's queue, that of its app."""
+    held: Dict[int, str] = {}
+    for policy in scheduler.policies:
+        for job in policy.queued():
+            assert job.seq not in held, f"{job!r} stands in the queues of {held[job.seq]} and {policy.name}"
+            assert job.request.app in policy.apps, f"{job!r} stands in the queue of {policy.name}"
+            assert job.queued, f"{job!r} stands in a queue but is not marked so"
+            assert job.state == READY, f"{job!r} stands in a queue"
+            held[job.seq] = policy.name
+    ready = {job.seq for request in scheduler.life.requests.values() for job in request.jobs.values() if job.queued}
+    assert ready == set(held), f"ready jobs {sorted(ready ^ set(held))} stand in no queue, or the other way round"
+
+
+def _check_memory(scheduler: Scheduler) -> None:
+    demand: Dict[Tuple[str, str], int] = {}  # by device ("" for all) and model
+    in_flight: Dict[Tuple[str, str], int] = {}
+    for request in scheduler.life.requests.values():
+        for job in request.jobs.values():
+            key = (scheduler.lanes[job.lane].device if job.lane else "", job.node.model)
+            demand[key] = demand.get(key, 0) + (job.demand_ns if job.state == READY else 0)
+    for work in scheduler.works.by_id.values():
+        if work.kind == RUN:
+            key = (work.lane.device, work.model)
+            in_flight[key] = in_flight.get(key, 0) + 1
+    holders = {job.seq: job for request in scheduler.life.requests.values() for job in request.jobs.values()}
+    holders.update({job.seq: job for work in scheduler.works.by_id.values() for job in work.jobs})
+    for device in scheduler.devices.values():
+        used = sum(item.bytes for item in device.placements.values() if item.state in (RESIDENT, LOADING))
+        assert used == device.used_bytes, f"device {device.name}: {device.used_bytes} bytes booked, {used} used"
+        assert not device.budget_bytes or used <= device.budget_bytes, f"device {device.name} is over its budget"
+        for placement in device.placements.values():
+            flying = in_flight.get((device.name, placement.model), 0)
+            assert placement.in_flight == flying, f"{placement!r}: {placement.in_flight} in flight, {flying} on lanes"
+            assert placement.state == RESIDENT or not flying, f"{placement!r} works but is not resident"
+            bound_ns = demand.get((device.name, placement.model), 0)
+            assert placement.bound_ns == bound_ns, f"{placement!r}: demand of bound jobs is wrong"
+            assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), \
+                f"{placement!r}: demand is wrong"
+        states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
+        states += sum(bytes for _, stream in scheduler.life.streams for node, bytes in stream.state_bytes.items()
+                      if stream.device[node] == device.name)
+        assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
+
+
+def _check_streams(scheduler: Scheduler) -> None:
+    for key, stream in scheduler.life.streams:
+        if stream.active is not None:
+            request = stream.active
+            assert not request.ended or request.running > 0, f"stream {key} is held by a request that is over"
+        for request in stream.held:
+            assert request.state == HELD, f"stream {key}: a waiting request is {request.state}"
+            assert stream.active is not None, f"stream {key}: requests wait for nobody"
+
+
+def _check_probes(scheduler: Scheduler) -> None:
+    """Inputs are kept once, for jobs that a probe can still run; nothing is kept while draining."""
+    probes = scheduler.probes
+    assert not (scheduler.life.draining and probes.kept), f"{list(probes.kept.values())} are kept while draining"
+    for seq, job in probes.kept.items():
+        assert job.seq == seq, f"{job!r} is kept as {seq}"
+    for work in scheduler.works.by_id.values():
+        if work.probe is not None:
+            assert work.kind == RUN and not work.jobs, f"work {work.id} is a probe and has jobs"
+            assert work.probe.seq not in probes.kept, f"{work.probe!r} is being probed and still kept"

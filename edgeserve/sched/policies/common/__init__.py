@@ -1,0 +1,1 @@
+"""What several policies use: the queue of ready jobs, queues in arrival order, and the functions that make bids."""

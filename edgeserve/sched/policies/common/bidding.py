@@ -1,0 +1,206 @@
+"""Functions that policies share, so that all of them count value, time and feasibility alike.
+
+Pure: they read the board and change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.latency.model import Distribution
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
+
+if TYPE_CHECKING:
+    from edgeserve.sched.latency.model import ModelLatency
+    from edgeserve.sched.policy_api.board import Board
+    from edgeserve.sched.resources.lanes import Lane
+
+CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
+"""Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
+
+
+class Worth:
+    """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
+
+    A request counts its ``worth_ns`` (its lane time in full batches times its value) if it ends by its deadline. One
+    that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it.
+    """
+
+    __slots__ = ("rows", "after_ns")
+
+    def __init__(self, jobs: Iterable[Job], after_ns: int) -> None:
+        self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
+        self.rows: List[Tuple[int, float, int]] = []
+        counted = set()
+        for job in jobs:
+            request = job.request
+            if job.part:  # several parts of one request count it once
+                if request.id in counted:
+                    continue
+                counted.add(request.id)
+            soft_ns = request.deadline_ns - request.arrival_ns if request.on_late == "answer" else 0
+            self.rows.append((request.deadline_ns, request.worth_ns * request.value, max(1, soft_ns) if soft_ns else 0))
+
+    def value(self, start_ns: int) -> float:
+        """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
+        ends_ns = start_ns + self.after_ns
+        total = 0.0
+        for deadline_ns, worth, soft_ns in self.rows:
+            if ends_ns <= deadline_ns:
+                total += worth
+            elif soft_ns:
+                total += worth * soft_ns / (soft_ns + ends_ns - deadline_ns)
+        return total
+
+
+def take(queue: JobQueue, lane: Lane, start: int, count: int) -> List[Job]:
+    """The first ``count`` jobs from position ``start`` on that may run on this lane: those whose state another lane
+    holds stay. O(count) unless many are bound elsewhere."""
+    jobs: List[Job] = []
+    name = lane.name
+    rows = queue.rows
+    for index in range(start, len(rows)):
+        if len(jobs) == count:
+            break
+        job = rows[index][2]
+        if not job.lane or job.lane == name:
+            jobs.append(job)
+    return jobs
+
+
+def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, start_before_ns: int = START_ANY_TIME_NS,
+            drops: Sequence[Tuple[RequestRecord, str]] = ()) -> Bid:
+    """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines."""
+    rest_ns = rest_lane_ns = 0
+    for job in jobs:
+        if job.node.succs:
+            rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
+            rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
+    steps_ns = max([(steps_left(job) - 1) * expected_ns for job in jobs if job.facts], default=0)
+    rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
+    return Bid(jobs[0].node.model, jobs, size, expected_ns, Worth(jobs, expected_ns + rest_ns),
+               expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
+
+
+class LikelyWorth:
+    """What a bid of uncertain length is expected to deliver: each request counts with its chance to be in time.
+
+    Like :class:`Worth` otherwise; ``after_ns`` is what follows the bid's own work.
+    """
+
+    __slots__ = ("rows", "after_ns", "_known")
+
+    def __init__(self, jobs: Iterable[Job], known: Distribution, after_ns: int) -> None:
+        sure = Worth(jobs, after_ns)
+        self.rows = sure.rows
+        self.after_ns = after_ns
+        self._known = known
+
+    def value(self, start_ns: int) -> float:
+        """The value expected if the work starts at ``start_ns``, in nanoseconds of lane time."""
+        starts_ns = start_ns + self.after_ns
+        total = 0.0
+        for deadline_ns, worth, soft_ns in self.rows:
+            chance = self._known.p_by(deadline_ns - starts_ns)
+            total += worth * chance
+            if soft_ns and chance < 1.0:
+                late_ns = max(0.0, starts_ns + self._known.mean_ns() - deadline_ns)
+                total += (1.0 - chance) * worth * soft_ns / (soft_ns + late_ns)
+        return total
+
+
+def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board) -> Bid:
+    """The bid to run ``jobs`` as a batch whose time has this distribution."""
+    expected_ns = math.ceil(known.mean_ns())
+    bid = bid_for(jobs, size, expected_ns, board)
+    after_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
+    bid.worth = LikelyWorth(jobs, known, after_ns)
+    return bid
+
+
+def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> Dict[str, int]:
+    """When a job of this model alone would end on each lane that is up, given what is on the lanes now. A model that is
+    not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
+    ends: Dict[str, int] = {}
+    for lane in board.lanes_of(model):
+        ends_ns = _ends_alone_ns(model, lane, board, alone_ns)
+        if ends_ns is not None:
+            ends[lane.name] = ends_ns
+    return ends
+
+
+def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[ModelLatency], int] | None) -> int | None:
+    if not lane.up or lane.hung:
+        return None
+    starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane))
+    latency = board.latency(model, lane.name)
+    return starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
+
+
+def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
+    """When a job of this model alone would end at the earliest, as :func:`ends_by_lane` says, or None when no lane is
+    up. (Asked for every arrival: one lane, the usual case, needs no table.)"""
+    lanes = board.lanes_of(model)
+    if len(lanes) == 1:
+        return _ends_alone_ns(model, lanes[0], board, alone_ns)
+    return min(ends_by_lane(model, board, alone_ns).values(), default=None)
+
+
+def refusal(request: RequestRecord, board: Board,
+            alone_ns: Callable[[ModelLatency], int] | None = None) -> str | None:
+    """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
+    enough for the rest (times as in :func:`earliest_end_ns`). Requests that are answered late anyway are never refused
+    for their deadline."""
+    if request.on_late == "answer":
+        return None
+    for node in request.app.entries:
+        ends_ns = earliest_end_ns(node.model, board, alone_ns)
+        if ends_ns is None:
+            return "no_lane"
+        if ends_ns + board.rest_ns(request.app, node) > request.deadline_ns:
+            return CANNOT_MAKE_DEADLINE
+    return None
+
+
+def droppable(job: Job) -> bool:
+    """Whether a job's request may be given up for its deadline."""
+    return job.request.on_late != "answer"
+
+
+def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
+    """Give a late job that is answered anyway as many more SLOs as it takes to count as in time again."""
+    request = job.request
+    slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+    assert job.key is not None
+    key = job.key + slo_ns * -(-(ends_ns - job.key) // slo_ns)
+    queue.remove(job)
+    queue.add(key, job)
+
+
+def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> None:
+    """Jobs that are bound to a lane are late by what that lane can do (``ends_ns``), whatever others could: give them
+    up, or postpone them. (By what others can do, one that is answered anyway would wait for its own lane for ever.)
+    O(jobs)."""
+    for job in [job for job in queue if job.lane in ends_ns]:
+        if job.key is None or job.key >= ends_ns[job.lane]:  # gone with another job of its request, or not late
+            continue
+        if droppable(job):
+            board.give_up(job, CANNOT_MAKE_DEADLINE)
+        else:
+            postpone(queue, job, ends_ns[job.lane])
+
+
+def best_class(jobs: Sequence[Job]) -> str:
+    """The most urgent class among the jobs of a batch: what the batch counts as in the auction."""
+    found = "background"
+    for job in jobs:
+        klass = job.request.klass
+        if klass == "critical":
+            return klass
+        if klass == "normal":
+            found = klass
+    return found

@@ -1,0 +1,408 @@
+"""What ``orloj`` and ``orloj+`` share: the ready jobs of each model by class, what is known of their lengths, and the
+hooks that keep both up to date. The two differ in which requests they give up and which batch they choose.
+
+A class is an app, or an interval of predicted lengths where requests bring a hint. New samples and new shares of the
+arrivals become new tables off the critical path: when no lane waits for a decision.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from typing import Any, Deque, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, droppable, look_at_bound, postpone
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.orloj.calibration import QUANTILE, Calibration
+from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, SizeBias, lengths_of
+from edgeserve.sched.policies.orloj.sampler import Sampler
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.units import NS_PER_MS, ms_to_ns, ns_to_ms
+
+REFRESH_NS = 250 * NS_PER_MS
+"""Tables are made anew at most this often: a table costs a millisecond or two."""
+
+SAMPLES_MIN = 4
+"""New samples that make new tables worth while; fewer wait for :data:`SHARES_MOVED`."""
+
+SHARES_MOVED = 0.02
+"""A class's share of the arrivals that moved by so much makes new tables worth while."""
+
+SHARE_STEP = 1.0 / 256
+"""Weight of one arrival in the running shares of the classes."""
+
+PRIOR_LEN = 8
+"""Before the first arrival all apps of a model count alike, as if so many requests had come."""
+
+HINT_BINS = 8
+"""Intervals of equal frequency that hints are sorted into (specification, 11.6)."""
+
+HINTS_LEN = 1024
+"""Hints from which the intervals are made."""
+
+HINT_BIN = "hint"
+
+
+class Place(NamedTuple):
+    """Which of a model's queues a job stands in: the order of serving first, then what makes jobs alike."""
+
+    rank: int  # of its class (critical, normal, background)
+    name: str  # of its length class
+    value: float
+
+
+class HintBins:
+    """Sorts requests into :data:`HINT_BINS` intervals of predicted length that are equally frequent."""
+
+    __slots__ = ("_hints", "_sorted", "_thresholds")
+
+    def __init__(self) -> None:
+        self._hints: Deque[float] = deque()
+        self._sorted: List[float] = []
+        self._thresholds: List[float] = []
+
+    def add(self, hint: float) -> None:
+        """A request declared this length."""
+        self._hints.append(hint)
+        insort(self._sorted, hint)
+        if len(self._hints) > HINTS_LEN:
+            oldest = self._hints.popleft()
+            del self._sorted[bisect_right(self._sorted, oldest) - 1]
+
+    def cut(self) -> None:
+        """Make the intervals anew from the hints seen last."""
+        count = len(self._sorted)
+        quantiles = [self._sorted[count * part // HINT_BINS] for part in range(1, HINT_BINS)] if count else []
+        self._thresholds = sorted(set(quantiles))
+
+    def name(self, hint: float) -> str:
+        """The class of a hint."""
+        return f"{HINT_BIN}{bisect_right(self._thresholds, hint)}"
+
+
+class DynamicModel:
+    """The ready jobs of one model, and its lengths on each lane.
+
+    ``queues`` are in deadline order, one per class of length, service class and value. ``hint`` is the name of the
+    declared number that predicts a request's length, or ``""``.
+    """
+
+    def __init__(self, model: str, apps: Sequence[str], *, window_len: int, reset_ns: int, hint: str = "",
+                 learn: bool = True) -> None:
+        self.model = model
+        self.queues: Dict[Place, JobQueue] = {}
+        self.has_steps = False  # some job has come back unfinished
+        self.calibration = Calibration()
+        self._window_len = window_len
+        self._reset_ns = reset_ns
+        self._hint = hint
+        self._learn = learn
+        self._bins = HintBins()
+        self._shares: Dict[str, float] = {app: 1.0 / len(apps) for app in apps}
+        self._arrivals = 0
+        self._windows: Dict[str, Dict[str, LengthWindow]] = {}  # lane -> app -> times alone
+        self._hinted: Dict[str, Deque[Tuple[int, float, int]]] = {}  # lane -> (when, hint, time alone)
+        self._bias: Dict[str, SizeBias] = {}
+        self._lengths: Dict[str, Lengths] = {}
+        self._corrections: Dict[str, Dict[int, float]] = {}
+        self._made_ns = -REFRESH_NS
+        self._made_shares: Dict[str, float] = {}
+        self._fresh_samples = 0
+        self._stale = False
+        self._places: Dict[int, Place] = {}  # job -> its queue
+        self._launched: Dict[int, Tuple[Work, Tuple[str, ...], float]] = {}  # work -> members, time by the law alone
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        """A job became ready."""
+        name = self.class_of(job)
+        if job.steps == 0:
+            step = max(SHARE_STEP, 1.0 / (PRIOR_LEN + self._arrivals))
+            self._arrivals += 1
+            for known in self._shares:
+                self._shares[known] *= 1.0 - step
+            self._shares[name] = self._shares.get(name, 0.0) + step
+        self.has_steps = self.has_steps or job.steps > 0
+        place = Place(CLASSES.index(job.request.klass), name, job.request.value)
+        queue = self.queues.get(place)
+        if queue is None:
+            queue = self.queues[place] = JobQueue()
+        queue.add(job.deadline_ns, job)
+        self._places[job.seq] = place
+
+    def remove(self, job: Job) -> None:
+        """A job left."""
+        place = self._places.pop(job.seq)
+        queue = self.queues[place]
+        queue.remove(job)
+        if not queue.rows:
+            del self.queues[place]
+
+    def class_name(self, job: Job) -> str:
+        """The length class of a job that waits."""
+        return self._places[job.seq].name
+
+    def class_of(self, job: Job) -> str:
+        """The length class of a job: the interval of its hint, else its app."""
+        hint = job.facts.get(self._hint) if self._hint else None
+        if hint is None:
+            return job.request.app.name
+        self._bins.add(hint)
+        return self._bins.name(hint)
+
+    def jobs(self) -> Iterator[Job]:
+        """Every job that waits."""
+        return (job for queue in self.queues.values() for job in queue)
+
+    # --- lengths ------------------------------------------------------------------------------------------------------
+
+    def lengths(self, lane: str, board: Board) -> Lengths:
+        """What is known of the lengths on a lane."""
+        found = self._lengths.get(lane)
+        if found is None:
+            found = self._make(lane, board)
+        return found
+
+    def saw(self, lane: str, app: str, hint: float | None, alone_ns: int, board: Board) -> None:
+        """A request of an app took so long alone (at the lane's present speed)."""
+        known = self._of_lane(lane, board)
+        if app not in known:
+            known[app] = LengthWindow(self._window_len)
+        speed = _speed(board, lane)
+        known[app].add(board.now_ns, round(alone_ns * speed))
+        if hint is not None:
+            self._hinted.setdefault(lane, deque(maxlen=self._window_len * 2)).append(
+                (board.now_ns, hint, round(alone_ns * speed)))
+        self._fresh_samples += 1
+
+    def started(self, work: Work, board: Board) -> None:
+        """A batch was launched: its jobs leave the queues, and it is stated by when it ends."""
+        members = tuple(sorted([self._places[job.seq].name for job in work.jobs]))
+        for job in work.jobs:
+            self.remove(job)
+        lane = work.lane.name
+        lengths = self.lengths(lane, board)
+        known = lengths.batch(work.size, members)
+        self.calibration.state(work.id, known.quantile_ns(QUANTILE))
+        growing_ns = (known.mean_ns() - lengths.fixed_ns) / self._corrections.get(lane, {}).get(work.size, 1.0)
+        self._launched[work.id] = (work, members, (lengths.fixed_ns + growing_ns) * _speed(board, lane))
+
+    def ended(self, work: Work, took_ns: int, board: Board) -> None:
+        """A batch ended."""
+        self.calibration.ended(work.id, took_ns)
+        entry = self._launched.pop(work.id, None)
+        if entry is None or not self._learn:
+            return
+        lane = work.lane.name
+        bias = self._bias.get(lane)
+        if bias is None:
+            bias = self._bias[lane] = SizeBias(board.latency(self.model, lane).fixed_ns)
+        bias.saw(work.size, entry[2], took_ns * _speed(board, lane))
+
+    def refused(self, work: Work) -> None:
+        """A lane would not start a batch."""
+        self.calibration.lost(work.id)
+        self._launched.pop(work.id, None)
+
+    def lanes_changed(self) -> None:
+        """A lane went down, came back or runs at another speed: its tables are made anew, and what it was running will
+        not end."""
+        self._stale = True
+        for work, _, _ in list(self._launched.values()):
+            if work.lost:
+                self.refused(work)
+
+    def refresh(self, board: Board) -> None:
+        """Make new tables if something changed. Call when no lane waits for a decision."""
+        now = board.now_ns
+        if self._stale:
+            self._lengths.clear()
+            self._stale = False
+        if now - self._made_ns < REFRESH_NS:
+            return
+        moved = any(abs(share - self._made_shares.get(name, 0.0)) > SHARES_MOVED
+                    for name, share in self._shares.items())
+        if self._fresh_samples < SAMPLES_MIN and not moved:
+            return
+        self._made_ns = now
+        self._fresh_samples = 0
+        self._bins.cut()
+        for lane in list(self._lengths):
+            self._make(lane, board)
+
+    def figures(self) -> Dict[str, Any]:
+        """What is known, in plain numbers, times in ms."""
+        lanes: Dict[str, Any] = {}
+        for lane, lengths in self._lengths.items():
+            lanes[lane] = {
+                "samples": {app: window.seen for app, window in self._windows.get(lane, {}).items()},
+                "alone_ms": {name: {"mean": ns_to_ms(round(lengths.mean_alone_ns(name))),
+                                    "p90": ns_to_ms(lengths.alone(name).quantile_ns(QUANTILE))}
+                             for name in lengths.known},
+                "corrections": {str(size): factor for size, factor in self._corrections.get(lane, {}).items()}}
+        calibration = self.calibration
+        return {"calibration": {"stated": calibration.stated, "kept": calibration.kept,
+                                "uncorrected": calibration.uncorrected, "recent": calibration.recent()},
+                "lanes": lanes}
+
+    def _make(self, lane: str, board: Board) -> Lengths:
+        windows = dict(self._of_lane(lane, board))
+        if self._reset_ns:
+            for window in windows.values():
+                window.forget(board.now_ns - self._reset_ns)
+        for at_ns, hint, alone_ns in self._hinted.get(lane, ()):
+            name = self._bins.name(hint)
+            if name not in windows:
+                windows[name] = LengthWindow(self._window_len)
+            windows[name].add(at_ns, alone_ns)
+        if self._learn and lane in self._bias:
+            self._corrections[lane] = self._bias[lane].corrections()
+        self._made_shares = dict(self._shares)
+        shares = self._shares if any(name in windows for name in self._shares) else dict.fromkeys(windows, 1.0)
+        made = self._lengths[lane] = lengths_of(board.latency(self.model, lane), windows, shares,
+                                                self._corrections.get(lane), _speed(board, lane))
+        return made
+
+    def _of_lane(self, lane: str, board: Board) -> Dict[str, LengthWindow]:
+        known = self._windows.get(lane)
+        if known is None:
+            known = self._windows[lane] = {
+                app: LengthWindow(self._window_len, times)
+                for app, times in board.latency(self.model, lane).alone.items()}
+        return known
+
+
+class DynamicPolicy(Policy):
+    """A policy that schedules by distributions of lengths; what differs is asked of :meth:`_hopeless_ns` and
+    :meth:`_best_batch`.
+
+    Options of both: ``window``, times alone remembered per class, and ``reset_ms``, after which they are forgotten
+    (0 = only by newer ones); ``learn``: correct the profile's law per batch size by what batches take; ``sample``, the
+    share of jobs that is run again alone on idle lanes, and ``budget``, the share of lane time for it.
+    """
+
+    learning: Mapping[str, object] = {"window": 512, "reset_ms": 0.0, "learn": True, "sample": 0.1, "budget": 0.02}
+    """Options, with their defaults, that both kinds have."""
+
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object], hint: str = "") -> None:
+        super().__init__(name, apps, options)
+        window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(self.number("reset_ms"))
+        asked_by: Dict[str, List[str]] = {}
+        for app in self.apps:
+            for model in dict.fromkeys(node.model for node in app.nodes):
+                asked_by.setdefault(model, []).append(app.name)
+        self._models = {model: DynamicModel(model, names, window_len=window_len, reset_ns=reset_ns, hint=hint,
+                                            learn=bool(self.options["learn"])) for model, names in asked_by.items()}
+        self._hint = hint
+        self._sampler = Sampler(name, self.apps, share=self.number("sample"), budget=self.number("budget"))
+
+    def number(self, option: str) -> float:
+        """An option that is a number."""
+        return float(str(self.options[option]))
+
+    # --- what differs -------------------------------------------------------------------------------------------------
+
+    def _hopeless_ns(self, model: DynamicModel, place: Place, lane: Lane, board: Board) -> int:
+        """A job of this queue that is due sooner than this after a lane is free is not worth running on it."""
+        raise NotImplementedError
+
+    def _best_batch(self, model: DynamicModel, lane: Lane, board: Board) -> Bid | None:
+        """The batch of one model to run on a lane now."""
+        raise NotImplementedError
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        self._models[job.node.model].add(job)
+        self._sampler.on_ready(job, board)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._models[job.node.model].remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        if work.probe is None:
+            self._models[work.model].started(work, board)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        model = self._models[work.model]
+        sample = self._sampler.finished(work, started_ns, finished_ns, board)
+        if sample is not None:
+            hint = sample.facts.get(self._hint) if self._hint else None
+            model.saw(sample.lane, sample.app, hint, sample.alone_ns, board)
+        if work.probe is None:
+            model.ended(work, finished_ns - started_ns, board)
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self._models[work.model].refused(work)
+
+    def on_device(self, board: Board) -> None:
+        for model in self._models.values():
+            model.lanes_changed()
+
+    def plan(self, board: Board) -> None:
+        """Drop what is not worth running on any lane, when a lane asks; make new tables when none does."""
+        for model in self._models.values():
+            lanes = _starts_ns(model.model, board) if model.queues else []
+            if any(lane.accepts(board.now_ns) for lane, _ in lanes):
+                for place in list(model.queues):
+                    ends_ns = {lane.name: starts_ns + self._hopeless_ns(model, place, lane, board)
+                               for lane, starts_ns in lanes}
+                    _give_up_before(model, place, min(ends_ns.values()), board)
+                    if model.has_steps and place in model.queues:
+                        look_at_bound(model.queues[place], ends_ns, board)
+            else:
+                model.refresh(board)
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bids = []
+        for model in self._models.values():
+            if model.queues and model.model in lane.models and board.is_resident(model.model, lane):
+                bid = self._best_batch(model, lane, board)
+                if bid is not None:
+                    bids.append(bid)
+        if len(bids) > 1:
+            return arbiter.choose(bids, lane.available_ns(board.now_ns))
+        return bids[0] if bids else self._sampler.offer(lane, board)
+
+    def look_again_ns(self, board: Board) -> int | None:
+        return self._sampler.look_again_ns(board)
+
+    def figures(self) -> Mapping[str, Any]:
+        """Per model: of the batches that were said to end by a time with 90 %, how many did (``kept`` of ``stated``,
+        ``uncorrected`` by the model alone, ``recent`` the share of the last 200); samples that were measured; how each
+        class takes alone."""
+        models = {name: model.figures() for name, model in self._models.items()}
+        sums = {key: sum([table["calibration"][key] for table in models.values()])
+                for key in ("stated", "kept", "uncorrected")}
+        return {"calibration": sums, "models": models}
+
+    def queued(self) -> List[Job]:
+        return [job for model in self._models.values() for job in model.jobs()]
+
+
+def _speed(board: Board, lane: str) -> float:
+    return next(item.speed for item in board.lanes if item.name == lane)
+
+
+def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
+    """The lanes that may run a model and are up, with the time at which a batch could start on each."""
+    return [(lane, max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane)))
+            for lane in board.lanes_of(model) if lane.up and not lane.hung]
+
+
+def _give_up_before(model: DynamicModel, place: Place, ends_ns: int, board: Board) -> None:
+    """Drop the jobs of a queue that are due before ``ends_ns``; those answered late anyway get one more SLO."""
+    queue = model.queues.get(place)
+    while queue is not None and queue.rows and queue.rows[0][0] < ends_ns:
+        job = queue.rows[0][2]
+        if droppable(job):
+            board.give_up(job, CANNOT_MAKE_DEADLINE)
+        else:
+            postpone(queue, job, ends_ns)

@@ -1,0 +1,1 @@
+"""PARD, as published and at its best (``policy``), and what only the two use."""

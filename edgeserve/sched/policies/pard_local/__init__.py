@@ -1,0 +1,1 @@
+"""PARD on one shared device (``policy``): requests travel in cohorts."""

@@ -1,0 +1,269 @@
+"""Cohorts in flight, and when they would end: alone, beside each other, with a new one among them (``pard_local``).
+
+A stage begins when the stages before it are over, wherever they ran. So the time of a host function on another lane
+counts in full, and while it lasts the home lane may take a second cohort, if the forecast says that nobody is late.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Dict, List, Sequence
+
+from edgeserve.sched.policies.pard_local.cost import Course, Stage, forecast
+from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Line, Member
+from edgeserve.sched.policies.pard_local.stages import Places, Steps, free_lanes
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.requests.states import Job
+from edgeserve.sched.resources.lanes import Lane
+
+PPM = 1_000_000
+
+CUT_INS_MAX = 2
+"""Cohorts that may stand before the one that they interrupted: each makes the others' slack smaller."""
+
+
+class Cohort:
+    """Requests that go through their line together. Their order is that of their deadlines. ``is_sure``: it began with
+    its margin; otherwise it began only because nobody could have had one."""
+
+    __slots__ = ("line", "home", "members", "cuts_in", "is_sure")
+
+    def __init__(self, line: Line, home: str, members: Sequence[Member], cuts_in: bool = False,
+                 is_sure: bool = True) -> None:
+        self.line = line
+        self.home = home
+        self.members = list(members)
+        self.cuts_in = cuts_in
+        self.is_sure = is_sure
+
+    def left(self) -> List[int]:
+        """What is left (``pard_local_line``), the running jobs included."""
+        return added([member.left() for member in self.members], 2 * len(self.line.nodes))
+
+    def surely_left(self) -> List[int]:
+        """The same, with what that may turn out to be more (:meth:`Line.left_of`), where it is not known yet."""
+        unknown = sum([member.is_unsure() for member in self.members])
+        return added([self.left(), self.line.more_of(unknown)], 2 * len(self.line.nodes))
+
+    def steps(self) -> Steps:
+        """How often the stage of an iterative node runs: as often as its longest member."""
+        return most_steps(self.members)
+
+    def stage(self, board: Board) -> int:
+        """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over,
+        and so is what may have to wait for those: memory may be waiting for the others to be served."""
+        nodes = self.line.nodes
+        left = self.left()
+        open_nodes = [node.index for node in nodes if left[node.index]]
+        passed_over = False
+        for index in open_nodes:
+            is_ready = self.is_ready_at(index)
+            if can_run_now(nodes[index].model, board) if is_ready else not passed_over:
+                return index
+            passed_over = True
+        return open_nodes[0] if open_nodes else -1
+
+    def is_ready_at(self, index: int) -> bool:
+        """Whether a job stands ready at a node."""
+        return any(job.node.index == index for member in self.members for job in member.ready())
+
+    def is_stuck(self, board: Board) -> bool:
+        """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
+        return not self.is_running() and not any(
+            can_run_now(job.node.model, board) for member in self.members for job in member.ready())
+
+    def due_ns(self) -> int | None:
+        """When the first of those must be answered that would be dropped otherwise."""
+        return min([member.due_ns for member in self.members if member.request.on_late != "answer"], default=None)
+
+    def is_running(self) -> bool:
+        """Whether anything of it is on a lane."""
+        return any(member.is_running() for member in self.members)
+
+    def runs_on(self, lane: Lane) -> bool:
+        """Whether a batch of it is on this lane."""
+        ours = {member.request.id for member in self.members}
+        return any(job.request.id in ours for work in lane.works for job in work.jobs)
+
+    def waits_for_more(self) -> bool:
+        """Whether anything is left besides what is on lanes."""
+        running = sum([len(member.running()) for member in self.members])
+        return sum(self.left()[:len(self.line.nodes)]) > running * MILLI
+
+
+class Flights:
+    """The cohorts in flight, in the order in which they go first. Knows when each ends; chooses nobody."""
+
+    __slots__ = ("cohorts", "_places", "_cohorts_max")
+
+    def __init__(self, places: Places, cohorts_max: int) -> None:
+        self.cohorts: List[Cohort] = []
+        self._places = places
+        self._cohorts_max = cohorts_max
+
+    def start(self, cohort: Cohort) -> None:
+        """A cohort's first batch runs."""
+        if cohort.cuts_in:
+            self.cohorts.insert(0, cohort)
+        else:
+            self.cohorts.append(cohort)
+
+    def ends_ns(self, cohort: Cohort, board: Board) -> int | None:
+        """When a cohort in flight ends, those before and beside it considered; None while a stage has no lane."""
+        courses = self.courses(board)
+        own = courses[self.cohorts.index(cohort)]
+        if own is None:
+            return None
+        known = [course for course in courses if course is not None]
+        ends = forecast(known, free_lanes(board))
+        return next(ends_ns for course, ends_ns in zip(known, ends) if course is own)
+
+    def courses(self, board: Board, surely: bool = False) -> List[Course | None]:
+        """What each cohort in flight has still to run; ``surely``: and what its parts may be more."""
+        return [self.course(cohort, board, surely) for cohort in self.cohorts]
+
+    def may_start(self, home: str, lane: Lane, board: Board) -> bool:
+        """Whether a new cohort may begin on this lane behind those of its home: when they are about to leave it, or
+        when they are elsewhere and there is room for one more. One that waits for memory holds nobody up: memory may
+        be waiting for the others to be served."""
+        here = [cohort for cohort in self.cohorts if cohort.home == home and not cohort.is_stuck(board)]
+        staying = [cohort for cohort in here if cohort.waits_for_more()]
+        if not staying:
+            return True
+        if len(here) >= self._cohorts_max:
+            return False
+        return not any(cohort.runs_on(lane) for cohort in staying)
+
+    def may_cut_in(self) -> bool:
+        """Whether one more cohort may go before those in flight."""
+        return sum([cohort.cuts_in for cohort in self.cohorts]) < CUT_INS_MAX
+
+    def course(self, cohort: Cohort, board: Board, surely: bool = False) -> Course | None:
+        """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
+        lane."""
+        busy_ns = now_ns = board.now_ns
+        left, places = cohort.surely_left() if surely else cohort.left(), self._places
+        line = cohort.line
+        size = len(line.nodes)
+        started = [0] * len(left)
+        for member in cohort.members:
+            for job in member.running():
+                started[job.node.index] += MILLI
+                started[size + job.node.index] += line.over_milli(job.node.index, MILLI, job.facts)
+                for lane in board.lanes_of(job.node.model):
+                    if any(job in work.jobs for work in lane.works):
+                        busy_ns = max(busy_ns, lane.available_ns(now_ns))
+        steps = cohort.steps()
+        stages: List[Stage] = []
+        for node in line.nodes:
+            milli = left[node.index] - started[node.index]
+            if milli > 0:
+                over_milli = left[size + node.index] - started[size + node.index]
+                place = places.lane_of(node.model, cohort.home, board)
+                if place is None:
+                    return None
+                batches = places.split(node.model, place.name, board).batches(milli, over_milli)
+                stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
+        first = cohort.stage(board)
+        waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
+        return Course(stages, busy_ns if waits else now_ns, busy_ns)
+
+
+class Beside:
+    """When a new cohort would end beside those in flight, for any number of trials in one decision.
+
+    ``goes_first``: it cuts in, and those in flight come after it. With a ``margin_ppm`` these keep theirs: what their
+    parts may be more, that share of their time, and room for the noise in it.
+    """
+
+    __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "_margin_ppm", "ends")
+
+    def __init__(self, flights: Flights, places: Places, board: Board, line: Line, home: str, from_ns: int,
+                 goes_first: bool, margin_ppm: int = 0) -> None:
+        self._board = board
+        self._size = len(line.nodes)
+        self._route = [(node.index, places.place_of(node.model, home, board)) for node in line.nodes]
+        self._from_ns = from_ns
+        self._free = free_lanes(board)
+        self._first = goes_first
+        self._margin_ppm = margin_ppm
+        self._known: List[Course] = []
+        dues: List[int | None] = []
+        noises: List[int] = []
+        for cohort, course in zip(flights.cohorts, flights.courses(board, margin_ppm > 0)):
+            if course is not None and course.stages and not cohort.is_stuck(board):
+                self._known.append(course)
+                dues.append(cohort.due_ns())
+                noises.append(places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board)
+                              if margin_ppm > 0 else 0)
+        self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
+        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns), ends_ns)
+                        for due_ns, noise_ns, ends_ns in zip(dues, noises, self.ends)]
+
+    def _without_margin_ns(self, due_ns: int) -> int:
+        """The end that becomes ``due_ns`` with the margin."""
+        now_ns = self._board.now_ns
+        return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + self._margin_ppm)
+
+    def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
+        """The standard deviation of its lane time (:meth:`Places.noise_ns`)."""
+        return isqrt(sum([place.split.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
+                          for index, place in self._route if left[index] and place is not None])) * 1000
+
+    def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
+        """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
+        by ``limit_ns`` even alone, when it would end alone: that is quicker."""
+        size, at_ns = self._size, self._from_ns
+        for index, place in self._route:
+            milli = left[index]
+            if milli:
+                if place is None:
+                    return None
+                time_ns = place.split.time_ns(milli, left[size + index])
+                if steps:
+                    time_ns *= steps.get(index, 1)
+                at_ns = max(at_ns, self._free[place.lane], place.resident_ns) + time_ns
+        if not self._known or at_ns > limit_ns:
+            return at_ns
+        stages = [Stage(place.lane, place.split.batches(left[index], left[size + index]) * steps.get(index, 1))
+                  for index, place in self._route if left[index] and place is not None]
+        new = Course(stages, self._from_ns, self._from_ns)
+        if self._first:
+            new_ns, *ends = forecast([new, *self._known], self._free)
+        else:
+            *ends, new_ns = forecast([*self._known, new], self._free)
+        if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):
+            return None
+        return new_ns
+
+
+def can_run_now(model: str, board: Board) -> bool:
+    """Whether any lane that is up has the model in memory."""
+    return any(lane.up and not lane.hung and board.is_resident(model, lane) for lane in board.lanes_of(model))
+
+
+def added(lists: Sequence[Sequence[int]], size: int) -> List[int]:
+    """The sums of the lists' entries."""
+    total = [0] * size
+    for item in lists:
+        for index, milli in enumerate(item):
+            total[index] += milli
+    return total
+
+
+def most_steps(members: Sequence[Member]) -> Steps:
+    """The most steps that any of the members needs at a node; empty where no request declares any."""
+    found: Dict[int, int] = {}
+    for member in members:
+        if member.request.facts:
+            for index, steps in member.steps().items():
+                found[index] = max(found.get(index, 1), steps)
+    return found
+
+
+def ready_jobs(cohort: Cohort, index: int, lane: Lane, bound: bool = False) -> List[Job]:
+    """The cohort's jobs at a node that may run on a lane now, most urgent request first; ``bound``: only those whose
+    state the lane holds."""
+    found = [(member.due_ns, job.seq, job) for member in cohort.members for job in member.ready()
+             if job.node.index == index and (job.lane == lane.name or (not job.lane and not bound))]
+    return [job for _, _, job in sorted(found)]

@@ -1,0 +1,325 @@
+"""Lines: pipelines of equal shape, and what is left to do of each request in one (``pard_local``).
+
+A request's cost on one device is the work it still makes, so each request is a list of jobs left per node: those that
+exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
+moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
+
+Jobs may be more or less work than usual ones, as the fact ``NODE.work`` says. So lists called ``left`` have two numbers
+per node: first the jobs of all nodes, then, for all nodes, how much more work those are than as many usual ones (below
+0: less), in thousandths of a usual job. Knows no lane and no time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import isqrt
+from typing import Deque, Dict, List, Mapping, Sequence, Set, Tuple
+
+from edgeserve.sched.policies.pard.work import relative_ppm
+from edgeserve.sched.requests.graph import App, Node
+from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, steps_left
+
+MILLI = 1000
+"""Jobs are counted in thousandths: an expected number of parts is no whole number."""
+
+SEEN_LEN = 64
+"""Fan-outs and branches remembered per node: a few seconds of a busy pipeline, so that a change of scene is noticed."""
+
+ROOM = 3
+"""Half standard deviations of the parts that a cohort leaves room for. With two, 2.3 % of a modelled reader's lane time
+went to pages that turned out too long, with three 2.0, with four 1.8; each costs half a per cent of the goodput."""
+
+
+def shape_of(app: App) -> Tuple[object, ...]:
+    """Apps of equal shape make equal work: their requests may share cohorts."""
+    return tuple((node.name, node.model, tuple(pred.index for pred in node.preds), node.fan_out, node.gather, node.join,
+                  node.route_one) for node in app.nodes)
+
+
+class Line:
+    """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
+
+    ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
+    more. :meth:`saw_parts`, :meth:`saw_branch` and :meth:`saw_work` are the only methods that change it.
+    """
+
+    __slots__ = ("nodes", "facts", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_works",
+                 "_mean_milli", "_share_milli", "_usual_milli")
+
+    def __init__(self, app: App) -> None:
+        self.nodes: Sequence[Node] = app.nodes
+        self.facts = frozenset(f"{node.name}.{what}" for node in app.nodes
+                               for what in ("parts", "route", "steps", "work")) | {"work"} | (
+            {"steps"} if app.simple else set())
+        self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
+        self.fan_outs = [node.index for node in app.nodes if node.fan_out]
+        self._parts: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.fan_out}
+        self._branches: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes
+                                                 if node.route_one}
+        self._works: List[Deque[Tuple[int, int]]] = [deque(maxlen=SEEN_LEN) for _ in app.nodes]
+        self._usual_milli = [MILLI] * len(app.nodes)  # work of a job of which nothing is told
+        self._mean_milli: Dict[int, int] = {}
+        self._share_milli: Dict[Tuple[int, int], int] = {}
+        self._learn()
+
+    def saw_parts(self, node: Node, count: int) -> None:
+        """A fan-out made so many parts."""
+        self._parts[node.index].append(count)
+        self._learn()
+
+    def saw_branch(self, node: Node, taken: int) -> None:
+        """A node with ``route = "one"`` chose the successor of this index (-1: none)."""
+        self._branches[node.index].append(taken)
+        self._learn()
+
+    def saw_work(self, index: int, jobs_milli: int, work_milli: int) -> None:
+        """So many jobs of a request at a node turned out to be so much work each, beside a usual one's 1000."""
+        self._works[index].append((jobs_milli, jobs_milli * work_milli // MILLI))
+        self._learn()
+
+    def told_milli(self, index: int, facts: Mapping[str, float]) -> int | None:
+        """The work of a job at a node, as facts tell it, beside a usual one's 1000; None when they do not."""
+        ppm = relative_ppm(facts, self.nodes[index].name) if facts else None
+        return None if ppm is None else -(-ppm * MILLI // 1_000_000)  # the least work is not none
+
+    def over_milli(self, index: int, jobs_milli: int, facts: Mapping[str, float]) -> int:
+        """How much more work than usual so many jobs at a node are, each as ``facts`` tell, or as they were lately."""
+        told = self.told_milli(index, facts)
+        work = self._usual_milli[index] if told is None else told
+        return jobs_milli * (work - MILLI) // MILLI
+
+    def work_of(self, jobs: Sequence[Job]) -> int | None:
+        """How much more work than usual jobs at one node are; None where none has ever told."""
+        index = jobs[0].node.index
+        if not self._works[index] and all(self.told_milli(index, job.facts) is None for job in jobs):
+            return None
+        return sum([self.over_milli(index, MILLI, job.facts) for job in jobs])
+
+    def is_unsure_of(self, index: int, facts: Mapping[str, float]) -> bool:
+        """Whether requests tell their work at a node at some time, but these facts do not yet."""
+        return bool(self._works[index]) and self.told_milli(index, facts) is None
+
+    def left_of(self, count: int, surely: bool) -> List[int]:
+        """What so many requests which have not begun have left; ``surely``: with what that may turn out to be more.
+        Deviations of several requests cancel: they add up with the square root of the number."""
+        more = self.more_of(count if surely else 0)
+        return [milli * count + extra for milli, extra in zip(self.template, more)]
+
+    def more_of(self, count: int) -> List[int]:
+        """What the parts and the work of so many requests, of which none is known yet, may be more than expected."""
+        root_milli = isqrt(count * MILLI * MILLI)
+        return [more * root_milli // MILLI for more in self.spread]
+
+    def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float],
+             ) -> List[int]:
+        """Jobs left per node (without their work) of a request with ``live`` jobs (ready or running), ``done`` ones.
+
+        ``parts`` are the parts that its fan-outs have made. ``facts`` of the request predict: ``NODE.parts`` how many
+        parts a fan-out will make, ``NODE.route`` which successor (counted from 0) a node will choose. O(edges).
+        """
+        nodes = self.nodes
+        left = [0] * len(nodes)
+        for index, node in enumerate(nodes):
+            preds = node.preds
+            future = 0
+            if node.gather:
+                opener = self.openers[index]
+                if any(left[pred.index] for pred in preds) or left[opener]:
+                    future = (done[opener] - done[index] - live[index]) * MILLI + left[opener]
+            elif len(preds) == 1:
+                future = self._flow(preds[0], index, left, facts)
+            elif preds:
+                made = (done[index] + live[index]) * MILLI
+                future = min(self._span(node, left, parts, facts) - made,
+                             sum([self._flow(pred, index, left, facts) for pred in preds]))
+            left[index] = live[index] * MILLI + max(0, future)
+        return left
+
+    def _flow(self, pred: Node, index: int, left: Sequence[int], facts: Mapping[str, float]) -> int:
+        """Jobs that what is left of ``pred`` is expected to bring to one successor."""
+        flow = left[pred.index]
+        if not flow:
+            return 0
+        if pred.fan_out:
+            return flow * self._parts_milli(pred, facts) // MILLI
+        if pred.route_one:
+            named = facts.get(pred.name + ".route") if facts else None
+            if named is not None:
+                return flow if 0 <= int(named) < len(pred.succs) and pred.succs[int(named)].index == index else 0
+            return flow * self._share_milli[pred.index, index] // MILLI
+        return flow
+
+    def _span(self, node: Node, left: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float]) -> int:
+        """How often a join inside its scope can run at most: once, or once per part."""
+        if node.scope is None:
+            return MILLI
+        opener = node.scope
+        return parts.get(opener.index, 0) * MILLI + left[opener.index] * self._parts_milli(opener, facts) // MILLI
+
+    def _parts_milli(self, node: Node, facts: Mapping[str, float]) -> int:
+        if facts:
+            declared = facts.get(node.name + ".parts")
+            if declared is not None:
+                return max(0, round(declared * MILLI))
+        return self._mean_milli[node.index]
+
+    def _learn(self) -> None:
+        for index, seen in self._parts.items():
+            self._mean_milli[index] = sum(seen) * MILLI // len(seen) if seen else MILLI
+        for index, taken in self._branches.items():
+            succs = self.nodes[index].succs
+            for succ in succs:  # before anything was seen, every branch is as likely
+                self._share_milli[index, succ.index] = (taken.count(succ.index) * len(succs) + 1) * MILLI // (
+                    (len(taken) + 1) * len(succs))
+        for index, works in enumerate(self._works):
+            if works:
+                self._usual_milli[index] = sum([total for _, total in works]) * MILLI // max(
+                    1, sum([jobs for jobs, _ in works]))
+        entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
+        jobs = self.left(entries, none, {}, {})
+        self.template: List[int] = jobs + [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)]
+        means = dict(self._mean_milli)
+        for index, seen in self._parts.items():
+            self._mean_milli[index] += _deviation([count * MILLI for count in seen]) * ROOM // 2
+        more = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), jobs)]
+        self._mean_milli = means
+        room = [_deviation([total for _, total in works]) * ROOM // 2 for works in self._works]
+        self.spread: List[int] = more + [max(0, item - have) for item, have in zip(room, more)]
+
+
+class Member:
+    """One open request: its jobs, what is left of it, and the cohort it travels in.
+
+    ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. The lists are
+    worked out again after its jobs changed.
+    """
+
+    __slots__ = ("request", "line", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "learnt",
+                 "spent_ns", "_done", "_left", "_stale")
+
+    def __init__(self, request: RequestRecord, line: Line) -> None:
+        self.request = request
+        self.line = line
+        self.jobs: Dict[int, Job] = {}
+        self.cohort: object | None = None
+        self.due_ns = request.deadline_ns
+        self.key: Tuple[int, int] | None = None  # where it stands among those that wait
+        self.priced_out = False  # the shadow price kept it waiting
+        self.begun = False
+        self.foretold = bool(request.facts) and any(name in line.facts for name in request.facts)
+        self.spent_ns = 0  # its share of the lane time of its batches
+        self.learnt: Set[int] = set()  # nodes whose work its line has learnt from it
+        self._done = [0] * len(line.nodes)
+        self._left: List[int] = []
+        self._stale = True
+
+    def has(self, job: Job) -> None:
+        """A job of the request is ready (again)."""
+        self.jobs[job.seq] = job
+        self._stale = True
+
+    def lost(self, job: Job) -> None:
+        """A ready job left without having run."""
+        self.jobs.pop(job.seq, None)
+        self._stale = True
+
+    def moved(self) -> None:
+        """One of its jobs was started, or came back."""
+        self._stale = True
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is as any other of its line that has not begun."""
+        return not self.begun and not self.foretold
+
+    def left(self) -> List[int]:
+        """What is left, the running jobs included."""
+        if self.plain:
+            return self.line.template
+        if self._stale:
+            self._settle()
+            live = [0] * len(self._done)
+            for job in self.jobs.values():
+                live[job.node.index] += 1
+            if not self.jobs:  # it has just arrived
+                live = [int(not node.preds) for node in self.line.nodes]
+            parts: Dict[int, int] = {}
+            for (index, _), count in (self.request.scopes or {}).items():
+                parts[index] = parts.get(index, 0) + count
+            line, facts = self.line, self.request.facts
+            jobs = line.left(live, self._done, parts, facts)
+            over = [line.over_milli(index, milli, facts) for index, milli in enumerate(jobs)]
+            if self.request.part_facts:
+                for job in self.jobs.values():
+                    index = job.node.index
+                    over[index] += line.over_milli(index, MILLI, job.facts) - line.over_milli(index, MILLI, facts)
+            self._left = jobs + over
+        return self._left
+
+    def is_unsure(self) -> bool:
+        """Whether its parts, or its work where requests tell that, are not known yet."""
+        line, left = self.line, self.left()
+        return any(left[index] for index in line.fan_outs) or any(
+            left[node.index] and line.is_unsure_of(node.index, self.request.facts) for node in line.nodes)
+
+    def learn_work(self) -> None:
+        """Tell the line what the request's work at its nodes turned out to be, once the number of jobs is known."""
+        line, facts, left = self.line, self.request.facts, self.left()
+        if any(left[index] for index in line.fan_outs):
+            return
+        for index in range(len(line.nodes)):
+            told = line.told_milli(index, facts) if index not in self.learnt else None
+            if told is not None:
+                self.learnt.add(index)
+                jobs_milli = left[index] + self._done[index] * MILLI
+                if jobs_milli:
+                    line.saw_work(index, jobs_milli, told)
+
+    def steps(self) -> Mapping[int, int]:
+        """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
+        found: Dict[int, int] = {}
+        if self.foretold:
+            for job in self.jobs.values():
+                found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
+            for node in self.line.nodes:
+                declared = self.request.facts.get("steps" if self.request.app.simple else node.name + ".steps")
+                if declared is not None and node.index not in found:
+                    found[node.index] = max(1, int(declared))
+        return found
+
+    def ready(self) -> List[Job]:
+        """Its jobs that may run now."""
+        return [job for job in self.jobs.values() if job.state == READY]
+
+    def running(self) -> List[Job]:
+        """Its jobs that are on a lane."""
+        return [job for job in self.jobs.values() if job.state == RUNNING]
+
+    def is_running(self) -> bool:
+        """Whether any of its jobs is on a lane."""
+        return any(job.state == RUNNING for job in self.jobs.values())
+
+    def is_bound_elsewhere(self, lane: str) -> bool:
+        """Whether another lane holds the state of one of its jobs."""
+        return any(job.lane and job.lane != lane for job in self.jobs.values())
+
+    def _settle(self) -> None:
+        """Jobs that neither wait nor run any more are done, whatever became of them."""
+        for seq, job in list(self.jobs.items()):
+            if job.state not in (READY, RUNNING):
+                del self.jobs[seq]
+                self._done[job.node.index] += 1
+        self._stale = False
+
+
+def _deviation(values: Sequence[int]) -> int:
+    """The standard deviation; 0 of nothing."""
+    if not values:
+        return 0
+    mean = sum(values) // len(values)
+    return isqrt(sum([(value - mean) * (value - mean) for value in values]) // len(values))
+
+
+def _opener(node: Node) -> int:
+    scope = node.preds[0].scope_after() if node.gather and node.preds else None
+    return scope.index if scope is not None else -1

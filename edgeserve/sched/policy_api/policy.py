@@ -1,0 +1,130 @@
+"""The hooks of a policy and the bid it offers: what a new policy implements.
+
+A policy serves the apps that name it. It reads facts from the board and makes moves through it; it has no clock, no
+thread and no I/O, and never changes a request or a job itself. ``docs/policies/write-a-policy.md`` is the tutorial.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Mapping, Protocol, Sequence, Tuple
+
+from edgeserve.errors import ConfigError, nearest
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
+
+if TYPE_CHECKING:
+    from edgeserve.sched.policy_api.board import Board
+    from edgeserve.sched.resources.lanes import Lane, Work
+
+
+class WorthOfStart(Protocol):
+    """What a bid delivers, as a function of when it starts (``sched/policies/common/bidding.py`` makes it)."""
+
+    def value(self, start_ns: int) -> float:
+        """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
+
+
+class Bid:
+    """The best batch a policy would run on a lane now, and what it is worth.
+
+    ``jobs`` of one ``model`` run as a batch of ``size`` in ``expected_ns``; the lane refuses to start after
+    ``start_before_ns``. ``worth`` gives the value delivered as a function of the start time; ``remaining_ns`` is the
+    lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
+    cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
+    reason, if and only if the bid wins.
+    """
+
+    __slots__ = ("model", "jobs", "size", "expected_ns", "worth", "remaining_ns", "start_after_ns", "start_before_ns",
+                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy")
+
+    def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, worth: WorthOfStart,
+                 remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
+                 latest_start_ns: int | None = None, drops: Sequence[Tuple[RequestRecord, str]] = (),
+                 steps_max: int | None = None, probe: bool = False, klass: str = "normal") -> None:
+        self.model = model
+        self.jobs = jobs
+        self.size = size
+        self.expected_ns = expected_ns
+        self.worth = worth
+        self.remaining_ns = remaining_ns
+        self.start_after_ns = start_after_ns
+        self.start_before_ns = start_before_ns
+        self.latest_start_ns = latest_start_ns
+        self.drops = drops
+        self.steps_max = steps_max
+        self.probe = probe
+        self.klass = klass
+        self.policy: Policy | None = None  # filled in by the scheduler
+
+    def __repr__(self) -> str:
+        return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"
+
+
+class Policy:
+    """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``."""
+
+    defaults: Mapping[str, object] = {}
+    """Option name -> default; the default's type is the accepted type. Anything else is refused."""
+
+    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+        self.name = name
+        self.apps = tuple(apps)
+        self.options = check_options(name, options, self.defaults)
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        """Admit (None) or refuse (the reason). May ``board.choose`` the first nodes; default: all of them."""
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        """The job may run now: queue it."""
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        """A ready job left without you (cancelled, expired, dropped): unqueue it."""
+
+    def on_started(self, work: Work, board: Board) -> None:
+        """Your bid won; its jobs are running: unqueue them."""
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        """A work of yours ended: learn from it. (The shared latency model has learnt already.) ``work.failed`` says
+        that nothing of it was done; with ``work.probe`` it was a probe of yours and has no jobs."""
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        """The lane would not start it. Jobs whose request you leave open become ready again after this."""
+
+    def on_device(self, board: Board) -> None:
+        """A lane or a device changed."""
+
+    def plan(self, board: Board) -> None:
+        """Once per step, before bids: drop what cannot make it, settle, prepare."""
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        """The best work you would run on this lane now, or None. Changes nothing."""
+        raise NotImplementedError(f"policy {self.name!r} does not bid")
+
+    def look_again_ns(self, board: Board) -> int | None:
+        """When you want to be asked although nothing happens (later than now), or None."""
+        return None
+
+    def figures(self) -> Mapping[str, Any]:
+        """What it has learnt, as plain numbers and tables, for people: ``stats`` shows it. Not for the hot path."""
+        return {}
+
+    def queued(self) -> List[Job]:
+        """The jobs you hold, for the invariant that every ready job stands in exactly one policy's queue."""
+        raise NotImplementedError(f"policy {self.name!r} does not list its jobs")
+
+
+def check_options(name: str, options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, object]:
+    """Defaults overlaid with options; unknown names and wrong types raise :class:`ConfigError`."""
+    merged = dict(defaults)
+    for key, value in options.items():
+        if key not in defaults:
+            raise ConfigError(f"[policy.{name}] has no option {key!r}{nearest(key, defaults)}")
+        expected = type(defaults[key])
+        if expected is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ConfigError(f"[policy.{name}] {key} = {value!r}: expected {expected.__name__}, "
+                              f"such as {defaults[key]!r}")
+        merged[key] = value
+    return merged

@@ -1,0 +1,1 @@
+"""What goes into the scheduler (``events``) and what comes out (``actions``)."""

@@ -1,0 +1,167 @@
+"""What the world tells the scheduler: facts only (ids, sizes, lengths, deadlines), never a tensor.
+
+The live world and the simulator produce exactly these; a recorded run is a list of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
+
+CLASSES = ("critical", "normal", "background")
+"""Classes bound the auction; the order is from most to least urgent."""
+
+ON_LATE = ("drop", "answer", "partial")
+"""What to do with a request that cannot be on time: give up, answer late, or answer with what there is."""
+
+Part = Tuple[int, ...]
+"""Which fanned-out part: ``()`` for the whole request, ``(3,)`` for its fourth part, and so on inwards."""
+
+
+class JobId(NamedTuple):
+    """A job: one request, or one part of it, at one node."""
+
+    request_id: int
+    node: str
+    part: Part
+
+
+class Request:
+    """What a client asked. A plain record that nobody changes after it was made.
+
+    ``deadline_ns`` and ``arrival_ns`` are on the world's monotonic clock. ``facts`` are declared numbers that later
+    decisions may need (``{"length": 37}``); a policy names those it reads.
+    """
+
+    __slots__ = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream", "on_late", "facts")
+
+    def __init__(self, id: int, app: str, arrival_ns: int, deadline_ns: int, client: str = "", klass: str = "normal",
+                 value: float = 1.0, stream: str | None = None, on_late: str = "drop",
+                 facts: Mapping[str, float] | None = None) -> None:
+        self.id = id
+        self.app = app
+        self.arrival_ns = arrival_ns
+        self.deadline_ns = deadline_ns
+        self.client = client
+        self.klass = klass
+        self.value = value
+        self.stream = stream
+        self.on_late = on_late
+        self.facts: Mapping[str, float] = facts if facts is not None else _NO_FACTS
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Request) and all(
+            getattr(self, name) == getattr(other, name) for name in Request.__slots__)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return "Request(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in Request.__slots__) + ")"
+
+
+_NO_FACTS: Mapping[str, float] = {}
+
+
+class JobResult:
+    """How one job of a batch ended: ``done``, ``unfinished`` (it goes back to ready on the lane that holds its
+    state) or ``failed``.
+
+    ``parts`` is the number of parts it fans out into (only for a fan-out node), ``route`` the successor that was
+    taken (only for a node with ``route = "one"``), ``facts`` what it says of the request, or of its part, for the nodes
+    behind it (only when ``done``), ``state_bytes`` what its state occupies on the device from now on.
+    """
+
+    __slots__ = ("job", "status", "parts", "route", "facts", "reason", "state_bytes")
+
+    def __init__(self, job: JobId, status: str = "done", parts: int | None = None, route: str | None = None,
+                 facts: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0) -> None:
+        self.job = job
+        self.status = status
+        self.parts = parts
+        self.route = route
+        self.facts: Mapping[str, float] = facts if facts is not None else _NO_FACTS
+        self.reason = reason
+        self.state_bytes = state_bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobResult) and all(
+            getattr(self, name) == getattr(other, name) for name in JobResult.__slots__)
+
+    def __hash__(self) -> int:
+        return hash(self.job)
+
+    def __repr__(self) -> str:
+        return "JobResult(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in JobResult.__slots__) + ")"
+
+
+@dataclass(frozen=True)
+class RequestArrived:
+    """A request passed the checks of the bus and wants an answer."""
+
+    request: Request
+
+
+@dataclass(frozen=True)
+class RequestCancelled:
+    """The client no longer wants the answer, or is gone (``reason``). Unknown and ended ids are ignored."""
+
+    request_id: int
+    reason: str = "cancelled by its client"
+
+
+@dataclass(frozen=True)
+class WorkFinished:
+    """A lane finished a work. ``results`` holds one :class:`JobResult` per job of a batch, in the order of the batch;
+    for loads and evictions it is empty. ``failed`` is the reason when a load failed, else ``""``."""
+
+    work_id: int
+    started_ns: int
+    finished_ns: int
+    results: Tuple[JobResult, ...] = ()
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class WorkRefused:
+    """A lane did not start a work: its ``start_before_ns`` had passed, or the lane is shutting down."""
+
+    work_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class LaneChanged:
+    """A lane went down or came back, or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast).
+
+    A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes those
+    in the inbox ready again, and ignores any answer for these works that still comes.
+    """
+
+    lane: str
+    up: bool = True
+    speed: float = 1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceChanged:
+    """News of a device: free memory in bytes (``None`` = unchanged), ``heat`` in 0..1 of its limit, watts."""
+
+    device: str
+    memory_free_bytes: Optional[int] = None
+    heat: Optional[float] = None
+    power_w: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class DrainRequested:
+    """Accept nothing more; finish what was accepted."""
+
+
+Event = Union[RequestArrived, RequestCancelled, WorkFinished, WorkRefused, LaneChanged, DeviceChanged, DrainRequested]
+"""Everything :meth:`edgeserve.sched.core.scheduler.Scheduler.step` accepts."""
+
+EVENT_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (
+    RequestArrived, RequestCancelled, WorkFinished, WorkRefused, LaneChanged, DeviceChanged, DrainRequested)}
+

@@ -1,0 +1,1 @@
+"""Requests: their states and records, the graphs of apps, joins, admission."""

@@ -1,0 +1,145 @@
+"""Apps as graphs: what follows what, where a request fans out into parts, and where parts and branches meet again.
+
+A graph is checked when it is built; afterwards nothing in it changes. It knows no request and no time.
+
+Fan-out and joins follow one rule, *tokens*. When a job ends, each successor gets a token: *done*, or *skipped* if the
+branch was not taken (``route = "one"``) or nothing came down it. A node runs when its tokens are complete and at least
+one is done; when all are skipped it passes *skipped* on without running. So a join below a conditional fork never
+waits for the branch that was not taken (PARD, section 2 of the specification). A join that may do without some of its
+predecessors passes over those that fail; when none is left it has failed itself.
+
+A ``fan_out`` node opens a *scope*: its successors run once per part, with the part's index appended to
+:data:`~edgeserve.sched.protocol.events.Part`. A ``gather`` node closes the innermost scope: it waits for every part.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Tuple, Union
+
+from edgeserve.config.schema import AppConfig, NodeConfig
+from edgeserve.errors import ConfigError, nearest
+
+
+class Node:
+    """One model's place in an app. ``depth`` counts the scopes that are open around it."""
+
+    __slots__ = ("name", "model", "index", "preds", "succs", "fan_out", "gather", "join", "route_one", "parts_max",
+                 "depth", "scope", "closers")
+
+    def __init__(self, config: NodeConfig, index: int) -> None:
+        self.name = config.name
+        self.model = config.model or config.name
+        self.index = index
+        self.fan_out = config.fan_out
+        self.gather = config.gather
+        self.join: Union[str, int] = config.join
+        self.route_one = config.route == "one"
+        self.parts_max = config.parts_max
+        self.preds: Tuple[Node, ...] = ()
+        self.succs: Tuple[Node, ...] = ()
+        self.depth = 0
+        self.scope: Node | None = None  # the fan-out node that opened the innermost scope around this node
+        self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
+
+    def scope_after(self) -> Node | None:
+        """The scope that this node's successors stand in."""
+        return self if self.fan_out else self.scope
+
+    def __repr__(self) -> str:
+        return f"Node({self.name})"
+
+
+class App:
+    """A graph of nodes that answers a request, with the defaults of its requests.
+
+    ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
+    a single plain node, whose requests need no bookkeeping of tokens.
+    """
+
+    __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
+                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "simple")
+
+    def __init__(self, config: AppConfig, policy: str) -> None:
+        self.name = config.name
+        self.policy = policy
+        self.slo_ns = config.slo_ns
+        self.klass = config.klass
+        self.value = config.value
+        self.on_late = config.on_late
+        self.stream = config.stream
+        self.state_ttl_ns = config.state_ttl_ns
+        self.streams_max = config.streams_max
+        self.pending_max = config.pending_max
+        self.weights: Dict[str, float] = dict(config.weights)
+        self.nodes = _graph(config)
+        self.by_name = {node.name: node for node in self.nodes}
+        self.entries = tuple(node for node in self.nodes if not node.preds)
+        self.exits = tuple(node for node in self.nodes if not node.succs)
+        self.simple = len(self.nodes) == 1 and not self.nodes[0].fan_out and not self.nodes[0].route_one
+
+    def __repr__(self) -> str:
+        return f"App({self.name}: {' '.join(node.name for node in self.nodes)})"
+
+
+def _graph(config: AppConfig) -> Tuple[Node, ...]:
+    """Build, link, order and check the nodes of one app. Raises :class:`ConfigError` naming the node and the mend."""
+    where = f"[app.{config.name}]"
+    if not config.nodes:
+        raise ConfigError(f"{where} has no node; give model = '...' or [[app.{config.name}.node]] tables")
+    nodes: Dict[str, Node] = {}
+    for index, item in enumerate(config.nodes):
+        if item.name in nodes:
+            raise ConfigError(f"{where} has two nodes named {item.name!r}; rename one")
+        nodes[item.name] = Node(item, index)
+    for item in config.nodes:
+        for pred in item.after or ():
+            if pred not in nodes:
+                raise ConfigError(f"{where} node {item.name!r} after = {pred!r} does not exist{nearest(pred, nodes)}")
+        nodes[item.name].preds = tuple(nodes[pred] for pred in item.after or ())
+        if len(set(item.after or ())) != len(item.after or ()):
+            raise ConfigError(f"{where} node {item.name!r} names a predecessor twice: after = {list(item.after or ())}")
+    for node in nodes.values():
+        node.succs = tuple(other for other in nodes.values() if node in other.preds)
+    ordered = _topological(list(nodes.values()), where)
+    for index, node in enumerate(ordered):
+        node.index = index
+        _place_in_scope(node, where)
+    for node in ordered:
+        node.closers = tuple(other for other in ordered if other.gather and other.preds[0].scope_after() is node) \
+            if node.fan_out else ()
+    return tuple(ordered)
+
+
+def _topological(nodes: List[Node], where: str) -> List[Node]:
+    """Predecessors first, otherwise in the order of the file; a cycle is refused."""
+    ordered: List[Node] = []
+    placed = set()
+    while len(ordered) < len(nodes):
+        ready = [node for node in nodes if node.name not in placed and all(pred.name in placed for pred in node.preds)]
+        if not ready:
+            cycle = ", ".join(node.name for node in nodes if node.name not in placed)
+            raise ConfigError(f"{where} has a cycle through {cycle}; take one of their 'after' entries away")
+        ordered.append(ready[0])
+        placed.add(ready[0].name)
+    return ordered
+
+
+def _place_in_scope(node: Node, where: str) -> None:
+    """Set ``scope`` and ``depth`` from the predecessors (which have theirs already) and check fan-out and gather."""
+    here = f"{where} node {node.name!r}"
+    scopes: Sequence[Node | None] = [pred.scope_after() for pred in node.preds]
+    if any(scope is not scopes[0] for scope in scopes):
+        names = ", ".join(pred.name for pred in node.preds)
+        raise ConfigError(f"{here} joins {names}, which do not stand in the same fan-out; gather the parts first")
+    scope = scopes[0] if scopes else None
+    if node.gather:
+        if scope is None:
+            raise ConfigError(f"{here} has gather = true but no fan-out is open before it; "
+                              "set fan_out = true on the node that makes the parts")
+        scope = scope.scope
+    if node.fan_out and node.route_one:
+        raise ConfigError(f"{here} has fan_out and route = 'one'; put the choice in a node of its own")
+    if isinstance(node.join, int) and not node.gather and node.join > len(node.preds):
+        raise ConfigError(f"{here} join = {node.join}: it has only {len(node.preds)} predecessors")
+    node.scope = scope
+    node.depth = 0 if scope is None else scope.depth + 1

@@ -1,0 +1,175 @@
+"""How a request moves through its graph: tokens, joins, fan-outs. Pure bookkeeping on one ``RequestRecord``.
+
+The rule is on top of ``sched/requests/graph.py``. These functions say which nodes may run next; making jobs of them, and ending
+the request when none is left, is the scheduler's. A join row is ``[tokens, done, fired]``.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from edgeserve.sched.protocol.events import JobResult, Part
+from edgeserve.sched.requests.graph import Node
+from edgeserve.sched.requests.states import Job, RequestRecord
+
+Place = Tuple[Node, Part]
+
+
+def start(request: RequestRecord) -> List[Place]:
+    """The nodes that run first. With several entries, those that were not chosen are skipped."""
+    ready: List[Place] = []
+    entries = request.app.entries
+    for node in entries:
+        if len(entries) > 1 and not _is_chosen(request, node):
+            _pass_on(request, node, (), None, ready)
+        else:
+            ready.append((node, ()))
+    return ready
+
+
+def after(request: RequestRecord, job: Job, result: JobResult) -> List[Place]:
+    """A job is done: the nodes that may run now."""
+    ready: List[Place] = []
+    _pass_on(request, job.node, job.part, result, ready)
+    return ready
+
+
+def skip(request: RequestRecord, job: Job) -> List[Place]:
+    """A job came to nothing, but those that wait for it can do without: pass *skipped* on."""
+    ready: List[Place] = []
+    _pass_on(request, job.node, job.part, None, ready)
+    return ready
+
+
+def settle(request: RequestRecord) -> List[Place]:
+    """Fire every join that has at least one done token, without waiting for the rest."""
+    ready: List[Place] = []
+    for (index, part), row in list((request.joins or {}).items()):
+        if row[1] > 0 and not row[2]:
+            row[2] = 1
+            ready.append((request.app.nodes[index], part))
+    return ready
+
+
+def wrong_result(job: Job, result: JobResult) -> str:
+    """Why a done result cannot be used, or ``""``: a fan-out needs a bounded number of parts, a route a successor."""
+    node = job.node
+    if node.fan_out:
+        if result.parts is None or result.parts < 0:
+            return f"node {node.name!r} has fan_out = true but its result names no number of parts"
+        if result.parts > node.parts_max:
+            return f"node {node.name!r} made {result.parts} parts, more than its parts_max = {node.parts_max}"
+    if node.route_one and result.route not in _routes(node):
+        known = ", ".join(repr(succ.name) for succ in node.succs)
+        return f"node {node.name!r} has route = 'one' but chose {result.route!r} (successors: {known}, or '' for none)"
+    return ""
+
+
+def is_useless(request: RequestRecord, job: Job) -> bool:
+    """Whether everything that waits for this job has fired without it."""
+    joins = request.joins
+    if not joins or not job.node.succs or job.node.fan_out:
+        return False
+    for succ in job.node.succs:
+        row = joins.get((succ.index, job.part[:-1] if succ.gather else job.part))
+        if row is None or not row[2]:
+            return False
+    return True
+
+
+def feeds_joins(job: Job) -> bool:
+    """Whether nothing but joins waits for this job, so that they could go on with what the others bring."""
+    return bool(job.node.succs) and all(len(succ.preds) > 1 or succ.gather for succ in job.node.succs)
+
+
+def can_do_without(job: Job) -> bool:
+    """Whether every successor is a join that may fire with fewer predecessors, so that a failure here is no end."""
+    return _is_spared(job.node)
+
+
+def is_starved(request: RequestRecord, job: Job) -> bool:
+    """Whether a failed job that was skipped was the last that a join hoped for, so that the join has failed as well,
+    and what follows cannot do without it."""
+    return not job.node.fan_out and _starves(request, job.node, job.part)
+
+
+def _is_spared(node: Node) -> bool:
+    return bool(node.succs) and all((len(succ.preds) > 1 or succ.gather) and succ.join != "all" for succ in node.succs)
+
+
+def _starves(request: RequestRecord, node: Node, part: Part) -> bool:
+    for succ in node.succs:
+        at = part[:-1] if succ.gather else part
+        row = (request.joins or {}).get((succ.index, at))
+        if row is not None and row[2] and not row[1] and (not _is_spared(succ) or _starves(request, succ, at)):
+            return True
+    return False
+
+
+def _routes(node: Node) -> Tuple[str, ...]:
+    return tuple(succ.name for succ in node.succs) + ("",)
+
+
+def _is_chosen(request: RequestRecord, node: Node) -> bool:
+    return request.chosen is None or node.name in request.chosen
+
+
+def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[Place]) -> None:
+    """Give a token to each successor; ``result`` None means skipped."""
+    if node.fan_out:
+        _open_scope(request, node, part, result, ready)
+        return
+    fork = len(node.succs) > 1
+    for succ in node.succs:
+        done = result is not None and not (node.route_one and succ.name != result.route) and not (
+            fork and not _is_chosen(request, succ))
+        _token(request, succ, part, done, ready)
+
+
+def _open_scope(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[Place]) -> None:
+    """A fan-out ended: one token per part and successor. No part at all: what gathers them runs with empty lists."""
+    count = 0 if result is None or result.parts is None else result.parts
+    if request.scopes is None:
+        request.scopes = {}
+    request.scopes[node.index, part] = count
+    for index in range(count):
+        for succ in node.succs:
+            _token(request, succ, part + (index,), True, ready)
+    if count == 0:
+        for closer in node.closers:
+            if result is None:
+                _pass_on(request, closer, part, None, ready)
+            else:
+                ready.append((closer, part))
+
+
+def _token(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[Place]) -> None:
+    """One predecessor of ``node`` came to its end at ``part``."""
+    if node.gather:
+        scope = node.preds[0].scope_after()
+        assert scope is not None, "a gather node stands behind a fan-out (checked in apps.py)"
+        assert request.scopes is not None, "the fan-out has ended"
+        part = part[:-1]
+        expected = len(node.preds) * request.scopes[scope.index, part]
+    else:
+        expected = len(node.preds)
+        if expected == 1:
+            _fire(request, node, part, done, ready)
+            return
+    if request.joins is None:
+        request.joins = {}
+    row = request.joins.setdefault((node.index, part), [0, 0, 0])
+    row[0] += 1
+    row[1] += done
+    if row[2]:
+        return
+    if row[0] == expected or (isinstance(node.join, int) and row[1] >= node.join):
+        row[2] = 1
+        _fire(request, node, part, row[1] > 0, ready)
+
+
+def _fire(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[Place]) -> None:
+    if done:
+        ready.append((node, part))
+    else:
+        _pass_on(request, node, part, None, ready)

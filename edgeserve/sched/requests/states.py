@@ -1,0 +1,207 @@
+"""The life of a request and of its jobs: one table each, and the records that carry the states.
+
+A *request* arrives ``new``. The policy may refuse it (``rejected``). A request of a stream whose predecessor is still
+in flight is ``held``; when its turn comes it opens. While ``open``, its jobs come and go; the request ends exactly
+once: ``completed``, ``dropped``, ``cancelled`` or ``failed``. A request can end while some of its jobs still run: the
+answer goes out at once, and the jobs stay on their lanes as orphans until the lanes return them.
+
+A *job* is made when the tokens of its node are complete (``sched/requests/graph.py``); it is ``ready`` until a policy's bid
+wins, then ``running`` (launched: on the lane or in its inbox). The lane returns it ``done``, ``failed``, or back to
+``ready``: *unfinished* (iterative models) or *refused* (the start window had passed). A ready job whose request ends
+is ``gone``; a running one is an ``orphan``, and whatever its lane says later makes it ``gone``.
+
+Nothing else changes a state: :func:`move_request` and :func:`move_job` are the only ways, and a pair that the tables
+do not hold raises :class:`~edgeserve.errors.PolicyError` with the request's story. The records know no clock, no
+policy and no lane beyond its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Tuple
+
+from edgeserve.errors import PolicyError
+from edgeserve.sched.protocol.actions import Spent
+from edgeserve.sched.protocol.events import JobId, Part, Request
+from edgeserve.sched.requests.graph import App, Node
+from edgeserve.units import format_duration
+
+NEW, HELD, OPEN = "new", "held", "open"
+COMPLETED, REJECTED, DROPPED, CANCELLED, FAILED = "completed", "rejected", "dropped", "cancelled", "failed"
+ENDS = frozenset((COMPLETED, REJECTED, DROPPED, CANCELLED, FAILED))
+
+REQUEST_TABLE: Mapping[Tuple[str, str], str] = {
+    (NEW, "reject"): REJECTED,
+    (NEW, "open"): OPEN,
+    (NEW, "hold"): HELD,
+    (HELD, "open"): OPEN,
+    (HELD, "drop"): DROPPED,
+    (HELD, "cancel"): CANCELLED,
+    (HELD, "fail"): FAILED,
+    (OPEN, "complete"): COMPLETED,
+    (OPEN, "drop"): DROPPED,
+    (OPEN, "cancel"): CANCELLED,
+    (OPEN, "fail"): FAILED,
+}
+"""(state, what happens) -> next state of a request."""
+
+READY, RUNNING, DONE, GONE, ORPHAN = "ready", "running", "done", "gone", "orphan"
+JOB_FAILED = "failed"
+
+JOB_TABLE: Mapping[Tuple[str, str], str] = {
+    (READY, "launch"): RUNNING,
+    (READY, "leave"): GONE,
+    (RUNNING, "finish"): DONE,
+    (RUNNING, "fail"): JOB_FAILED,
+    (RUNNING, "unfinished"): READY,
+    (RUNNING, "refuse"): READY,
+    (RUNNING, "leave"): ORPHAN,
+    (ORPHAN, "finish"): GONE,
+    (ORPHAN, "fail"): GONE,
+    (ORPHAN, "unfinished"): GONE,
+    (ORPHAN, "refuse"): GONE,
+}
+"""(state, what happens) -> next state of a job."""
+
+STORY_LEN_MAX = 256
+"""Lines kept of one request's story; a fan-out into hundreds of parts must not grow without bound."""
+
+
+class RequestRecord:
+    """One request inside the scheduler. Policies read it; only the scheduler writes it.
+
+    ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``. ``worth_ns`` is
+    what the request counts in the auction: its lane time in full batches (``docs/policies/arbiter.md``). ``facts`` are
+    what it declared and what its nodes said since; ``part_facts`` what nodes inside a fan-out said of one part.
+    """
+
+    __slots__ = ("id", "app", "facts", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
+                 "state", "jobs", "running", "joins", "scopes", "chosen", "worth_ns", "spent", "log",
+                 "done_exits", "failure", "part_facts")
+
+    def __init__(self, request: Request, app: App) -> None:
+        self.id = request.id
+        self.app = app
+        self.facts: Mapping[str, float] = request.facts
+        self.part_facts: Dict[Part, Mapping[str, float]] | None = None
+        self.arrival_ns = request.arrival_ns
+        self.deadline_ns = request.deadline_ns
+        self.client = request.client
+        self.klass = request.klass
+        self.value = request.value
+        self.on_late = request.on_late
+        self.stream = request.stream
+        self.state = NEW
+        self.jobs: Dict[int, Job] = {}
+        self.running = 0
+        self.joins: Dict[Tuple[int, Part], List[int]] | None = None  # (node, part) -> [tokens, of them done, fired]
+        self.scopes: Dict[Tuple[int, Part], int] | None = None  # (fan-out node, part) -> number of parts
+        self.chosen: List[str] | None = None
+        self.worth_ns = 0
+        self.spent = NOTHING_SPENT
+        self.done_exits = 0  # jobs of last nodes that were done
+        self.failure = ""  # why a job failed that the joins behind it could do without
+        self.log: List[Tuple[Any, ...]] = []
+
+    def learn(self, part: Part, facts: Mapping[str, float]) -> None:
+        """A node said ``facts`` of the request, or of one part. They replace what was known: it saw more. Jobs that are
+        made from now on know them."""
+        if not part:
+            self.facts = {**self.facts, **facts}
+            return
+        if self.part_facts is None:
+            self.part_facts = {}
+        self.part_facts[part] = {**self.part_facts.get(part, {}), **facts}
+
+    def facts_at(self, part: Part) -> Mapping[str, float]:
+        """What is known of a part: of the request, of the parts that it lies in, and of itself."""
+        if not part or not self.part_facts:
+            return self.facts
+        known = dict(self.facts)
+        for depth in range(1, len(part) + 1):
+            known.update(self.part_facts.get(part[:depth], {}))
+        return known
+
+    @property
+    def ended(self) -> bool:
+        """Whether the one outcome has been given."""
+        return self.state in ENDS
+
+    def note(self, now_ns: int, *what: Any) -> None:
+        """Add a line to the story (formatted only when somebody asks)."""
+        if len(self.log) < STORY_LEN_MAX:
+            self.log.append((now_ns, what))
+
+    def story(self) -> List[str]:
+        """What happened to the request, a line each, times relative to its arrival."""
+        head = (f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
+                f"deadline {format_duration(self.deadline_ns - self.arrival_ns)} after arrival")
+        lines = [head]
+        for now_ns, what in self.log:
+            lines.append(f"  +{format_duration(now_ns - self.arrival_ns)}: {' '.join(str(word) for word in what)}")
+        if len(self.log) == STORY_LEN_MAX:
+            lines.append(f"  (the story is cut after {STORY_LEN_MAX} lines)")
+        return lines
+
+
+NOTHING_SPENT = Spent()
+
+
+class Job:
+    """One request, or one fanned-out part of it, at one node. Policies read it; only the scheduler writes it,
+    except ``key``, which belongs to the :class:`~edgeserve.sched.policies.common.job_queue.JobQueue` that holds the job.
+
+    ``seq`` rises with every job made and breaks every tie. ``lane`` names the lane that holds the job's state, to which
+    it is bound, or is ``""``. ``facts`` are what was known of it when it was made.
+    """
+
+    __slots__ = ("id", "seq", "request", "node", "part", "facts", "state", "ready_ns", "launched_ns", "key",
+                 "demand_ns", "lane", "steps", "spent", "deadline_ns", "queued", "state_bytes", "state_device")
+
+    def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int, spent: Spent) -> None:
+        self.id = JobId(request.id, node.name, part)
+        self.seq = seq
+        self.request = request
+        self.node = node
+        self.part = part
+        self.facts = request.facts if not request.part_facts else request.facts_at(part)
+        self.state = READY
+        self.ready_ns = ready_ns
+        self.launched_ns = 0
+        self.key: int | None = None
+        self.demand_ns = 0
+        self.lane = ""
+        self.steps = 0
+        self.spent = spent
+        self.queued = False  # a policy holds it
+        self.state_bytes = 0  # of an unfinished job outside a stream
+        self.state_device = ""  # that holds them
+        self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
+
+    def __repr__(self) -> str:
+        return f"Job({self.id.request_id}/{self.id.node}{list(self.part) or ''} {self.state})"
+
+
+def steps_left(job: Job) -> int:
+    """Steps an iterative job still needs, as far as they were declared or said: the fact ``steps`` of an app with one
+    node, ``NODE.steps`` otherwise. At least 1: a job that was expected to be over needs one more."""
+    facts = job.facts
+    if not facts:
+        return 1
+    declared = facts.get("steps" if job.request.app.simple else job.node.name + ".steps", 1)
+    return max(1, int(declared) - job.steps)
+
+
+def move_request(request: RequestRecord, what: str) -> None:
+    """Change a request's state by the table, or raise :class:`PolicyError` with its story and change nothing."""
+    state = REQUEST_TABLE.get((request.state, what))
+    if state is None:
+        raise PolicyError(f"request {request.id} is {request.state}: it cannot {what}\n" + "\n".join(request.story()))
+    request.state = state
+
+
+def move_job(job: Job, what: str) -> None:
+    """Change a job's state by the table, or raise :class:`PolicyError` with its request's story."""
+    state = JOB_TABLE.get((job.state, what))
+    if state is None:
+        raise PolicyError(f"{job!r} cannot {what}\n" + "\n".join(job.request.story()))
+    job.state = state

@@ -1,0 +1,177 @@
+"""What the scheduler knows of lanes: which works are on them, when each will be free, and whether it can be trusted.
+
+A lane runs one work at a time, in the order given. Knows no engine, no thread and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Any, Deque, Dict, List, Tuple
+
+from edgeserve.errors import PolicyError
+from edgeserve.sched.requests.states import Job
+from edgeserve.units import NS_PER_MS
+
+WORKS_MAX = 16
+"""Works a lane holds at most, the running one included: a bound on the inbox when works are far shorter than
+``ahead_ns``."""
+
+BEHIND_NS_MAX = 10 * NS_PER_MS
+"""Further behind its expected completion than this, a lane is sent nothing ahead (Clockwork's implementation)."""
+
+LOST_KEPT = 1024
+"""Works taken from lanes that went down whose late answers are still recognised."""
+
+RUN, LOAD, EVICT = "run", "load", "evict"
+
+
+class Work:
+    """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads, evictions and probes.
+
+    ``probe`` is the job whose kept inputs a probe runs: nobody waits for it, so whatever the lane answers moves no job.
+    ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
+    not done. A batch of which some jobs failed did run, so what it took counts.
+    """
+
+    __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
+                 "lost", "probe", "failed")
+
+    def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
+                 expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
+        self.id = id
+        self.kind = kind
+        self.lane = lane
+        self.model = model
+        self.jobs = jobs
+        self.size = size
+        self.launched_ns = launched_ns
+        self.expected_ns = expected_ns
+        self.starts_ns = starts_ns  # when it is expected to start
+        self.policy = policy
+        self.lost = False  # its jobs were taken from it; the answer only frees the lane
+        self.probe = probe
+        self.failed = False
+
+
+class Lane:
+    """One lane's state. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
+
+    ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
+    may run here.
+    """
+
+    __slots__ = ("name", "device", "copy", "ahead_ns", "hang_ns", "works", "free_at_ns", "head_due_ns", "up", "hung",
+                 "speed", "models", "busy_ns")
+
+    def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
+                 copy: bool = False) -> None:
+        self.name = name
+        self.device = device
+        self.copy = copy
+        self.ahead_ns = ahead_ns
+        self.hang_ns = hang_ns
+        self.works: Deque[Work] = deque()
+        self.free_at_ns = 0
+        self.head_due_ns = 0  # when the work at the head is expected to end
+        self.up = True
+        self.hung = False
+        self.speed = 1.0
+        self.models: Dict[str, Any] = {}
+        self.busy_ns = 0
+
+    def accepts(self, now_ns: int) -> bool:
+        """Whether a work may be given to this lane now."""
+        if not self.up or self.hung:
+            return False
+        works = self.works
+        if not works:
+            return True
+        return (self.ahead_ns > 0 and self.free_at_ns - now_ns <= self.ahead_ns and len(works) < WORKS_MAX
+                and now_ns - self.head_due_ns <= BEHIND_NS_MAX)
+
+    def available_ns(self, now_ns: int) -> int:
+        """When a work given now would start."""
+        return self.free_at_ns if self.works and self.free_at_ns > now_ns else now_ns
+
+    def asks_at_ns(self, now_ns: int) -> int | None:
+        """When it will accept a work although nothing happens: only lanes that plan ahead do."""
+        if not self.works or not self.ahead_ns or not self.up or self.hung:
+            return None
+        at = self.free_at_ns - self.ahead_ns
+        return at if at > now_ns else None
+
+    def hangs_at_ns(self) -> int | None:
+        """When the work at its head must have ended, or the lane counts as hung."""
+        return self.head_due_ns + self.hang_ns if self.works and not self.hung else None
+
+    def put(self, work: Work) -> None:
+        """Give it a work behind those it has."""
+        if not self.works:
+            self.head_due_ns = work.starts_ns + work.expected_ns
+        self.works.append(work)
+        self.free_at_ns = work.starts_ns + work.expected_ns
+
+    def take(self, work: Work, now_ns: int) -> None:
+        """A work was answered (finished or refused), wherever it stood."""
+        head = self.works[0] is work
+        self.works.remove(work)
+        if head:
+            self.hung = False
+            ends = now_ns
+            for index, other in enumerate(self.works):
+                ends += other.expected_ns
+                if index == 0:
+                    self.head_due_ns = ends
+            self.free_at_ns = ends
+        else:
+            self.free_at_ns -= work.expected_ns
+
+    def clear(self) -> List[Work]:
+        """The lane went down: everything on it is lost to it. Returns what was there."""
+        lost = list(self.works)
+        self.works.clear()
+        self.free_at_ns = 0
+        self.hung = False
+        return lost
+
+
+class Works:
+    """The works that lanes have not answered, by id. Ids rise; each is given once.
+
+    A work whose lane went down is forgotten but recognised (for the last :data:`LOST_KEPT`), should an answer still
+    come.
+    """
+
+    __slots__ = ("by_id", "_last_id", "_lost")
+
+    def __init__(self) -> None:
+        self.by_id: Dict[int, Work] = {}
+        self._last_id = 0
+        self._lost: OrderedDict[int, None] = OrderedDict()
+
+    def put(self, now_ns: int, kind: str, lane: Lane, model: str, expected_ns: int, jobs: Tuple[Job, ...] = (),
+            size: int = 0, policy: Any = None, probe: Job | None = None) -> Work:
+        """Give a lane a work behind those it has."""
+        self._last_id += 1
+        starts_ns = lane.available_ns(now_ns)
+        work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy, probe)
+        lane.put(work)
+        self.by_id[work.id] = work
+        return work
+
+    def answered(self, work_id: int, at_ns: int) -> Work | None:
+        """A lane is done with a work; None for one that was forgotten with its lane."""
+        work = self.by_id.pop(work_id, None)
+        if work is None:
+            if work_id in self._lost:
+                return None
+            raise PolicyError(f"work {work_id} was answered but is on no lane")
+        work.lane.take(work, at_ns)
+        return work
+
+    def forget(self, work: Work) -> None:
+        """The work's lane went down; it has been taken off the lane already."""
+        del self.by_id[work.id]
+        self._lost[work.id] = None
+        if len(self._lost) > LOST_KEPT:
+            self._lost.popitem(last=False)

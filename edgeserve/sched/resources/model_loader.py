@@ -1,0 +1,119 @@
+"""The memory of all devices: demand for models, and the loads and evictions that follow from it.
+
+Which model to load and which to give up is decided per device in ``sched/resources/model_cache.py``; here the decisions become
+works on the copy lanes. Knows no request and no policy.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, EvictModel, LoadModel
+from edgeserve.sched.protocol.events import WorkFinished
+from edgeserve.sched.requests.states import Job
+from edgeserve.sched.resources.lanes import EVICT, LOAD, Lane, Work, Works
+from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, RESIDENT, Device, Placement
+
+
+class Memory:
+    """Devices, their copy lanes and who wants what. ``alone_ns`` gives the time of one job of a model.
+
+    ``tracked`` is False when every model is resident for good (no budget anywhere): then there is nothing to manage,
+    and demand is not counted.
+    """
+
+    def __init__(self, devices: Mapping[str, Device], copy_lanes: Mapping[str, Lane], lanes: Mapping[str, Lane],
+                 works: Works, models: Sequence[str]) -> None:
+        self.devices = devices
+        self.copy_lanes = copy_lanes
+        self.placements: Dict[str, Tuple[Placement, ...]] = {
+            model: tuple(device.placements[model] for device in devices.values() if model in device.placements)
+            for model in models}
+        self.tracked = any(device.budget_bytes or any(item.state != RESIDENT for item in device.placements.values())
+                           for device in devices.values())
+        self._lanes = lanes
+        self._works = works
+
+    # --- demand -------------------------------------------------------------------------------------------------------
+
+    def want(self, job: Job, alone_ns: int) -> None:
+        """A job is ready and waits for its model."""
+        job.demand_ns = alone_ns
+        for placement in self._places(job):
+            placement.demand_ns += alone_ns
+            if job.lane:
+                placement.bound_ns += alone_ns
+
+    def unwant(self, job: Job) -> None:
+        """The job was launched or is gone."""
+        if job.demand_ns:
+            for placement in self._places(job):
+                placement.demand_ns -= job.demand_ns
+                if job.lane:
+                    placement.bound_ns -= job.demand_ns
+            job.demand_ns = 0
+
+    def is_hopeless(self, job: Job) -> bool:
+        """Whether the loads of a job's model failed ``LOAD_FAILURES_MAX`` times in a row wherever it could run, and it
+        is not there."""
+        return all(item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX for item in self._places(job))
+
+    def _places(self, job: Job) -> Tuple[Placement, ...]:
+        """Where a job's model could serve it: on one device only when a lane of it holds the job's state."""
+        if job.lane:
+            return (self.devices[self._lanes[job.lane].device].placements[job.node.model],)
+        return self.placements[job.node.model]
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def manage(self, now_ns: int) -> List[Action]:
+        """Evict under pressure; load what is most wanted while a copy lane accepts."""
+        actions: List[Action] = []
+        for device in self.devices.values():
+            copy_lane = self.copy_lanes[device.name]
+            if copy_lane.accepts(now_ns):
+                surplus = device.under_pressure()
+                if surplus is not None:
+                    actions.append(self._evict(now_ns, device, surplus))
+            while copy_lane.accepts(now_ns):
+                found = device.next_load(now_ns, self.devices.values())
+                if found is None:
+                    break
+                placement, victims = found
+                actions.extend(self._evict(now_ns, device, victim) for victim in victims)
+                work = self._works.put(now_ns, LOAD, copy_lane, placement.model, placement.load_ns)
+                device.load_started(placement, work.starts_ns + placement.load_ns)
+                actions.append(LoadModel(work.id, copy_lane.name, placement.model, START_ANY_TIME_NS,
+                                         placement.load_ns))
+        return actions
+
+    def retry_at_ns(self, now_ns: int) -> int | None:
+        """When a load that failed may be tried again for jobs that wait, or None."""
+        return min((item.retry_at_ns for device in self.devices.values() for item in device.placements.values()
+                    if item.failures and item.demand_ns and item.retry_at_ns > now_ns), default=None)
+
+    # --- answers of the copy lanes ------------------------------------------------------------------------------------
+
+    def finished(self, work: Work, event: WorkFinished, now_ns: int) -> str:
+        """A load or an eviction ended. Returns why those jobs of its model must fail that are hopeless now
+        (:meth:`is_hopeless`), or ``""``."""
+        device = self.devices[work.lane.device]
+        placement = device.placements[work.model]
+        if work.kind == EVICT:
+            device.evict_ended(placement, refused=bool(event.failed))
+            return ""
+        device.load_ended(placement, now_ns, event.finished_ns - event.started_ns, bool(event.failed))
+        return f"model {work.model!r} could not be loaded: {event.failed}" if event.failed else ""
+
+    def refused(self, work: Work, now_ns: int) -> None:
+        """A copy lane would not do it, or went down."""
+        device = self.devices[work.lane.device]
+        if work.kind == EVICT:
+            device.evict_ended(device.placements[work.model], refused=True)
+        else:
+            device.load_ended(device.placements[work.model], now_ns, 0, failed=True)
+
+    def _evict(self, now_ns: int, device: Device, placement: Placement) -> Action:
+        work = self._works.put(now_ns, EVICT, self.copy_lanes[device.name], placement.model, 0)
+        device.evict_started(placement)
+        return EvictModel(work.id, work.lane.name, placement.model)

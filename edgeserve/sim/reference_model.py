@@ -1,0 +1,427 @@
+"""The world's own books: what really happened, kept apart from the scheduler, and the rules that it must not break.
+
+Every rule here is checked from what the world was told to do and what its lanes then did; nothing is asked of the
+scheduler. A broken rule raises :class:`BooksError` with the time, the rule and the request.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from edgeserve.config.schema import AppConfig, Config, NodeConfig
+from edgeserve.sched.protocol.actions import (
+    Action,
+    DropKept,
+    DropState,
+    EvictModel,
+    FinishRequest,
+    KeepJob,
+    LoadModel,
+    Outcome,
+    RunBatch,
+)
+from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request
+
+DONE, SKIPPED, FAILED, PENDING = "done", "skipped", "failed", "pending"
+
+LOST = "its lane was lost"
+"""Reason of a job whose lane died under it: it failed if it had started, else it may run again."""
+
+LATE_NS_MAX = 1_000_000
+"""How much later than its deadline a waiting request may be given up: one step, whatever it costs."""
+
+
+class BooksError(AssertionError):
+    """The scheduler broke a rule that every world relies on."""
+
+
+class _Entry:
+    """One request: what ran of it, what is out on a lane, and the lanes that hold the states of unfinished jobs."""
+
+    __slots__ = ("request", "done", "bound", "out", "free_since_ns", "finished", "started")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.done: Dict[Tuple[str, Part], JobResult] = {}
+        self.bound: Dict[Tuple[str, Part], str] = {}
+        self.out = 0
+        self.free_since_ns = request.arrival_ns
+        self.finished: Optional[FinishRequest] = None
+        self.started = False
+
+
+class Books:
+    """Rules over one run. The world calls the verbs in the order of events; ``close`` checks the end.
+
+    ``footprints`` maps (model, device) to (weights, work) bytes; a device without a budget is not checked.
+    """
+
+    def __init__(self, config: Config, footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+                 resident: Mapping[str, Sequence[str]]) -> None:
+        self.marks: Counter = Counter()  # how often each event, action, outcome was seen
+        self._apps = {name: _Graph(app) for name, app in config.apps.items()}
+        self._device_of = {name: lane.device for name, lane in config.lanes.items()}
+        self._device_of.update({f"copy:{name}": name for name in config.devices})
+        self._ahead = {name: lane.ahead_ns for name, lane in config.lanes.items()}
+        self._hang_ns = {name: lane.hang_ns for name, lane in config.lanes.items()}
+        self._budgets = {name: device.memory_bytes for name, device in config.devices.items()}
+        self._footprints = dict(footprints)
+        self._resident: Dict[str, Set[str]] = {name: set(resident.get(name, ())) for name in config.devices}
+        self._ready = {name: set(models) for name, models in self._resident.items()}  # loaded to the end
+        self._entries: Dict[int, _Entry] = {}
+        self._works: Dict[int, Action] = {}
+        self._work_ids: Set[int] = set()
+        self._running: Dict[int, int] = {}  # work -> when it started
+        self.open_count = 0  # requests without an outcome
+        self._jobs_out: Dict[JobId, int] = {}
+        self._deadlines: List[Tuple[int, int]] = []
+        self._on_lane: Counter = Counter()
+        self._models_on: Dict[str, Set[str]] = {name: set() for name in config.lanes}
+        for model in config.models.values():
+            for lane in model.lanes or config.lanes:
+                self._models_on[lane].add(model.name)
+        self._kept: Dict[JobId, str] = {}  # job -> its model
+        self._draining = False
+        self._streams: Dict[Tuple[str, str], List[int]] = {}
+
+    @property
+    def works_count(self) -> int:
+        """Works that were ordered and not answered."""
+        return len(self._works)
+
+    @property
+    def kept_count(self) -> int:
+        """Inputs that are kept for probes."""
+        return len(self._kept)
+
+    def draining(self) -> None:
+        """The scheduler is told to drain."""
+        self._draining = True
+
+    def arrived(self, request: Request) -> None:
+        """A request goes to the scheduler."""
+        self._entries[request.id] = _Entry(request)
+        self.open_count += 1
+        if request.on_late == "drop":
+            heapq.heappush(self._deadlines, (request.deadline_ns, request.id))
+        if request.stream is not None:
+            self._streams.setdefault((request.app, request.stream), []).append(request.id)
+
+    def ordered(self, now_ns: int, action: Action) -> None:
+        """The scheduler asked for something."""
+        self.marks[type(action).__name__] += 1
+        if isinstance(action, FinishRequest):
+            self._finish(now_ns, action)
+        elif isinstance(action, DropState):
+            self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
+        elif isinstance(action, KeepJob):
+            self._keep(now_ns, action.job)
+        elif isinstance(action, DropKept):
+            self._rule(action.job in self._kept, now_ns, f"{action}: it is not kept")
+            del self._kept[action.job]
+        else:
+            self._rule(action.work_id not in self._work_ids, now_ns, f"work id {action.work_id} was used twice")
+            self._rule(action.lane in self._device_of, now_ns, f"{action} names no lane of the configuration")
+            self._work_ids.add(action.work_id)
+            self._works[action.work_id] = action
+            self._on_lane[action.lane] += 1
+            if isinstance(action, RunBatch):
+                self._order_batch(now_ns, action)
+
+    def started(self, now_ns: int, action: Action) -> None:
+        """A lane begins a work."""
+        self._rule(now_ns <= getattr(action, "start_before_ns", now_ns), now_ns, f"{action} started after its window")
+        device = self._device_of[action.lane]  # type: ignore[union-attr]
+        if isinstance(action, EvictModel):
+            self._evict(now_ns, action, device)
+        elif isinstance(action, LoadModel):
+            self._load(now_ns, action, device)
+        elif isinstance(action, RunBatch):
+            self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
+            self._rule(action.model in self._ready[device], now_ns,
+                       f"work {action.work_id} runs {action.model}, which is not resident on {device}")
+            self._running[action.work_id] = now_ns
+            for job in () if action.probe else action.jobs:
+                self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
+                           f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
+
+    def answered(self, now_ns: int, action: Action, results: Sequence[JobResult] = (), failed: bool = False) -> None:
+        """A lane's answer (finished, refused or lost with its lane) leaves for the scheduler."""
+        work_id = action.work_id  # type: ignore[union-attr]
+        self._rule(self._works.pop(work_id, None) is not None, now_ns, f"work {work_id} was answered twice")
+        self._on_lane[action.lane] -= 1  # type: ignore[union-attr]
+        self._running.pop(work_id, None)
+        if isinstance(action, LoadModel):
+            (self._resident[self._device_of[action.lane]].discard if failed else
+             self._ready[self._device_of[action.lane]].add)(action.model)
+        if not isinstance(action, RunBatch):
+            return
+        for job in action.jobs:
+            if self._jobs_out.get(job) == work_id:
+                del self._jobs_out[job]
+            entry = self._entries.get(job.request_id)
+            if entry is not None and not action.probe:
+                entry.out -= 1
+                entry.free_since_ns = now_ns
+                request = entry.request
+                if not entry.out and now_ns >= request.deadline_ns and request.on_late == "drop":
+                    heapq.heappush(self._deadlines, (now_ns, request.id))
+                self._forget(entry)
+        for result in results:
+            entry = self._entries.get(result.job.request_id)
+            if entry is None or action.probe:
+                continue
+            if result.status == "unfinished":
+                entry.bound[result.job.node, result.job.part] = action.lane
+            else:
+                entry.done[result.job.node, result.job.part] = result
+
+    def stepped(self, now_ns: int) -> None:
+        """All actions of a step were given: nobody may be left waiting past a deadline, nothing is kept while it
+        drains."""
+        self._rule(not (self._draining and self._kept), now_ns, f"{list(self._kept)[:3]} are kept while it drains")
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] < now_ns:
+            entry = self._entries.get(deadlines[0][1])
+            if entry is not None and entry.finished is None:
+                if entry.out:
+                    heapq.heappop(deadlines)  # comes back to the heap when its work does
+                    continue
+                self._rule(False, now_ns, f"{entry.request} waits past its deadline with no job on a lane")
+            heapq.heappop(deadlines)
+
+    def closed(self, now_ns: int) -> None:
+        """The world is over: everything has ended and come back."""
+        left = sorted(key for key, entry in self._entries.items() if entry.finished is None)
+        self._rule(not left, now_ns, f"{len(left)} accepted requests never ended: {left[:5]}")
+        self._rule(not self._works, now_ns, f"works were never answered: {sorted(self._works)[:5]}")
+
+    # --- the rules ------------------------------------------------------------------------------------------------
+
+    def _order_batch(self, now_ns: int, action: RunBatch) -> None:
+        self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{len(action.jobs)} jobs do not fit {action}")
+        self._rule(len(set(action.jobs)) == len(action.jobs), now_ns, f"{action} holds a job twice")
+        if not self._ahead.get(action.lane):
+            self._rule(self._on_lane[action.lane] == 1, now_ns, f"lane {action.lane} was given a second work: {action}")
+        if action.probe:
+            self._order_probe(now_ns, action)
+            return
+        for job in action.jobs:
+            entry = self._entries.get(job.request_id)
+            self._rule(entry is not None and entry.finished is None, now_ns,
+                       f"{job} runs, but its request has ended or is unknown")
+            assert entry is not None
+            other = self._works.get(self._jobs_out.get(job, -1))
+            self._rule(other is None or self._will_be_refused(now_ns, other), now_ns,
+                       f"{job} is in two batches: {other} and {action}")
+            before = entry.done.get((job.node, job.part))
+            self._rule(before is None or before.reason == LOST, now_ns, f"{job} runs again after it was {before}")
+            graph = self._apps[entry.request.app]
+            self._rule(graph.models.get(job.node) == action.model, now_ns, f"{job} is no node of model {action.model}")
+            if graph.linked:
+                settles = entry.request.on_late == "partial"
+                known = entry.done if not entry.out else self._with_hanging(now_ns, entry)
+                self._rule(graph.may_run(known, job.node, job.part, settles), now_ns,
+                           f"{job} runs before its predecessors")
+            if entry.request.stream is not None and not entry.started:
+                self._in_order(now_ns, entry)
+            entry.started = True
+            self._jobs_out[job] = action.work_id
+            entry.out += 1
+
+    def _keep(self, now_ns: int, job: JobId) -> None:
+        entry = self._entries.get(job.request_id)
+        self._rule(entry is not None and entry.finished is None and job not in self._kept, now_ns,
+                   f"{job} is to be kept, but its request has ended or is unknown, or it is kept already")
+        assert entry is not None
+        self._rule((job.node, job.part) not in entry.done and job not in self._jobs_out, now_ns,
+                   f"{job} is to be kept, but it has run or is on a lane")
+        self._kept[job] = self._apps[entry.request.app].models.get(job.node, "")
+
+    def _order_probe(self, now_ns: int, action: RunBatch) -> None:
+        """A probe takes inputs that were kept, on a lane that has nothing else and that nobody waits for."""
+        self.marks["probe"] += 1
+        self._rule(len(action.jobs) == 1 and self._kept.pop(action.jobs[0], None) == action.model, now_ns,
+                   f"{action} is no probe of one job that was kept for this model")
+        self._rule(self._on_lane[action.lane] == 1, now_ns, f"probe {action} stands behind other work")
+        for entry in self._entries.values():
+            if entry.finished is None and not entry.out:
+                elsewhere = {place for place, lane in entry.bound.items() if lane != action.lane}
+                waits = self._apps[entry.request.app].may_want(entry.done, self._models_on[action.lane], elsewhere)
+                self._rule(not waits or self._is_held(entry), now_ns,
+                           f"probe {action} starts, while {entry.request} waits with no job on a lane")
+
+    def _is_held(self, entry: _Entry) -> bool:
+        """Whether a request waits for the one before it in its stream, or for what a lane still runs of one that has
+        ended."""
+        request = entry.request
+        if request.stream is None or self._apps[request.app].stream == "none":
+            return False
+        stream = (request.app, request.stream)
+        return self._streams[request.app, request.stream][0] != request.id or any(
+            other.out and other is not entry and (other.request.app, other.request.stream) == stream
+            for other in self._entries.values())
+
+    def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
+        """What is known of a request, with its jobs on a hanging lane counted as failed."""
+        known = dict(entry.done)
+        for job, work_id in self._jobs_out.items():
+            work = self._works.get(work_id)
+            if job.request_id == entry.request.id and work_id in self._running and work is not None \
+                    and now_ns - self._running[work_id] >= self._hang_ns[work.lane]:  # type: ignore[union-attr]
+                known.setdefault((job.node, job.part), JobResult(job, "failed"))
+        return known
+
+    def _will_be_refused(self, now_ns: int, other: Action) -> bool:
+        """A work behind a hanging one whose window is over: its jobs may go elsewhere, it can only be refused."""
+        return isinstance(other, RunBatch) and other.work_id not in self._running and other.start_before_ns <= now_ns
+
+    def _in_order(self, now_ns: int, entry: _Entry) -> None:
+        request = entry.request
+        if self._apps[request.app].stream == "none":
+            return
+        waiting = self._streams[request.app, request.stream or ""]
+        self._rule(waiting[0] == request.id, now_ns,
+                   f"request {request.id} of stream {request.stream} starts before request {waiting[0]} has ended")
+
+    def _finish(self, now_ns: int, action: FinishRequest) -> None:
+        entry = self._entries.get(action.request_id)
+        self._rule(entry is not None and entry.finished is None, now_ns,
+                   f"{action}: the request is unknown or has an outcome already")
+        assert entry is not None
+        self.marks[action.outcome] += 1
+        request = entry.request
+        if action.outcome == Outcome.COMPLETED:
+            partial = request.on_late == "partial" and bool(entry.done)
+            self._rule(partial or self._apps[request.app].complete(entry.done), now_ns,
+                       f"{request} is COMPLETED, but not every node ran that its joins need: {sorted(entry.done)}")
+        elif action.outcome == Outcome.REJECTED:
+            self._rule(not entry.started, now_ns, f"{request} is REJECTED after it had begun")
+        if not entry.out and request.on_late == "drop" and action.outcome != Outcome.COMPLETED:
+            due_ns = max(request.deadline_ns, entry.free_since_ns) + LATE_NS_MAX
+            self._rule(now_ns <= due_ns, now_ns, f"{request} was given up only now: {action}")
+        entry.finished = action
+        self.open_count -= 1
+        if request.stream is not None:
+            self._streams[request.app, request.stream].remove(request.id)
+        self._forget(entry)
+
+    def _forget(self, entry: _Entry) -> None:
+        if entry.finished is not None and not entry.out:
+            self._entries.pop(entry.request.id, None)
+
+    def _load(self, now_ns: int, action: LoadModel, device: str) -> None:
+        self._rule(action.model not in self._resident[device], now_ns, f"{action}: it is resident on {device} already")
+        self._resident[device].add(action.model)
+        budget = self._budgets[device]
+        used = sum(sum(self._footprints.get((model, device), (0, 0))) for model in self._resident[device])
+        self._rule(not budget or used <= budget, now_ns, f"{action}: {used} bytes exceed the {budget} of {device}")
+
+    def _evict(self, now_ns: int, action: EvictModel, device: str) -> None:
+        busy = [work for work in self._works.values() if isinstance(work, RunBatch) and work.model == action.model
+                and self._device_of[work.lane] == device]
+        self._rule(not busy, now_ns, f"{action} while {busy[:1]} is out")
+        self._rule(action.model in self._resident[device], now_ns, f"{action}: it is not resident on {device}")
+        self._resident[device].discard(action.model)
+        self._ready[device].discard(action.model)
+
+    def _rule(self, holds: bool, now_ns: int, broken: str) -> None:
+        if not holds:
+            raise BooksError(f"at {now_ns} ns: {broken}")
+
+
+class _Graph:
+    """What may run after what, worked out from the results alone (not with the scheduler's tokens)."""
+
+    def __init__(self, app: AppConfig) -> None:
+        self.stream = app.stream
+        self.nodes = {node.name: node for node in app.nodes}
+        self.models = {node.name: node.model for node in app.nodes}
+        self.linked = len(app.nodes) > 1
+        self.exits = [node for node in app.nodes if not any(node.name in (other.after or ()) for other in app.nodes)]
+        self._scopes: Dict[str, Tuple[str, ...]] = {}
+        for node in app.nodes:
+            self._scope(node)
+
+    def may_run(self, done: Mapping[Tuple[str, Part], JobResult], name: str, part: Part, settles: bool) -> bool:
+        """Whether everything that this job waits for has happened; one part of it is enough where it ``settles`` for
+        what there is."""
+        node = self.nodes[name]
+        if len(part) != len(self._scope(node)):
+            return False
+        tokens = self._tokens(done, node, part)
+        if settles and DONE in tokens:
+            return True
+        if node.join == "all":
+            return PENDING not in tokens and FAILED not in tokens and (not tokens or DONE in tokens)
+        if node.gather and not tokens:
+            return True  # no part at all: it gathers empty lists
+        wanted = 1 if node.join == "policy" or PENDING not in tokens else int(node.join)
+        return tokens.count(DONE) >= wanted
+
+    def may_want(self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str],
+                 elsewhere: Set[Tuple[str, Part]]) -> bool:
+        """Whether a request with no job on a lane waits to run one of these models: some node that may run now, and
+        not ``elsewhere`` only, needs one of them, and nothing behind it may run already (then the join was satisfied
+        without it)."""
+        ready = {node.name for node in self.nodes.values() for part in self._parts_of(done, self._scope(node))
+                 if (node.name, part) not in done and (node.name, part) not in elsewhere
+                 and self.may_run(done, node.name, part, False)}
+        behind = {name: {other.name for other in self.nodes.values() if name in (other.after or ())} for name in ready}
+        begun = {name for name, _ in done}
+        return any(self.models[name] in models for name in ready if not behind[name] & (ready | begun))
+
+    def complete(self, done: Mapping[Tuple[str, Part], JobResult]) -> bool:
+        """Whether every last node ran, for every part, where the route led to it."""
+        return bool(done) and all(self._status(done, node, part) in (DONE, SKIPPED)
+                                  for node in self.exits for part in self._parts_of(done, self._scope(node)))
+
+    def _parts_of(self, done: Mapping[Tuple[str, Part], JobResult], scope: Tuple[str, ...]) -> List[Part]:
+        parts: List[Part] = [()]
+        for opener in scope:
+            parts = [(*part, index) for part in parts for index in range(self._count(done, opener, part))]
+        return parts
+
+    def _count(self, done: Mapping[Tuple[str, Part], JobResult], opener: str, part: Part) -> int:
+        """Parts that a fan-out made; one part that stays pending while it has not run; none where it was skipped."""
+        result = done.get((opener, part))
+        if result is not None:
+            return result.parts or 0
+        return 0 if self._status(done, self.nodes[opener], part) == SKIPPED else 1
+
+    def _status(self, done: Mapping[Tuple[str, Part], JobResult], node: NodeConfig, part: Part) -> str:
+        if (node.name, part) in done:
+            return DONE if done[node.name, part].status == "done" else FAILED
+        tokens = self._tokens(done, node, part)
+        if node.after and all(token == SKIPPED for token in tokens):
+            return SKIPPED  # also a gather of no parts that was not run
+        return PENDING
+
+    def _tokens(self, done: Mapping[Tuple[str, Part], JobResult], node: NodeConfig, part: Part) -> List[str]:
+        tokens: List[str] = []
+        for name in node.after or ():
+            before = self.nodes[name]
+            if not node.gather:
+                parts = [part[:-1] if before.fan_out else part]
+            elif before.fan_out:
+                parts = [part]
+            else:
+                opener = self._scope(before)[-1]
+                parts = [(*part, index) for index in range(self._count(done, opener, part))]
+            for item in parts:
+                status = self._status(done, before, item)
+                taken = before.route != "one" or status != DONE or done[name, item].route == node.name
+                tokens.append(status if taken else SKIPPED)
+        return tokens
+
+    def _scope(self, node: NodeConfig) -> Tuple[str, ...]:
+        """The fan-out nodes that are open around a node, outermost first."""
+        if node.name not in self._scopes:
+            scope: Tuple[str, ...] = ()
+            if node.after:
+                before = self.nodes[node.after[0]]
+                scope = (*self._scope(before), before.name) if before.fan_out else self._scope(before)
+            self._scopes[node.name] = scope[:-1] if node.gather else scope
+        return self._scopes[node.name]

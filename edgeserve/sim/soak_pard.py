@@ -1,0 +1,99 @@
+"""What a soak run draws for PARD's policies besides what it draws for all: their options, a graph of every kind of
+node, and what requests foretell of themselves (rightly or not).
+
+Pure draws from the generator that is handed in. The other kinds' scenarios do not depend on them: they are drawn for
+apps of these policies alone.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Callable, Dict, List
+
+from edgeserve.sched.policies.pard import rules
+
+PARD_KINDS = ("pard", "pard+", "pard_local")
+"""Policies that drop what cannot be in time end to end, with many options each."""
+
+PENDING_MAX = 40
+"""Requests of unequal work that may wait to be answered however late."""
+
+Node = Dict[str, Any]
+
+
+def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
+    """Some options of ``[policy.*]``; the others stay as they are by default. Periods are short enough for a run of
+    half a second to see several."""
+    if kind == "pard_local":
+        known: Dict[str, Any] = {
+            "margin": draw.choice((0.0, 0.03, 0.5)), "admit": draw.random() < 0.6,
+            "cohorts": draw.choice((1, 2, 2, 5)), "price": draw.choice((0.0, 0.4, 3.0)),
+            "refuse_max": draw.choice((0.0, 0.5, 1.0))}
+    else:
+        known = {
+            "rule": draw.choice(tuple(rules.RULES)), "order": draw.choice(rules.ORDERS),
+            "collect": draw.choice(rules.COLLECTS), "lead_ms": draw.choice((0.0, 1.0, 20.0)),
+            "across": draw.choice(rules.ACROSS), "batch_times": draw.choice(rules.BATCH_TIMES),
+            "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
+            "estimator": draw.choice(rules.ESTIMATORS), "window_ms": draw.choice((50.0, 5000.0)),
+            "hbf_from": draw.choice((0.3, 1.0)), "lbf_from": draw.choice((0.3, 1.0)),
+            "recheck": draw.random() < 0.5, "threshold_ms": draw.choice((0.0, 5.0)),
+            "batch_max": draw.choice((0, 1, 3)), "seed": draw.randrange(100)}
+    options = {name: value for name, value in known.items() if draw.random() < 0.6}
+    if kind != "pard_local":  # always: a thousand draws of ten modules each would take longer than the run
+        options.update(samples=draw.choice((1, 30, 200)), sync_ms=draw.choice((10.0, 50.0, 300.0)))
+        own = random.Random(repr(sorted(options.items())))  # so that older seeds keep what they drew besides
+        options.update(paths=own.choice(rules.PATHS), siblings=own.random() < 0.5)
+    return options
+
+
+def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callable[..., str]) -> List[Node]:
+    """A fork into a route and a fan-out that one join closes: branches that are taken, not taken, empty, or given up.
+    ``node(name, after, ...)`` makes a node, ``own_model(...)`` a model of these results."""
+    pick = own_model(routes={"left": 0.5, "end": 0.3, **({"": 0.2} if draw.random() < 0.5 else {})})
+    cut = own_model(parts=draw.choice(([0, 4], [1, 3], 1)))
+    nodes = [node("look", []), node("pick", ["look"], model=pick, route="one"), node("left", ["pick"]),
+             node("cut", ["look"], model=cut, fan_out=True), node("read", ["cut"])]
+    if draw.random() < 0.5:
+        nodes.append(node("more", ["read"]))
+    nodes.append(node("all", [nodes[-1]["name"]], gather=True, join=draw.choice(("all", 1))))
+    nodes.append(node("end", ["pick", "left", "all"], join=draw.choice(("all", "all", 1))))
+    return nodes
+
+
+def draw_facts(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
+    """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
+    times what does not. Few of them wait then, where nobody is dropped: ``pard_local`` judges each by itself in every
+    step, and a queue of hundreds makes one run last for minutes."""
+    facts: Dict[str, Any] = {}
+    if draw.random() < 0.4:
+        for item in app.get("node", ()):
+            if item.get("fan_out"):
+                facts[item["name"] + ".parts"] = draw.choice((0, [0, 3], [0, 20]))
+            elif item.get("route") == "one":
+                facts[item["name"] + ".route"] = draw.choice((0, [0, 1], [0, 3]))
+            elif draw.random() < 0.2:
+                facts[item["name"] + ".steps"] = draw.choice((1, [1, 4]))
+        if not app.get("node"):
+            facts["steps"] = draw.choice((1, [1, 4]))
+    if facts and app["on_late"] == "answer":
+        app.setdefault("pending_max", PENDING_MAX)
+    return {"facts": facts} if facts else {}
+
+
+def draw_work(draw: random.Random, app: Dict[str, Any], truths: Dict[str, Any]) -> Dict[str, Any]:
+    """At times requests differ in work, and an earlier node says so, or they declare it; which may be true or not."""
+    facts: Dict[str, Any] = {}
+    nodes = app.get("node", ())
+    for index, item in enumerate(nodes):
+        if index and draw.random() < 0.3:
+            fact = item["name"] + ".work"
+            facts[fact] = draw.choice(([0.2, 3.0], {"0": 0.2, "1": 0.4, "7.5": 0.4}))
+            if draw.random() < 0.7:
+                truths[nodes[draw.randrange(index)]["model"]].setdefault("says", []).append(fact)
+            truth = truths[item["model"]]
+            if draw.random() < 0.5 and "times" not in truth:
+                truth.update(fact=fact, per_unit=f"{draw.randrange(300, 3000)}us")
+    if facts and app["on_late"] == "answer":
+        app.setdefault("pending_max", PENDING_MAX)
+    return facts
