@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, Mapping
 
 from edgeserve.errors import Cancelled
 
-SPENT_KEYS = ("queue", "load", "batch", "execute")
+BREAKDOWN_KEYS = ("queue", "load", "batch", "execute")
 """Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
 work on the lane, running."""
 
@@ -23,19 +23,19 @@ class Answer(Mapping[str, Any]):
     """Named outputs of one completed request, and how it went. ``answer["y"]`` is ``answer.outputs["y"]``.
 
     ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
-    answer is partial, then it says why; ``spent_ms`` has the keys of :data:`SPENT_KEYS`; ``total_ms`` runs to its
-    end from when it was sent, or arrived where that is not known.
-    """
+    answer is partial, then it says why; ``breakdown_ms`` has the keys of :data:`BREAKDOWN_KEYS`; ``total_ms`` runs to
+    its end from when it was sent, or arrived where that is not known. """
 
-    __slots__ = ("outputs", "outcome", "late", "reason", "spent_ms", "total_ms")
+    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms")
 
     def __init__(self, outputs: Dict[str, Any], outcome: str = "completed", late: bool = False,
-                 spent_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "") -> None:
+                 breakdown_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "") -> None:
         self.outputs = outputs
         self.outcome = outcome
         self.late = late
         self.reason = reason
-        self.spent_ms: Dict[str, float] = dict(spent_ms) if spent_ms is not None else dict.fromkeys(SPENT_KEYS, 0.0)
+        self.breakdown_ms: Dict[str, float] = dict.fromkeys(BREAKDOWN_KEYS, 0.0)
+        self.breakdown_ms.update(breakdown_ms or {})
         self.total_ms = total_ms
 
     def __getitem__(self, name: str) -> Any:
@@ -48,6 +48,6 @@ class Answer(Mapping[str, Any]):
         return len(self.outputs)
 
     def __repr__(self) -> str:
-        spent = ", ".join(f"{key} {value:.2f}" for key, value in self.spent_ms.items())
+        breakdown = ", ".join(f"{key} {value:.2f}" for key, value in self.breakdown_ms.items())
         late = ", late" if self.late else ""
-        return f"Answer({sorted(self.outputs)}, {self.outcome}{late}, {self.total_ms:.2f} ms: {spent})"
+        return f"Answer({sorted(self.outputs)}, {self.outcome}{late}, {self.total_ms:.2f} ms: {breakdown})"

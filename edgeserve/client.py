@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 import zmq
 
-from edgeserve.answers import SPENT_KEYS, Answer, TimedOut
+from edgeserve.answers import BREAKDOWN_KEYS, Answer, TimedOut
 from edgeserve.errors import BadInput, Cancelled, Rejected, RequestError, ServerGone
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import default_endpoint, read_public_key, split_endpoint
@@ -218,7 +218,7 @@ class _Courier:
         elif type(value) is Reply:
             pending.set_result(Answer(
                 value.outputs, value.outcome, value.late, {name: ns_to_ms(part) for name, part in zip(
-                    SPENT_KEYS, value.spent)}, ns_to_ms(value.total_ns), value.reason))
+                    BREAKDOWN_KEYS, value.breakdown)}, ns_to_ms(value.total_ns), value.reason))
         else:
             pending.set_result(value)
 
@@ -256,28 +256,28 @@ class Client:
 
     def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              facts: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
+              hints: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
         ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. A request that does not
         complete raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
         are not copied: they must not change until this returns.
         """
-        pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, facts)
+        pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints)
         answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               facts: Mapping[str, float] | None = None, copy: bool = True) -> Future[Answer]:
+               hints: Mapping[str, float] | None = None, copy: bool = True) -> Future[Answer]:
         """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server.
 
         With ``copy=False`` large arrays are not copied: the caller promises not to change them until the answer.
         """
-        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, facts)
+        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints)
 
     def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
-             on_late: Any, facts: Any) -> _Pending:
+             on_late: Any, hints: Any) -> _Pending:
         options: Dict[str, Any] = {}
         if slo_ms is not None:
             options["slo_ms"] = slo_ms
@@ -289,8 +289,8 @@ class Client:
             options["stream"] = stream
         if on_late is not None:
             options["on_late"] = on_late
-        if facts is not None:
-            options["facts"] = dict(facts)
+        if hints is not None:
+            options["hints"] = dict(hints)
         if self._name:
             options["client"] = self._name
         if not isinstance(inputs, Mapping):
@@ -386,10 +386,10 @@ class AsyncClient:
 
     async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
                     klass: str | None = None, value: float | None = None, stream: str | None = None,
-                    on_late: str | None = None, facts: Mapping[str, float] | None = None,
+                    on_late: str | None = None, hints: Mapping[str, float] | None = None,
                     timeout_ms: float | None = None) -> Answer:
         """See :meth:`Client.infer`."""
-        pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, facts)
+        pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints)
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 

@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from edgeserve.answers import Answer, TimedOut
 from edgeserve.config.schema import Config, load_config
 from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
-from edgeserve.live.request import Wishes, app_rules, rules_of, slo_ns_of
-from edgeserve.live.responders import FutureOrigin, RequestFuture
-from edgeserve.live.runtime_core import House
-from edgeserve.live.values import Held
+from edgeserve.live.request import RequestOptions, request_validators, slo_ns_of, validator_of
+from edgeserve.live.responders import FutureResponder, RequestFuture
+from edgeserve.live.runtime_core import RuntimeCore
+from edgeserve.live.values import LiveRequest
 from edgeserve.live.world import CallAsked, CancelAsked, StopAsked, clock_ns
 from edgeserve.units import ns_to_s
 
@@ -39,9 +39,9 @@ class Runtime:
 
     def __init__(self, config: Config, *, serve: bool = False) -> None:
         self._config = config
-        self._rules = app_rules(config)
+        self._validators = request_validators(config)
         self._serve = serve
-        self._house: Optional[House] = None
+        self._core: Optional[RuntimeCore] = None
         self._thread: Optional[threading.Thread] = None
         self._ready = threading.Event()
         self._stopping = False
@@ -60,7 +60,7 @@ class Runtime:
         """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible."""
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
-        self._house = House(self._config, self._rules, self._serve, lambda: self._called_off)
+        self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off)
         # A daemon: a program that forgets stop() still ends.
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()
@@ -87,8 +87,8 @@ class Runtime:
         self._stopping = True
         if not self._ready.is_set():
             self._called_off = True
-        if self._house is not None:
-            self._house.mailbox.post(StopAsked(self._config.server.drain_ns if drain else 0))
+        if self._core is not None:
+            self._core.mailbox.post(StopAsked(self._config.server.drain_ns if drain else 0))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the loop has ended; ``False`` when it still runs after ``timeout_s``."""
@@ -105,18 +105,18 @@ class Runtime:
     @property
     def endpoints(self) -> List[str]:
         """Where the bus listens; empty when embedded."""
-        return self._house.endpoints() if self._house is not None and self._ready.is_set() else []
+        return self._core.endpoints() if self._core is not None and self._ready.is_set() else []
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              facts: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
+              hints: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
         """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
         :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
         deadline is one) the request is cancelled."""
         future = self.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream, on_late=on_late,
-                             facts=facts)
+                             hints=hints)
         try:
             answer: Answer = future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeout:
@@ -128,77 +128,78 @@ class Runtime:
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               facts: Mapping[str, float] | None = None) -> RequestFuture:
+               hints: Mapping[str, float] | None = None) -> RequestFuture:
         """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue.
 
         ``None`` means as the app's configuration says. Arrays are neither copied nor changed; do not change them
         before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
         """
         now_ns = clock_ns()
-        rules = rules_of(self._rules, app)
-        rules.check_inputs(inputs)
-        terms = rules.settle_terms(Wishes(klass, value, stream, on_late, facts), inputs)
-        deadline_ns = rules.deadline_ns(slo_ns_of(slo_ms), now_ns, now_ns, terms.on_late)
+        validator = validator_of(self._validators, app)
+        validator.check_inputs(inputs)
+        options = validator.resolve_options(RequestOptions(klass, value, stream, on_late, hints), inputs)
+        deadline_ns = validator.deadline_ns(slo_ns_of(slo_ms), now_ns, now_ns, options.on_late)
         future = RequestFuture(self._cancel)
-        held = future.held = Held(rules.plan, dict(inputs), terms, FutureOrigin(future), now_ns, deadline_ns)
-        self._post_request(held)
+        request = future.request = LiveRequest(validator.plan, dict(inputs), options, FutureResponder(future), now_ns,
+                                               deadline_ns)
+        self._post_request(request)
         return future
 
-    def _post_request(self, held: Held) -> None:
-        if self._house is None or not self._ready.is_set():
+    def _post_request(self, request: LiveRequest) -> None:
+        if self._core is None or not self._ready.is_set():
             raise Rejected("the runtime is not started; use it in a 'with' block, or call start() first", "not_started")
-        self._house.mailbox.post(held)
+        self._core.mailbox.post(request)
         if self._closed:  # the loop may have ended before it saw this
-            self._house.sweep(self._why_closed())
+            self._core.sweep(self._why_closed())
 
     def _cancel(self, future: RequestFuture) -> None:
-        if self._house is not None:
-            self._house.mailbox.post(CancelAsked(future.held))
+        if self._core is not None:
+            self._core.mailbox.post(CancelAsked(future.request))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def stats(self) -> Dict[str, Any]:
         """Per app: outcomes, reasons, late, latency percentiles, where time went; per lane: busy share, works; and
         what is resident and queued. Plain numbers and strings."""
-        return self._ask(lambda house: house.stats())
+        return self._ask(lambda core: core.stats())
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people."""
-        return self._ask(lambda house: house.scheduler.story(request_id))
+        return self._ask(lambda core: core.scheduler.story(request_id))
 
     def check(self) -> None:
         """Assert the scheduler's invariants, on its own thread."""
-        self._ask(lambda house: house.scheduler.check())
+        self._ask(lambda core: core.scheduler.check())
 
-    def _ask(self, question: Callable[[House], Any]) -> Any:
+    def _ask(self, question: Callable[[RuntimeCore], Any]) -> Any:
         """Run ``question`` on the loop's thread, which owns the tables."""
-        house = self._house
-        if house is None or not self._ready.is_set():
+        core = self._core
+        if core is None or not self._ready.is_set():
             raise EdgeServeError("the runtime is not started; call start() first")
         if self._closed or self._thread is threading.current_thread():
-            return question(house)
-        asked = CallAsked(lambda: question(house))
-        house.mailbox.post(asked)
+            return question(core)
+        asked = CallAsked(lambda: question(core))
+        core.mailbox.post(asked)
         if self._closed:  # the loop may have ended before it saw this
-            return question(house)
+            return question(core)
         return asked.result(CALL_S_MAX)
 
     # --- the loop's thread --------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        house = self._house
-        assert house is not None, "start() makes the house before the thread"
+        core = self._core
+        assert core is not None, "start() makes the core before the thread"
         try:
-            house.open()
+            core.open()
             self._ready.set()
-            house.live()
+            core.live()
         except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
             self._error = error
             log.error("the loop ended: %s: %s", type(error).__name__, error)
         finally:
-            house.close(self._why_closed())
+            core.close(self._why_closed())
             self._closed = True
-            house.sweep(self._why_closed())
+            core.sweep(self._why_closed())
             self._ready.set()
 
     def _why_closed(self) -> RequestError:

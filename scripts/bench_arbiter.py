@@ -61,7 +61,7 @@ def scenario(load: float, seconds: float, batch: float = BATCH) -> Scenario:
                 "dyn": {"model": "dyn", "slo": "150ms", "policy": "dyn"},
                 "lm": {"model": "lm", "slo": "1500ms", "policy": "lm"}},
         "workload": {name: {"app": name, "kind": "gamma", "rate": rate, "cv": 0.5,
-                            **({"facts": {"steps": 20}} if name == "lm" else {})} for name, rate in rates.items()},
+                            **({"hints": {"steps": 20}} if name == "lm" else {})} for name, rate in rates.items()},
         "run": {"duration": f"{seconds}s", "noise": 0.03}})
 
 

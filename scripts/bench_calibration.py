@@ -45,14 +45,14 @@ def scenario(policy: str, seconds: float) -> Scenario:
     for phase, lengths, when in (("before", BEFORE, {"stop": half}), ("after", AFTER, {"start": half})):
         for app, (low, high) in lengths.items():
             workloads[f"{app}_{phase}"] = {"app": app, "kind": "gamma", "rate": RATE / 2, "cv": 0.3,
-                                           "facts": {"work": [low * 100, high * 100]}, **when}
+                                           "hints": {"work": [low * 100, high * 100]}, **when}
     sizes = list(range(1, 9))
     mean = statistics.fmean([statistics.fmean(item) for item in BEFORE.values()])
     return parse_scenario({
         "lane": {"gpu0": {}},
         "model": {"m": {"engine": "synthetic", "batch": sizes,
                         "expected": {str(size): f"{FIXED_MS + mean * size}ms" for size in sizes}}},
-        "truth": {"m": {"fixed": f"{FIXED_MS}ms", "per_unit": "10us", "fact": "work", "noise": NOISE}},
+        "truth": {"m": {"fixed": f"{FIXED_MS}ms", "per_unit": "10us", "hint": "work", "noise": NOISE}},
         "policy": {"dynamic": {"kind": policy, "window": 200}},
         "app": {app: {"model": "m", "slo": f"{SLO_MS}ms"} for app in BEFORE},
         "workload": workloads, "run": {"duration": f"{seconds}s"}})
@@ -69,7 +69,7 @@ def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[st
 
     def told() -> Tuple[int, int]:
         table = scheduler.policies[0].figures()["calibration"]
-        return table["stated"], table["kept"]
+        return table["stated"], table["covered"]
 
     def watch(now_ns: int, events: List[Event], actions: Any) -> None:
         if (not counts and now_ns >= half_ns) or (len(counts) == 1 and told()[0] >= counts[0][0] + HITS_LEN):

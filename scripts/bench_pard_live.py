@@ -204,9 +204,9 @@ MODEL: Mapping[str, Dict[str, Any]] = {
     "turn": modelled("host", 0.5, 0.5, 1, 2, 4, 8), "recognise": modelled("cpu0", 0, 65, 1, 2, 4),
     "join": modelled("host", 2, 0, 1)}
 TRUTH: Mapping[str, Dict[str, Any]] = {
-    "decode": {"says": ["detect.work"]}, "detect": {"fact": "detect.work", "per_unit": "55ms"},
-    "find_lines": {"parts_fact": "lines", "says": ["lines", "recognise.work"]},
-    "recognise": {"fact": "recognise.work", "per_unit": "65ms"}}
+    "decode": {"says": ["detect.work"]}, "detect": {"hint": "detect.work", "per_unit": "55ms"},
+    "find_lines": {"parts_hint": "lines", "says": ["lines", "recognise.work"]},
+    "recognise": {"hint": "recognise.work", "per_unit": "65ms"}}
 PAGES: Mapping[str, Dict[str, float]] = {  # the pages of load.py: lines, work beside that of the profiled shapes
     "book": {"lines": 7, "detect.work": 1.0, "recognise.work": 1.07},
     "notice": {"lines": 3, "detect.work": 1.25, "recognise.work": 0.84},
@@ -228,7 +228,7 @@ def run_simulated(policy: Dict[str, Any], on_late: str, service: float, load: fl
         "app": {"reader": {"slo": f"{1000 * SERVICES / service:.0f}ms", "on_late": on_late, "policy": "p",
                            "pending_max": 100_000, "node": nodes}},
         "truth": dict(TRUTH),
-        "workload": {name: {"app": "reader", "rate": rate, "facts": dict(facts)} for name, facts in PAGES.items()},
+        "workload": {name: {"app": "reader", "rate": rate, "hints": dict(hints)} for name, hints in PAGES.items()},
         "run": {"duration": f"{seconds}s", "noise": NOISE}})
     ledger = Ledger()
     simulate(scenario, seed, on_step=ledger.see)

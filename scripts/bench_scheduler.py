@@ -60,7 +60,7 @@ def cycle_us(policy: str, pending: int, batches: int, seed: int) -> float:
     (running,) = [action for action in actions if isinstance(action, RunBatch)]
     now_ns, index = 0, pending + BATCH
     arrivals = [[RequestArrived(request(index + i * BATCH + k, 0, rng)) for k in range(BATCH)] for i in range(batches)]
-    for burst in arrivals:  # facts are made by the world; the clock starts after it
+    for burst in arrivals:  # hints are made by the world; the clock starts after it
         for event in burst:
             event.request.deadline_ns += 1
     gc.collect()

@@ -1,4 +1,5 @@
-"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from ``edgeserve.config.schema``.
+"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from
+``edgeserve.config.schema``.
 
 Types come from the readers, defaults from the dataclasses, meanings from the comments that stand beside the fields.
 """
@@ -30,7 +31,7 @@ PLAIN = {schema._string: "text", schema._boolean: "true or false", schema._durat
          schema._sizes: "list of batch sizes", schema._anything: "any",
          schema._durations_by_size: "table: size = duration",
          schema._input_axis: "input[axis]",
-         hints.read_predictors: "table: fact = module:function",
+         hints.read_predictors: "table: hint = module:function",
          schema._join: '"all", "policy" or a number'}
 TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
 BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":
@@ -64,8 +65,8 @@ def comments_of(kind: type) -> Dict[str, str]:
         if match is None:
             continue
         if number not in by_line:
-            raise ValueError(f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says what it "
-                             "means")
+            raise ValueError(f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says "
+                             "what it means")
         text = by_line[number]
         found[match.group(1)] = (text[0].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
     return found

@@ -1,4 +1,5 @@
-"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in ``edgeserve.sched.requests.states``."""
+"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in
+``edgeserve.sched.requests.states``."""
 
 from __future__ import annotations
 

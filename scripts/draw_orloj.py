@@ -2,9 +2,9 @@
 
     python scripts/draw_orloj.py
 
-The scheduler's own code computes them (``sched/policies/orloj/lengths.py``, ``sched/policies/orloj/slack.py``) for one bimodal model: 40 ms and
-the length of the longest for each of a batch; half of the requests are short (about 10 ms), half long (about 60 ms).
-"""
+The scheduler's own code computes them (``sched/policies/orloj/lengths.py``, ``sched/policies/orloj/slack.py``) for one
+bimodal model: 40 ms and the length of the longest for each of a batch; half of the requests are short (about 10 ms),
+half long (about 60 ms). """
 
 from __future__ import annotations
 

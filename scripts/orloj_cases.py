@@ -310,9 +310,9 @@ def _resampled(weighted: Sequence[Tuple[int, float]], count: int) -> List[int]:
 
 
 def requests_of(trace: Trace, slo_ns: int, on_late: str = "drop") -> List[Request]:
-    """The trace's requests in order of arrival, numbered from 1. Policies know the app, and a fact only if told so."""
+    """The trace's requests in order of arrival, numbered from 1. Policies know the app, and a hint only if told so."""
     return [Request(index + 1, app_name(klass), at_ns, at_ns + slo_ns, "trace", on_late=on_late,
-                    facts={FACT: length_ns, GUESS: guess_ns})
+                    hints={FACT: length_ns, GUESS: guess_ns})
             for index, (at_ns, klass, length_ns, guess_ns)
             in enumerate(zip(trace.at_ns, trace.classes, trace.lengths_ns, trace.guesses_ns))]
 

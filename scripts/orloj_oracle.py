@@ -17,7 +17,8 @@ from edgeserve.sched.requests.states import Job
 
 
 class KnownLengths:
-    """Every length is a class of its own, and certain: what ``sched/policies/orloj/lengths.py`` is for distributions."""
+    """Every length is a class of its own, and certain: what ``sched/policies/orloj/lengths.py`` is for
+    distributions."""
 
     def __init__(self, fixed_ns: int, factors: Dict[int, float]) -> None:
         self.fixed_ns = fixed_ns
@@ -41,7 +42,7 @@ class KnownModel(DynamicModel):
 
     def class_of(self, job: Job) -> str:
         """The length itself."""
-        return str(job.request.facts[self._hint])
+        return str(job.request.hints[self._hint])
 
     def lengths(self, lane: str, board: Board) -> Any:
         """What follows from knowing them."""

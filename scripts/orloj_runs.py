@@ -96,7 +96,7 @@ def scenario_table(system: System, trace: Trace, slo_ns: int) -> Dict[str, Any]:
     apps = {app_name(index): {"model": MODEL, "slo": f"{slo_ns}ns", "pending_max": 1_000_000,
                               "on_late": "answer" if system.answers_late else "drop"}
             for index in range(len(trace.case.classes))}
-    truth: Dict[str, Any] = {"fact": FACT, "fixed": f"{trace.fixed_ns}ns", "per_unit": "1ns"}
+    truth: Dict[str, Any] = {"hint": FACT, "fixed": f"{trace.fixed_ns}ns", "per_unit": "1ns"}
     if law.static_ms:
         truth = {"times": {str(size): f"{time_ms}ms" for size, time_ms in law.static_ms}, "noise": law.noise}
     return {"server": {"pending_max": 1_000_000}, "lane": {LANE: {"ahead": system.ahead}},

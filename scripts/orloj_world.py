@@ -14,7 +14,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from orloj_cases import FACT, Trace
 
-from edgeserve.sched.protocol.actions import Action, DropKept, FinishRequest, KeepJob, Outcome, RunBatch
+from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
 from edgeserve.sim.device import deviate
 from edgeserve.units import ms_to_ns
@@ -80,7 +80,7 @@ class LaneWorld:
         elif isinstance(action, RunBatch):
             self._at(self._acts_ns, self._deliver, action)
         else:  # every input is kept for probes as long as the run lasts
-            assert isinstance(action, (KeepJob, DropKept)), f"this world has no memory to manage: {action}"
+            assert isinstance(action, (RetainInputs, ReleaseInputs)), f"this world has no memory to manage: {action}"
 
     def _at(self, at_ns: int, what: Callable[[Any], None], argument: Any) -> None:
         self._sequence += 1
@@ -114,7 +114,7 @@ class LaneWorld:
         """The law on the true lengths of the members, padded to the size that was asked for."""
         if self._static_ns:
             return max(1, round(self._static_ns[action.size] * (1.0 + self._noise * deviate(self._draw))))
-        longest = max([self._requests[job.request_id - 1].facts[FACT] for job in action.jobs])
+        longest = max([self._requests[job.request_id - 1].hints[FACT] for job in action.jobs])
         return round(self._fixed_ns + action.size * longest)
 
     def _finished(self, started_ns: int) -> None:

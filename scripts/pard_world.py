@@ -1,9 +1,8 @@
 """A lean world for many-lane experiments: fixed times, lanes that come and go, and who used how much lane time.
 
-It drives the real scheduler through :func:`edgeserve.sched.core.loop.drive`, as ``edgeserve.sim`` does, without that simulator's
-noise, faults and books: a PARD experiment is some hundred thousand requests on 64 lanes. A test holds the two against
-each other (``tests/unit/test_replicate_pard.py``).
-"""
+It drives the real scheduler through :func:`edgeserve.sched.core.loop.drive`, as ``edgeserve.sim`` does, without that
+simulator's noise, faults and reference_model: a PARD experiment is some hundred thousand requests on 64 lanes. A test
+holds the two against each other (``tests/unit/test_replicate_pard.py``). """
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ class LeanWorld:
         for at_ns, lane, up in changes:
             self._push(at_ns, (lane, up))
 
-    def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
+    def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
         """What a request (they count from 1) declares: nothing here."""
 
     def takes_ns(self, action: RunBatch) -> int:
@@ -96,7 +95,7 @@ class LeanWorld:
             at_ns = self.arrivals_ns[self._next]
             self._next += 1
             events.append(RequestArrived(Request(self._next, self._app, at_ns, at_ns + self._slo_ns,
-                                                 on_late=self._on_late, facts=self.facts_of(self._next))))
+                                                 on_late=self._on_late, hints=self.hints_of(self._next))))
         return now, events
 
     def perform(self, action: Any) -> None:
@@ -137,7 +136,7 @@ class WorkWorld(LeanWorld):
         super().__init__(app, slo_ns, arrivals_ns, {})
         self._profiles, self._works, self._told = profiles, works, told
 
-    def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
+    def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
         """The work at every module."""
         return {"work": self._told[request_id - 1]} if self._told else None
 

@@ -95,7 +95,7 @@ class RoutesWorld(LeanWorld):
         super().__init__(*given)
         self._taken, self._told = taken, told
 
-    def facts_of(self, request_id: int) -> Optional[Mapping[str, float]]:
+    def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
         """The branch that it expects."""
         return {"person.route": float(self._told[request_id - 1])} if self._told else None
 

@@ -4,7 +4,7 @@
 
 Section 9.2 of PARD's specification: pipeline *lv* on 64 lanes, a batch takes ``a + c * (sum of its requests' work)``,
 work is lognormal with mean 1 and the same at every module. Rows: as published, which counts everybody as usual; `pard+`
-without and with the fact ``work``; and with the fact off by lognormal errors. The same arrivals and work for all.
+without and with the hint ``work``; and with the hint off by lognormal errors. The same arrivals and work for all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The facts of a request that mean something here: numbers that its client declares, that its app predicts, or that
+"""The hints of a request that mean something here: numbers that its client declares, that its app predicts, or that
 one of its nodes says of it or of a part.
 
 A policy reads them by name. Clients and nodes may say any name (a policy of one's own may know more, and a model that
 several apps use may speak of nodes that only one of them has); what the configuration says of an app is checked
-against this list, since a predictor of a fact that nobody reads would only cost time.
+against this list, since a predictor of a hint that nobody reads would only cost time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from edgeserve.config.schema import AppConfig, NodeConfig, PolicyConfig
 
 
-def known_facts(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
-    """Name -> meaning of every fact that a request to an app with these nodes may have.
+def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
+    """Name -> meaning of every hint that a request to an app with these nodes may have.
 
     ``steps`` is for the app of one plain node, where ``NODE.steps`` would say the same; with more nodes each has its
     own. ``parts`` and ``route`` belong to the nodes that make parts and choose a successor.
@@ -40,21 +40,21 @@ def known_facts(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
 
 
 def read_predictors(value: Any, where: str) -> Dict[str, str]:
-    """``[app.NAME.predict]`` to fact -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
-    spellings mean the fact."""
+    """``[app.NAME.predict]`` to hint -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
+    spellings mean the hint."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} = {value!r}: expected a table of facts, such as \"length\" = 'module:function'")
+        raise ConfigError(f"{where} = {value!r}: expected a table of hints, such as \"length\" = 'module:function'")
     found: Dict[str, str] = {}
     for name, item in value.items():
         inner = {f"{name}.{rest}": function for rest, function in read_predictors(item, f"{where}.{name}").items()} \
             if isinstance(item, Mapping) else {name: item}
-        for fact, function in inner.items():
-            if fact in found:
-                raise ConfigError(f"{where}.{fact} is given twice, quoted and not; take one of them away")
+        for hint, function in inner.items():
+            if hint in found:
+                raise ConfigError(f"{where}.{hint} is given twice, quoted and not; take one of them away")
             if not names_function(function):
-                raise ConfigError(f"{where}.{fact} = {function!r}: expected 'module:function', looked for beside the "
+                raise ConfigError(f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the "
                                   "configuration")
-            found[fact] = function
+            found[hint] = function
     return found
 
 
@@ -64,15 +64,15 @@ def names_function(value: Any) -> bool:
 
 
 def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
-    """``[app.NAME.predict]`` names facts that mean something, or the ``hint`` that the policy was told to read.
-    A policy from outside (``kind = "module:Class"``) may read facts of any name."""
-    known: Dict[str, Any] = dict(known_facts(app.nodes))
+    """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy was told to read.
+    A policy from outside (``kind = "module:Class"``) may read hints of any name."""
+    known: Dict[str, Any] = dict(known_hints(app.nodes))
     if policy.options.get("hint"):
         known[str(policy.options["hint"])] = "what the policy takes for the length"
-    for fact in app.predict:
-        if fact not in known and ":" not in policy.kind:
-            raise ConfigError(f"[app.{app.name}.predict] {fact!r}: no policy reads such a fact; "
+    for hint in app.predict:
+        if hint not in known and ":" not in policy.kind:
+            raise ConfigError(f"[app.{app.name}.predict] {hint!r}: no policy reads such a hint; "
                               f"those of this app are {', '.join(known)}")
-        if fact == "length" and app.length is not None:
+        if hint == "length" and app.length is not None:
             raise ConfigError(f"[app.{app.name}] length = '{app.length[0]}[{app.length[1]}]' and a predictor of "
-                              "'length' say the same fact twice; take one of them away")
+                              "'length' say the same hint twice; take one of them away")

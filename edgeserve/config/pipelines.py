@@ -3,7 +3,7 @@
 A file holds a list of modules, or ``{"name", "slo_ms", "modules"}``. A module has ``name`` (a registered model),
 ``id``, ``pres`` and ``subs`` (ids before and after it), and may have ``lane`` (where its model runs), ``max_batch``
 (larger sizes of its model are not used), ``route`` (``"one"``: its result names the single successor taken), ``work``
-(a predictor, as ``"module:function"``: it becomes the app's predictor of the fact ``NODE.work``) and, on the last
+(a predictor, as ``"module:function"``: it becomes the app's predictor of the hint ``NODE.work``) and, on the last
 module, ``value`` (of a request).
 
 Our graphs may begin and end at several nodes: a request enters at all of them and is answered when all its ends are

@@ -250,8 +250,8 @@ class AppConfig:
     streams_max: int = _key(_integer(1), 1024)  # states kept at a time
     pending_max: int = _key(_integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = _key(_table_of(_number(0.001)), factory=dict)  # client -> share of pending_max
-    length: Optional[Tuple[str, int]] = _key(_input_axis, None)  # the axis whose size is a request's fact "length"
-    predict: Dict[str, str] = _key(read_predictors, factory=dict)  # fact -> what tells it from the inputs
+    length: Optional[Tuple[str, int]] = _key(_input_axis, None)  # the axis whose size is a request's hint "length"
+    predict: Dict[str, str] = _key(read_predictors, factory=dict)  # hint -> what tells it from the inputs
     examples: str = _key(_string, "")  # "module:function" that returns requests whose times alone are profiled
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     outputs: Tuple[str, ...] = _key(_tuple_of(_string), ())  # left out = everything the last nodes return
@@ -382,7 +382,8 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 
 
 def check_config(config: Config) -> None:
-    """Names that refer to each other must exist. (Graphs are checked where they are built, ``sched/requests/graph.py``.)"""
+    """Names that refer to each other must exist. (Graphs are checked where they are built,
+    ``sched/requests/graph.py``.)"""
     for lane in config.lanes.values():
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
     for model in config.models.values():

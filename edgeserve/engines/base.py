@@ -46,22 +46,22 @@ class Result:
     """What ``run`` returns for one item.
 
     ``outputs`` the named values; ``parts`` (fan-out nodes only) a list of named values, one per part, ``outputs`` then
-    holds what all parts share; ``route`` the successor taken; ``facts`` numbers for the scheduler, which count for the
+    holds what all parts share; ``route`` the successor taken; ``hints`` numbers for the scheduler, which count for the
     nodes behind (``{"read.work": 2.5}``: of the request, or of the one part that the item is); ``state`` kept for the
     next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
     ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
     item came with stays as it was.
     """
 
-    __slots__ = ("outputs", "parts", "route", "facts", "state", "state_bytes", "done", "error")
+    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error")
 
     def __init__(self, outputs: Values, parts: List[Values] | None = None, route: str | None = None,
-                 facts: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
+                 hints: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
                  done: bool = True, error: Exception | None = None) -> None:
         self.outputs = outputs
         self.parts = parts
         self.route = route
-        self.facts = facts
+        self.hints = hints
         self.state = state
         self.state_bytes = state_bytes
         self.done = done
@@ -78,7 +78,7 @@ class Footprint(NamedTuple):
 class Engine:
     """One model on one device. Subclasses implement the four verbs; the base holds no logic.
 
-    Life: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
+    RequestManager: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
     idempotent.
     Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend. What is wrong
     with one item (an input that is missing, of another dtype or shape) is the ``error`` of its result, and the others

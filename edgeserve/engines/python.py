@@ -2,7 +2,7 @@
 
 ``function = "module:name"`` is looked for beside the configuration file first. It is called per item with a dict of
 named values and returns a dict, :class:`Parts` (one of several, a fan-out), :class:`Route` (which successor) or a full
-:class:`~edgeserve.engines.base.Result`, as one does that has outputs and facts: ``Result({"x": x}, facts={...})``.
+:class:`~edgeserve.engines.base.Result`, as one does that has outputs and hints: ``Result({"x": x}, hints={...})``.
 What it raises for an item fails that item only.
 
 Options: ``batched = true`` calls it once with the list of items; an exception in the list that it returns fails the
@@ -39,12 +39,12 @@ Function = Callable[..., Any]
 
 
 class Parts(NamedTuple):
-    """What a fan-out function returns: named values per part, what all parts ``shared``, and ``facts``: numbers for the
+    """What a fan-out function returns: named values per part, what all parts ``shared``, and ``hints``: numbers for the
     scheduler, which count for all parts alike."""
 
     items: Sequence[Values]
     shared: Optional[Values] = None
-    facts: Optional[Mapping[str, float]] = None
+    hints: Optional[Mapping[str, float]] = None
 
 
 class Route(NamedTuple):
@@ -52,7 +52,7 @@ class Route(NamedTuple):
 
     name: str
     outputs: Values
-    facts: Optional[Mapping[str, float]] = None
+    hints: Optional[Mapping[str, float]] = None
 
 
 def make(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
@@ -160,12 +160,12 @@ class PythonEngine(Engine):
                 raise EngineError(f"model {self._name!r}: {self._spec} returned Parts of {_brief(returned.items)} for "
                                   f"item {index}; expected a list of dicts")
             parts = [self._named(part, index) for part in returned.items]
-            return Result(self._named(returned.shared or {}, index), parts=parts, facts=returned.facts)
+            return Result(self._named(returned.shared or {}, index), parts=parts, hints=returned.hints)
         if isinstance(returned, Route):
             if not isinstance(returned.name, str):
                 raise EngineError(f"model {self._name!r}: {self._spec} returned Route({returned.name!r}, ...) for item "
                                   f"{index}; expected the name of a node")
-            return Result(self._named(returned.outputs, index), route=returned.name, facts=returned.facts)
+            return Result(self._named(returned.outputs, index), route=returned.name, hints=returned.hints)
         if isinstance(returned, Result):
             if returned.error is None:
                 self._named(returned.outputs, index)

@@ -289,7 +289,7 @@ class Bus:
 
     def answer(self, client: bytes, key: Key, outputs: Mapping[str, Any], *, outcome: str = "completed",
                reason: str = "", late: bool = False, finished_ns: int = 0, total_ns: int = 0,
-               spent: Sequence[int] = (0, 0, 0, 0)) -> bool:
+               breakdown: Sequence[int] = (0, 0, 0, 0)) -> bool:
         """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
         ``True`` when it went out as given. An output that cannot travel is answered with ``failed`` instead; a client
@@ -302,7 +302,7 @@ class Bus:
         self._in_flight -= 1
         try:
             frames = wire.encode_answer(key, outputs, self._message_bytes_max, outcome, reason, late, finished_ns,
-                                        total_ns, spent)
+                                        total_ns, breakdown)
         except RequestError as error:
             self._send(client, is_req, (wire.encode_error(key, error),))
             return False
@@ -387,9 +387,9 @@ class Bus:
             if peer.file is not None and peer.file not in self._open:
                 self._closed(client)
             elif peer.keys and not peer.patient and now_ns - peer.seen_ns > self._client_silence_ns:
-                self._give_up(client, peer)
+                self._abandon_branch(client, peer)
 
-    def _give_up(self, client: bytes, peer: _Peer) -> None:
+    def _abandon_branch(self, client: bytes, peer: _Peer) -> None:
         """The client is connected but silent; if it wakes up it shall know what became of its requests."""
         keys = list(peer.keys)
         silence = f"it sent nothing for {ns_to_ms(self._client_silence_ns):g} ms"

@@ -14,7 +14,7 @@ from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
 TENSORS_MAX = 64
 TEXTS_MAX = 64
 RANK_MAX = 8
-NAME_CHARS_MAX = 128  # app, tensor, text, fact, stream and client names
+NAME_CHARS_MAX = 128  # app, tensor, text, hint, stream and client names
 LARGE_BYTES = 64 * 1024
 """From here on a buffer travels without a copy in Python. Below, a copy costs less than the bookkeeping of not
 copying: measured on x86-64, 4 KiB: 3 against 16 us; 64 KiB: 5 against 9; 600 KB: 70 to 600 against 18."""

@@ -36,7 +36,7 @@ VERSION = 1
 
 HEADER_BYTES_MAX = 1024**2  # a prompt travels in the header: a megabyte is about 250,000 tokens of text
 TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
-FACTS_MAX = 32
+HINTS_MAX = 32
 ID_BYTES_MAX = 64
 _LOWEST = -2.0**63
 SLO_MS_MAX = 1e9  # eleven days: a larger number is a mistake of units
@@ -64,7 +64,7 @@ class Ask:
     says. ``client`` is the connection, ``name`` what the client calls itself, else the connection in letters.
     """
 
-    __slots__ = ("client", "key", "app", "inputs", "slo_ns", "sent_ns", "klass", "value", "stream", "on_late", "facts",
+    __slots__ = ("client", "key", "app", "inputs", "slo_ns", "sent_ns", "klass", "value", "stream", "on_late", "hints",
                  "name")
 
     client: bytes
@@ -77,7 +77,7 @@ class Ask:
     value: Optional[float]
     stream: Optional[str]
     on_late: Optional[str]
-    facts: Optional[Dict[str, float]]
+    hints: Optional[Dict[str, float]]
     name: str
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Reply:
     """One reply as the client reads it. ``kind`` is ``answer``, ``error``, ``info`` or ``beat``; the fields of the
     other kinds stay at their defaults."""
 
-    __slots__ = ("kind", "key", "outcome", "reason", "late", "finished_ns", "total_ns", "spent", "outputs", "error",
+    __slots__ = ("kind", "key", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown", "outputs", "error",
                  "info")
 
     def __init__(self, kind: str, key: Key | None) -> None:
@@ -99,7 +99,7 @@ class Reply:
         self.late = False
         self.finished_ns = 0
         self.total_ns = 0
-        self.spent: Sequence[int] = (0, 0, 0, 0)
+        self.breakdown: Sequence[int] = (0, 0, 0, 0)
         self.outputs: Dict[str, Any] = {}
         self.error: RequestError | None = None
         self.info: Dict[str, Any] = {}
@@ -167,7 +167,7 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 _INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-               "facts", "client")
+               "hints", "client")
 
 
 def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
@@ -212,7 +212,7 @@ def decode_infer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
         raise Malformed(f"sent_ns = {show(sent_ns)}: expected nanoseconds of the host's monotonic clock")
     slo_ms = take("slo_ms", None)
     ask.slo_ns = None if slo_ms is None else _slo_ns(slo_ms)
-    ask.klass = ask.value = ask.stream = ask.on_late = ask.facts = None
+    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = None
     ask.name = ""
     if fields:
         _take_options(fields, ask)
@@ -233,11 +233,11 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     if name is not None and (type(name) is not str or len(name) > NAME_CHARS_MAX):
         raise Malformed(f"client = {show(name)}: expected a name of at most {NAME_CHARS_MAX} characters")
     ask.name = name or ""
-    facts = take("facts", None)
-    if facts is not None:
-        if type(facts) is not dict or len(facts) > FACTS_MAX:
-            raise Malformed(f"facts = {show(facts)}: expected a map of at most {FACTS_MAX} names to numbers")
-        ask.facts = {_name(fact, "facts"): _number(number, f"facts.{fact}") for fact, number in facts.items()}
+    hints = take("hints", None)
+    if hints is not None:
+        if type(hints) is not dict or len(hints) > HINTS_MAX:
+            raise Malformed(f"hints = {show(hints)}: expected a map of at most {HINTS_MAX} names to numbers")
+        ask.hints = {_name(hint, "hints"): _number(number, f"hints.{hint}") for hint, number in hints.items()}
     refuse_rest(fields, _INFER_KEYS, "an infer header")
 
 
@@ -286,10 +286,10 @@ def _one_of(value: Any, known: Sequence[str], where: str) -> Optional[str]:
 
 def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, outcome: str = "completed",
                   reason: str = "", late: bool = False, finished_ns: int = 0, total_ns: int = 0,
-                  spent: Sequence[int] = (0, 0, 0, 0)) -> List[Any]:
+                  breakdown: Sequence[int] = (0, 0, 0, 0)) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel."""
     fields: Dict[str, Any] = {"kind": "answer", "id": key, "outcome": outcome, "late": late,
-                              "finished_ns": finished_ns, "total_ns": total_ns, "spent_ns": spent}
+                              "finished_ns": finished_ns, "total_ns": total_ns, "breakdown_ns": breakdown}
     if reason:
         fields["reason"] = reason
     frames: List[Any] = [None]
@@ -325,7 +325,8 @@ def encode_plain(kind: str, key: Key | None = None) -> bytes:
     return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
 
 
-_ANSWER_KEYS = ("kind", "id", "outcome", "reason", "late", "finished_ns", "total_ns", "spent_ns", "tensors", "texts")
+_ANSWER_KEYS = ("kind", "id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown_ns", "tensors",
+                "texts")
 
 
 def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
@@ -363,9 +364,9 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
     reply.late = take("late", False)
     reply.finished_ns = take("finished_ns", 0)
     reply.total_ns = take("total_ns", 0)
-    spent = reply.spent = take("spent_ns", (0, 0, 0, 0))
-    if type(spent) not in (list, tuple) or len(spent) != 4 or not all(type(part) is int for part in spent):
-        raise Malformed(f"spent_ns = {show(spent)}: expected four whole numbers")
+    breakdown = reply.breakdown = take("breakdown_ns", (0, 0, 0, 0))
+    if type(breakdown) not in (list, tuple) or len(breakdown) != 4 or not all(type(part) is int for part in breakdown):
+        raise Malformed(f"breakdown_ns = {show(breakdown)}: expected four whole numbers")
     fields.pop("id", None)
     if fields:
         refuse_rest(fields, _ANSWER_KEYS, "an answer header")

@@ -140,7 +140,8 @@ class Lane:
             raised = error
         self._post(WorkDone(work, started_ns, self._clock_ns(), value, raised))
         if raised is not None and not isinstance(raised, Exception):
-            # SystemExit and its like ask for the end of the thread. Ending it unsaid would leave works unanswered.
+            # SystemExit and its like ask for the end of the thread. Ending it ignored_hints would leave works
+            # unanswered.
             self._go_down(f"an engine raised {type(raised).__name__}: {raised}")
 
     def _go_down(self, reason: str) -> None:

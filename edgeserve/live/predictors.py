@@ -1,7 +1,7 @@
-"""What an app's functions say of a request before it is accepted: facts predicted from its inputs.
+"""What an app's functions say of a request before it is accepted: hints predicted from its inputs.
 
-``[app.NAME.predict]`` names a function per fact. A prediction is a help, never a condition: where a function raises or
-returns no number, the request goes on without that fact, and people are told once. Which facts mean something is
+``[app.NAME.predict]`` names a function per hint. A prediction is a help, never a condition: where a function raises or
+returns no number, the request goes on without that hint, and people are told once. Which hints mean something is
 ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
 """
 
@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 
 from edgeserve.config.schema import AppConfig
 from edgeserve.engines.python import import_function
-from edgeserve.live.hints import A_NUMBER, LeftOut, number_of, show
+from edgeserve.live.hints import A_NUMBER, IgnoredHints, number_of, show
 
 
 class Predictor(NamedTuple):
-    """One line of the table: which fact, the function as it is written there, and the function."""
+    """One line of the table: which hint, the function as it is written there, and the function."""
 
-    fact: str
+    hint: str
     spec: str
     function: Callable[[Mapping[str, Any]], Any]
 
@@ -26,18 +26,18 @@ class Predictors:
     """The predictors of one app. Asked from any thread: the callers' when embedded, the loop's over the bus. Knows no
     clock and bounds no time; whoever writes a predictor keeps it short."""
 
-    __slots__ = ("_app", "_predictors", "_left_out")
+    __slots__ = ("_app", "_predictors", "_ignored")
 
     def __init__(self, app: AppConfig, directory: str) -> None:
         self._app = app.name
         self._predictors = load_predictors(app, directory)
-        self._left_out = LeftOut()
+        self._ignored = IgnoredHints()
 
-    def complete(self, facts: Mapping[str, float], inputs: Mapping[str, Any]) -> Dict[str, float]:
-        """``facts`` and what is predicted besides; what the request says of itself stays. Never raises."""
-        found = dict(facts)
+    def complete(self, hints: Mapping[str, float], inputs: Mapping[str, Any]) -> Dict[str, float]:
+        """``hints`` and what is predicted besides; what the request says of itself stays. Never raises."""
+        found = dict(hints)
         for predictor in self._predictors:
-            if predictor.fact in found:
+            if predictor.hint in found:
                 continue
             try:
                 returned = predictor.function(inputs)
@@ -48,20 +48,20 @@ class Predictors:
             if number is None:
                 self._fail(predictor, f"it returned {show(returned)}, expected {A_NUMBER}", None)
             else:
-                found[predictor.fact] = number
+                found[predictor.hint] = number
         return found
 
     def failed(self) -> Dict[str, int]:
-        """How many requests went without a fact since start, because its predictor failed."""
-        return self._left_out.counts()
+        """How many requests went without a hint since start, because its predictor failed."""
+        return self._ignored.counts()
 
     def _fail(self, predictor: Predictor, reason: str, error: BaseException | None) -> None:
-        self._left_out.add(predictor.fact, error, "[app.%s.predict] %r = %r failed: %s; the request goes on without "
-                           "this fact, and stats() counts it under 'unpredicted'", self._app, predictor.fact,
+        self._ignored.add(predictor.hint, error, "[app.%s.predict] %r = %r failed: %s; the request goes on without "
+                           "this hint, and stats() counts it under 'failed_predictions'", self._app, predictor.hint,
                            predictor.spec, reason)
 
 
 def load_predictors(app: AppConfig, directory: str) -> List[Predictor]:
     """The functions of ``[app.NAME.predict]``, imported. What cannot be raises an error that names the key."""
-    return [Predictor(fact, spec, import_function(spec, directory, f"[app.{app.name}.predict] {fact!r}"))
-            for fact, spec in app.predict.items()]
+    return [Predictor(hint, spec, import_function(spec, directory, f"[app.{app.name}.predict] {hint!r}"))
+            for hint, spec in app.predict.items()]

@@ -7,16 +7,16 @@ sixteen read together 29. Pure arithmetic on nanoseconds: the world sleeps, this
 
 from __future__ import annotations
 
-NAP_NS_MIN = 200_000
+HOLD_NS_MIN = 200_000
 """A shorter nap costs more than it saves: going to sleep and waking up takes about a quarter of it."""
 
-NAP_NS_MAX = 10_000_000
+HOLD_NS_MAX = 10_000_000
 """A refusal, a cancel or a question may wait for so long while every lane is busy."""
 
-NAP_SHARED_NS_MAX = 20_000_000
+HOLD_SHARED_NS_MAX = 20_000_000
 """The same where the loop and the lanes share cores, so that a typical batch is not interrupted."""
 
-NAP_SHARE = 2
+HOLD_SHARE = 2
 """While every lane is busy nothing that comes can start: it is read after this part of the batch's time, and when a
 lane is back. Earlier than at the end, since a loop with a core of its own then reads while the lane runs."""
 
@@ -30,17 +30,17 @@ AGAIN_PAUSE_NS = 200_000
 """One look after the other while they do: four to eight requests of one busy client; none in that time is the end."""
 
 
-class Patience:
+class ReceiveCoalescing:
     """What was launched and answered last, and how long reading may wait therefore. Belongs to the loop's thread.
 
     ``shares_cores``: the lanes' threads leave the loop no core of its own, so reading early takes the lanes' time and
     saves nothing.
     """
 
-    __slots__ = ("nap_ns", "_shares_cores", "_look_at_ns", "_expected_ns", "_answered", "_again_until_ns")
+    __slots__ = ("hold_ns", "_shares_cores", "_look_at_ns", "_expected_ns", "_answered", "_again_until_ns")
 
     def __init__(self, shares_cores: bool) -> None:
-        self.nap_ns = 0
+        self.hold_ns = 0
         self._shares_cores = shares_cores
         self._look_at_ns = 0
         self._expected_ns = 0
@@ -50,17 +50,17 @@ class Patience:
     def launched(self, now_ns: int, expected_ns: int) -> None:
         """A lane was given a batch that is expected to take so long."""
         self._expected_ns = expected_ns
-        nap_ns = min(NAP_SHARED_NS_MAX, expected_ns + expected_ns // 4) if self._shares_cores \
-            else min(NAP_NS_MAX, expected_ns // NAP_SHARE)
-        self.nap_ns = nap_ns if nap_ns >= NAP_NS_MIN else 0
-        self.nap_from(now_ns)
+        hold_ns = min(HOLD_SHARED_NS_MAX, expected_ns + expected_ns // 4) if self._shares_cores \
+            else min(HOLD_NS_MAX, expected_ns // HOLD_SHARE)
+        self.hold_ns = hold_ns if hold_ns >= HOLD_NS_MIN else 0
+        self.hold_from(now_ns)
 
-    def nap_from(self, now_ns: int) -> None:
+    def hold_from(self, now_ns: int) -> None:
         """A message has come, or some were read: let more come before the next look."""
-        self._look_at_ns = now_ns + self.nap_ns
+        self._look_at_ns = now_ns + self.hold_ns
 
-    def look_at_ns(self, now_ns: int) -> int | None:
-        """Until when the door need not be looked at while every lane is busy; ``None``: it may be at once."""
+    def receive_at_ns(self, now_ns: int) -> int | None:
+        """Until when the gateway need not be looked at while every lane is busy; ``None``: it may be at once."""
         return self._look_at_ns if now_ns < self._look_at_ns else None
 
     def answered(self, now_ns: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What was asked, checked before it becomes a request: app, inputs, deadline, class and the rest of the terms.
+"""What was asked, checked before it becomes a request: app, inputs, deadline, class and the rest of the options.
 
 It looks at one request and the configuration, and asks the app's predictors (``predicted.py``). Raises the typed errors
 that a client can read; bounds that depend on what else is pending are the world's and the scheduler's.
@@ -12,7 +12,7 @@ import numpy as np
 
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest
-from edgeserve.live.hints import A_NUMBER, FACTS_MAX, NAME_LEN_MAX, NUMBER_MAX, number_of, show
+from edgeserve.live.hints import A_NUMBER, HINTS_MAX, NAME_LEN_MAX, NUMBER_MAX, number_of, show
 from edgeserve.live.predictors import Predictors
 from edgeserve.live.value_flow import AppPlan
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE
@@ -26,27 +26,27 @@ SLO_MS_MAX = 1e9
 """About eleven days: beyond that a deadline is a mistake in the unit."""
 
 
-class Wishes(NamedTuple):
+class RequestOptions(NamedTuple):
     """How whoever asks wants to be treated; ``None`` means as the app says."""
 
     klass: Optional[str] = None
     value: Optional[float] = None
     stream: Optional[str] = None
     on_late: Optional[str] = None
-    facts: Optional[Mapping[str, float]] = None
+    hints: Optional[Mapping[str, float]] = None
 
 
-NO_WISHES = Wishes()
+NO_OPTIONS = RequestOptions()
 
 
-class Terms(NamedTuple):
-    """How a request is treated: the wishes, with the app's own where there was none."""
+class ResolvedOptions(NamedTuple):
+    """How a request is treated: the options, with the app's own where there was none."""
 
     klass: str
     value: float
     stream: Optional[str]
     on_late: str
-    facts: Optional[Mapping[str, float]]
+    hints: Optional[Mapping[str, float]]
 
 
 class InputRule:
@@ -84,7 +84,7 @@ class InputRule:
         return f"a numpy array {self.dtype} [{shape}]"
 
 
-class AppRules:
+class RequestValidator:
     """All that is checked of a request to one app, prepared once."""
 
     __slots__ = ("plan", "config", "inputs", "_usual", "_length", "_predictors")
@@ -93,7 +93,7 @@ class AppRules:
         self.plan = plan
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
-        self._usual = Terms(self.config.klass, self.config.value, None, self.config.on_late, None)
+        self._usual = ResolvedOptions(self.config.klass, self.config.value, None, self.config.on_late, None)
         self._length = self.config.length
         self._predictors = Predictors(self.config, directory) if self.config.predict else None
 
@@ -115,15 +115,16 @@ class AppRules:
             unknown = next(name for name in inputs if name not in self.inputs)
             raise BadInput(f"app {app!r}: has no input {unknown!r}{nearest(str(unknown), self.inputs)}")
 
-    def settle_terms(self, wishes: Wishes, inputs: Mapping[str, Any]) -> Terms:
-        """Wishes to terms; raises :class:`BadInput`. ``inputs`` are checked ones: facts may be read off them."""
-        if wishes == NO_WISHES:
-            facts = self._facts_of(None, inputs)
-            return self._usual if facts is None else Terms(*self._usual[:-1], facts)
+    def resolve_options(self, options: RequestOptions, inputs: Mapping[str, Any]) -> ResolvedOptions:
+        """RequestOptions to options; raises :class:`BadInput`. ``inputs`` are checked ones: hints may be read off
+        them."""
+        if options == NO_OPTIONS:
+            hints = self._hints_of(None, inputs)
+            return self._usual if hints is None else ResolvedOptions(*self._usual[:-1], hints)
         config = self.config
-        klass = config.klass if wishes.klass is None else wishes.klass
-        on_late = config.on_late if wishes.on_late is None else wishes.on_late
-        value = 1.0 if wishes.value is None else wishes.value
+        klass = config.klass if options.klass is None else options.klass
+        on_late = config.on_late if options.on_late is None else options.on_late
+        value = 1.0 if options.value is None else options.value
         if klass not in CLASSES:
             raise BadInput(f"app {config.name!r}: class {klass!r}, expected one of {', '.join(CLASSES)}")
         if on_late not in ON_LATE:
@@ -131,22 +132,23 @@ class AppRules:
         worth = number_of(value)
         if worth is None or worth < 0:
             raise BadInput(f"app {config.name!r}: value {value!r}, expected a number from 0 to {NUMBER_MAX}")
-        if wishes.stream is not None:
-            self._check_stream(wishes.stream)
-        declared = self._declared(wishes.facts) if wishes.facts else None
-        return Terms(klass, float(worth) * config.value, wishes.stream, on_late, self._facts_of(declared, inputs))
+        if options.stream is not None:
+            self._check_stream(options.stream)
+        declared = self._declared(options.hints) if options.hints else None
+        hints = self._hints_of(declared, inputs)
+        return ResolvedOptions(klass, float(worth) * config.value, options.stream, on_late, hints)
 
-    def _facts_of(self, facts: Optional[Mapping[str, float]],
+    def _hints_of(self, hints: Optional[Mapping[str, float]],
                   inputs: Mapping[str, Any]) -> Optional[Mapping[str, float]]:
         """What the request says of itself, and besides what the app reads off its inputs: a shape, or a prediction."""
         if self._length is not None and self._length[0] in inputs:
-            facts = {"length": inputs[self._length[0]].shape[self._length[1]], **(facts or {})}
+            hints = {"length": inputs[self._length[0]].shape[self._length[1]], **(hints or {})}
         if self._predictors is not None:
-            facts = self._predictors.complete(facts or {}, inputs)
-        return facts or None
+            hints = self._predictors.complete(hints or {}, inputs)
+        return hints or None
 
-    def unpredicted(self) -> Dict[str, int]:
-        """Fact -> how many requests went without it since start, because its predictor failed."""
+    def failed_predictions(self) -> Dict[str, int]:
+        """Hint -> how many requests went without it since start, because its predictor failed."""
         return self._predictors.failed() if self._predictors is not None else {}
 
     def _check_stream(self, stream: Any) -> None:
@@ -157,16 +159,16 @@ class AppRules:
         if not isinstance(stream, str) or not 0 < len(stream) <= NAME_LEN_MAX:
             raise BadInput(f"app {app!r}: stream {stream!r}, expected a string of 1 to {NAME_LEN_MAX} characters")
 
-    def _declared(self, facts: Any) -> Dict[str, float]:
-        """The facts that a request brings, checked, as plain numbers."""
+    def _declared(self, hints: Any) -> Dict[str, float]:
+        """The hints that a request brings, checked, as plain numbers."""
         app = self.config.name
-        if not isinstance(facts, Mapping) or len(facts) > FACTS_MAX:
-            raise BadInput(f"app {app!r}: facts are {describe(facts)}, expected at most {FACTS_MAX} named numbers")
+        if not isinstance(hints, Mapping) or len(hints) > HINTS_MAX:
+            raise BadInput(f"app {app!r}: hints are {describe(hints)}, expected at most {HINTS_MAX} named numbers")
         declared = {}
-        for name, value in facts.items():
+        for name, value in hints.items():
             number = number_of(value)
             if not isinstance(name, str) or len(name) > NAME_LEN_MAX or number is None:
-                raise BadInput(f"app {app!r}: fact {name!r} = {show(value)}, expected a name and {A_NUMBER}")
+                raise BadInput(f"app {app!r}: hint {name!r} = {show(value)}, expected a name and {A_NUMBER}")
             declared[name] = number
         return declared
 
@@ -191,17 +193,17 @@ def slo_ns_of(slo_ms: Optional[float]) -> Optional[int]:
     return ms_to_ns(number)
 
 
-def app_rules(config: Config) -> Dict[str, AppRules]:
-    """The rules of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for what
-    cannot work."""
-    return {name: AppRules(AppPlan(app), config.directory) for name, app in config.apps.items()}
+def request_validators(config: Config) -> Dict[str, RequestValidator]:
+    """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
+    what cannot work."""
+    return {name: RequestValidator(AppPlan(app), config.directory) for name, app in config.apps.items()}
 
 
-def rules_of(rules: Mapping[str, AppRules], app: str) -> AppRules:
-    """The rules of ``app``, or :class:`UnknownApp`."""
-    found = rules.get(app)
+def validator_of(validators: Mapping[str, RequestValidator], app: str) -> RequestValidator:
+    """The validator of ``app``, or :class:`UnknownApp`."""
+    found = validators.get(app)
     if found is None:
-        raise UnknownApp(f"no app {app!r} is served here{nearest(str(app), rules)}")
+        raise UnknownApp(f"no app {app!r} is served here{nearest(str(app), validators)}")
     return found
 
 

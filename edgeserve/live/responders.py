@@ -8,14 +8,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from edgeserve.answers import SPENT_KEYS, Answer
+from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.engines.base import Values
 from edgeserve.errors import RequestError
-from edgeserve.sched.protocol.actions import Spent
+from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.units import ns_to_ms
 
 if TYPE_CHECKING:
-    from edgeserve.live.gateway import FrontDoor
+    from edgeserve.live.gateway import Gateway
 
 
 class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
@@ -25,7 +25,7 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
     def __init__(self, on_cancel: Callable[[RequestFuture], None]) -> None:
         super().__init__()
         self._on_cancel = on_cancel
-        self.held: Any = None
+        self.request: Any = None
 
     def cancel(self) -> bool:
         already = self.cancelled()
@@ -35,7 +35,7 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
         return cancelled
 
 
-class FutureOrigin:
+class FutureResponder:
     """A caller in this process."""
 
     __slots__ = ("future",)
@@ -45,33 +45,35 @@ class FutureOrigin:
     def __init__(self, future: RequestFuture) -> None:
         self.future = future
 
-    def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int, spent: Spent) -> None:
+    def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int,
+               breakdown: LatencyBreakdown) -> None:
         if self.future.set_running_or_notify_cancel():
             self.future.set_result(Answer(
                 outputs, late=late, reason=reason, total_ms=ns_to_ms(total_ns),
-                spent_ms={key: ns_to_ms(part) for key, part in zip(SPENT_KEYS, spent)}))
+                breakdown_ms={key: ns_to_ms(part) for key, part in zip(BREAKDOWN_KEYS, breakdown)}))
 
     def refuse(self, error: RequestError) -> None:
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
 
-class BusOrigin:
+class BusResponder:
     """A client on the bus: ``connection`` and its own ``key`` of the request."""
 
-    __slots__ = ("door", "connection", "key", "client")
+    __slots__ = ("gateway", "connection", "key", "client")
 
-    def __init__(self, door: FrontDoor, connection: bytes, key: Any, client: str) -> None:
-        self.door = door
+    def __init__(self, gateway: Gateway, connection: bytes, key: Any, client: str) -> None:
+        self.gateway = gateway
         self.connection = connection
         self.key = key
         self.client = client
 
-    def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int, spent: Spent) -> None:
-        self.door.drained = False
-        self.door.bus.answer(self.connection, self.key, outputs, reason=reason, late=late, finished_ns=now_ns,
-                             total_ns=total_ns, spent=spent)
+    def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int,
+               breakdown: LatencyBreakdown) -> None:
+        self.gateway.drained = False
+        self.gateway.bus.answer(self.connection, self.key, outputs, reason=reason, late=late, finished_ns=now_ns,
+                             total_ns=total_ns, breakdown=breakdown)
 
     def refuse(self, error: RequestError) -> None:
-        self.door.drained = False
-        self.door.bus.error(self.connection, self.key, error)
+        self.gateway.drained = False
+        self.gateway.bus.error(self.connection, self.key, error)

@@ -16,7 +16,7 @@ SHARE_MAX = 8
 """At most an eighth of the time until a deadline is taken off it: a stall must not make everything look hopeless."""
 
 
-class Delivery:
+class ResponseOverhead:
     """The last deliveries. ``margin_ns`` is what three of four stay below; belongs to the loop's thread."""
 
     __slots__ = ("margin_ns", "_recent", "_unseen")

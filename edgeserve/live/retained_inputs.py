@@ -1,9 +1,8 @@
 """Inputs that are kept so that their jobs can be run again alone: what the online profiler's probes run on.
 
-They are references to what the jobs were gathered from: only their memory is held for longer. Arrays that a caller in
-this process handed in are copied, since it may write into them once it has its answer; those of the bus are read-only.
-What a probe returns is thrown away. Belongs to the loop's thread.
-"""
+They are references to what the jobs were gathered from: only their memory is request for longer. Arrays that a caller
+in this process handed in are copied, since it may write into them once it has its answer; those of the bus are
+read-only. What a probe returns is thrown away. Belongs to the loop's thread. """
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any, Dict, Optional, Set, Tuple, Union
 from edgeserve.engines.base import Result, Values
 from edgeserve.lanes.thread import Work, WorkNotStarted
 from edgeserve.live.values import Payloads
-from edgeserve.sched.protocol.actions import DropKept, KeepJob, RunBatch
+from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
 KEPT_BYTES_MAX = 64 * 2**20
@@ -24,7 +23,7 @@ DEPTH_MAX = 8
 """How deep nested lists of values are looked into to count their bytes."""
 
 
-class Kept:
+class RetainedInputs:
     """The inputs by job, bounded by ``bytes_max``. ``launch``, ``returned`` and ``not_started`` have the signatures of
     those of ``Payloads``: they stand in for them when a batch is a probe (:meth:`of`)."""
 
@@ -37,11 +36,11 @@ class Kept:
     def __len__(self) -> int:
         return len(self._inputs)
 
-    def of(self, action: RunBatch) -> Union[Payloads, Kept]:
+    def of(self, action: RunBatch) -> Union[Payloads, RetainedInputs]:
         """Where a batch takes its inputs from and brings its results to."""
         return self if action.probe else self._payloads
 
-    def keep(self, action: KeepJob) -> None:
+    def retain(self, action: RetainInputs) -> None:
         """Hold the inputs of a ready job, if there is room."""
         inputs = self._payloads.inputs(action.job)
         size = bytes_of(inputs)
@@ -51,7 +50,7 @@ class Kept:
             self._inputs[action.job] = (inputs, size)
             self.bytes += size
 
-    def drop(self, action: DropKept) -> None:
+    def release(self, action: ReleaseInputs) -> None:
         """Let go of them; nothing happens when there was no room for them."""
         self.bytes -= self._inputs.pop(action.job, ({}, 0))[1]
 

@@ -1,6 +1,6 @@
 """Everything that lives as long as one running runtime: opened, lived in and closed by the loop's thread.
 
-Wiring: lanes, engines, scheduler, world, the front door and the recorder, in the order in which they depend on each
+Wiring: lanes, engines, scheduler, world, the front gateway and the recorder, in the order in which they depend on each
 other, and their end in the reverse order.
 """
 
@@ -16,9 +16,9 @@ from edgeserve.errors import RequestError
 from edgeserve.lanes.thread import Lane
 from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.plugins import import_policies
-from edgeserve.live.request import AppRules
+from edgeserve.live.request import RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
-from edgeserve.live.values import Held
+from edgeserve.live.values import LiveRequest
 from edgeserve.live.world import LiveWorld, clock_ns
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, model_lanes
@@ -32,14 +32,14 @@ LANES_END_S = 2.0
 """How long closing waits for works that still run, all lanes together; then their threads are abandoned."""
 
 
-class House:
+class RuntimeCore:
     """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's."""
 
-    def __init__(self, config: Config, rules: Mapping[str, AppRules], serve: bool,
+    def __init__(self, config: Config, validators: Mapping[str, RequestValidator], serve: bool,
                  called_off: Callable[[], bool]) -> None:
         self.mailbox = Mailbox()
         self.config = config
-        self.rules = rules
+        self.validators = validators
         self._serve = serve
         self._called_off = called_off
         self._lanes: Dict[str, Lane] = {}
@@ -60,17 +60,17 @@ class House:
         self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
                                          resident=started.resident)
-        self.world = LiveWorld(config, self.rules, lanes, started.engines, self.mailbox)
+        self.world = LiveWorld(config, self.validators, lanes, started.engines, self.mailbox)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured))
         if self._serve:
-            from edgeserve.live.gateway import FrontDoor  # opens a socket library that an embedded runtime spares
-            self.world.door = FrontDoor(self)
+            from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
+            self.world.gateway = Gateway(self)
 
     def endpoints(self) -> List[str]:
-        """Where the bus listens; none without a front door."""
-        return self.world.door.endpoints if self.world.door is not None else []
+        """Where the bus listens; none without a front gateway."""
+        return self.world.gateway.endpoints if self.world.gateway is not None else []
 
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
@@ -81,11 +81,11 @@ class House:
         """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
         world: Optional[LiveWorld] = getattr(self, "world", None)
         if world is not None:
-            for held in world.payloads.open_requests():
-                held.origin.refuse(error)
+            for request in world.payloads.open_requests():
+                request.responder.refuse(error)
         self.sweep(error)
-        if world is not None and world.door is not None:
-            world.door.close()
+        if world is not None and world.gateway is not None:
+            world.gateway.close()
         if self._recorder is not None:
             self._recorder.close()
         for lane in self._lanes.values():
@@ -112,8 +112,8 @@ class House:
     def sweep(self, error: RequestError) -> None:
         """Refuse the requests that nobody will take from the mailbox any more."""
         for item in self.mailbox.take():
-            if isinstance(item, Held):
-                item.origin.refuse(error)
+            if isinstance(item, LiveRequest):
+                item.responder.refuse(error)
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -127,11 +127,12 @@ class House:
             lanes[name] = counts.table(now_ns, world.started_ns, hang_ns)
         return {"uptime_s": ns_to_s(now_ns - world.started_ns), "open": world.payloads.open_count,
                 "pending_max": self.config.server.pending_max,
-                "apps": {name: {**counts.table(), "unpredicted": self.rules[name].unpredicted()}
+                "apps": {name: {**counts.table(), "failed_predictions": self.validators[name].failed_predictions()}
                          for name, counts in world.app_counts.items()},
-                "models": {name: {"unsaid": world.payloads.said.unsaid(name)} for name in self.config.models},
-                "policies": {policy.name: dict(policy.figures()) for policy in self.scheduler.policies},
-                "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
+                "models": {name: {"ignored_hints": world.payloads.result_hints.ignored_hints(name)} for name in
+                self.config.models}, "policies": {policy.name: dict(policy.figures()) for policy in
+                self.scheduler.policies}, "lanes": lanes, "devices": self._devices(), "streams_with_state":
+                world.payloads.state_count()}
 
     def _devices(self) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Deque, Dict, Iterable, List, Sequence
 
-from edgeserve.answers import SPENT_KEYS
-from edgeserve.sched.protocol.actions import OUTCOMES, Outcome, Spent
+from edgeserve.answers import BREAKDOWN_KEYS
+from edgeserve.sched.protocol.actions import OUTCOMES, LatencyBreakdown, Outcome
 from edgeserve.units import NS_PER_MS, ns_to_ms
 
 LATENCIES_KEPT = 2048
@@ -26,7 +26,7 @@ PERCENTILES = (50, 90, 99)
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_spent_ns", "_spent_count")
+    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_breakdown_ns", "_breakdown_count")
 
     def __init__(self) -> None:
         self.accepted = 0  # given to the scheduler; what it rejects counts in both
@@ -34,19 +34,19 @@ class AppCounts:
         self.reasons: Dict[str, Dict[str, int]] = {}
         self.late = 0
         self._latencies_ns: Deque[int] = deque(maxlen=LATENCIES_KEPT)
-        self._spent_ns = [0, 0, 0, 0]
-        self._spent_count = 0
+        self._breakdown_ns = [0, 0, 0, 0]
+        self._breakdown_count = 0
 
-    def completed(self, latency_ns: int, late: bool, spent: Spent) -> None:
+    def completed(self, latency_ns: int, late: bool, breakdown: LatencyBreakdown) -> None:
         self.outcomes[Outcome.COMPLETED] += 1
         self.late += late
         self._latencies_ns.append(latency_ns)
-        sums = self._spent_ns
-        sums[0] += spent[0]
-        sums[1] += spent[1]
-        sums[2] += spent[2]
-        sums[3] += spent[3]
-        self._spent_count += 1
+        sums = self._breakdown_ns
+        sums[0] += breakdown[0]
+        sums[1] += breakdown[1]
+        sums[2] += breakdown[2]
+        sums[3] += breakdown[3]
+        self._breakdown_count += 1
 
     def ended(self, outcome: str, reason: str) -> None:
         """Anything but completed."""
@@ -58,7 +58,7 @@ class AppCounts:
 
     def table(self) -> Dict[str, Any]:
         """Plain numbers and strings, for people and for the bus."""
-        count = max(1, self._spent_count)
+        count = max(1, self._breakdown_count)
         return {
             "accepted": self.accepted,
             "open": self.accepted - sum(self.outcomes.values()),
@@ -66,7 +66,7 @@ class AppCounts:
             "reasons": {outcome: dict(table) for outcome, table in self.reasons.items()},
             "late": self.late,
             "latency_ms": percentiles_ms(self._latencies_ns),
-            "spent_ms": {key: ns_to_ms(total) / count for key, total in zip(SPENT_KEYS, self._spent_ns)},
+            "breakdown_ms": {key: ns_to_ms(total) / count for key, total in zip(BREAKDOWN_KEYS, self._breakdown_ns)},
         }
 
 

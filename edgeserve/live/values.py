@@ -12,35 +12,35 @@ import numpy as np
 
 from edgeserve.engines.base import Result, Values
 from edgeserve.errors import EngineError
-from edgeserve.live.hints import Said, show
-from edgeserve.live.request import Terms
+from edgeserve.live.hints import ResultHints, show
+from edgeserve.live.request import ResolvedOptions
 from edgeserve.live.value_flow import AppPlan, NodePlan, Source
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
 
-Place = Tuple[str, Part]
+ValueKey = Tuple[str, Part]
 """(node, part): where a value stands."""
 
 
-class Held:
-    """What is held for one request. ``origin`` is whoever asked (opaque here), ``running`` its jobs on lanes, ``id`` 0
-    until the scheduler has been told of it."""
+class LiveRequest:
+    """What is request for one request. ``responder`` is whoever asked (opaque here), ``running`` its jobs on lanes,
+    ``id`` 0 until the scheduler has been told of it."""
 
-    __slots__ = ("id", "plan", "inputs", "values", "parts", "states", "terms", "running", "ended", "origin",
+    __slots__ = ("id", "plan", "inputs", "values", "parts", "states", "options", "running", "ended", "responder",
                  "arrival_ns", "deadline_ns")
 
-    def __init__(self, plan: AppPlan, inputs: Values, terms: Terms, origin: Any, arrival_ns: int,
+    def __init__(self, plan: AppPlan, inputs: Values, options: ResolvedOptions, responder: Any, arrival_ns: int,
                  deadline_ns: int) -> None:
         self.id = 0
         self.plan = plan
         self.inputs = inputs
-        self.values: Dict[Place, Values] = {}
-        self.parts: Dict[Place, int] = {}  # fan-out node and its own part -> number of parts
-        self.states: Dict[Place, Any] = {}  # of unfinished jobs
-        self.terms = terms
+        self.values: Dict[ValueKey, Values] = {}
+        self.parts: Dict[ValueKey, int] = {}  # fan-out node and its own part -> number of parts
+        self.states: Dict[ValueKey, Any] = {}  # of unfinished jobs
+        self.options = options
         self.running = 0
         self.ended = False
-        self.origin = origin
+        self.responder = responder
         self.arrival_ns = arrival_ns
         self.deadline_ns = deadline_ns
 
@@ -49,128 +49,128 @@ class Payloads:
     """All requests that have values, and all streams that have a state."""
 
     def __init__(self) -> None:
-        self.said = Said()
-        self._held: Dict[int, Held] = {}
-        self._streams: Dict[Tuple[str, str], Dict[Place, Any]] = {}
+        self.result_hints = ResultHints()
+        self._requests: Dict[int, LiveRequest] = {}
+        self._streams: Dict[Tuple[str, str], Dict[ValueKey, Any]] = {}
         self.open_count = 0  # requests that have not ended
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._requests)
 
-    def __getitem__(self, request_id: int) -> Held:
-        return self._held[request_id]
+    def __getitem__(self, request_id: int) -> LiveRequest:
+        return self._requests[request_id]
 
-    def get(self, request_id: int) -> Optional[Held]:
-        return self._held.get(request_id)
+    def get(self, request_id: int) -> Optional[LiveRequest]:
+        return self._requests.get(request_id)
 
-    def open_requests(self) -> List[Held]:
+    def open_requests(self) -> List[LiveRequest]:
         """Those that have not ended, oldest first."""
-        return [held for held in self._held.values() if not held.ended]
+        return [request for request in self._requests.values() if not request.ended]
 
     def state_count(self) -> int:
         """Streams whose state is kept."""
         return len(self._streams)
 
-    def add(self, held: Held) -> None:
-        self._held[held.id] = held
+    def add(self, request: LiveRequest) -> None:
+        self._requests[request.id] = request
         self.open_count += 1
 
-    def end(self, held: Held) -> None:
+    def end(self, request: LiveRequest) -> None:
         """The request has its outcome; its values go as soon as no job of it runs."""
-        held.ended = True
+        request.ended = True
         self.open_count -= 1
-        self._free(held)
+        self._free(request)
 
-    def _free(self, held: Held) -> None:
-        if held.ended and held.running <= 0:
-            self._held.pop(held.id, None)
+    def _free(self, request: LiveRequest) -> None:
+        if request.ended and request.running <= 0:
+            self._requests.pop(request.id, None)
 
     # --- before and after a job ---------------------------------------------------------------------------------------
 
     def launch(self, job: JobId) -> Tuple[Values, Any]:
         """The inputs of a job and the state that its last call left behind (or ``None``); it counts as running."""
-        held = self._held[job.request_id]
-        held.running += 1
-        return _inputs(held, job), self._state(held, job)
+        request = self._requests[job.request_id]
+        request.running += 1
+        return _inputs(request, job), self._state(request, job)
 
     def inputs(self, job: JobId) -> Values:
         """The inputs of a ready job, for a probe of it."""
-        return _inputs(self._held[job.request_id], job)
+        return _inputs(self._requests[job.request_id], job)
 
     def returned(self, job: JobId, result: Optional[Result], reason: str = "") -> JobResult:
         """Keep what a job returned and say of it what the scheduler may know. ``result`` of ``None``: it failed."""
-        held = self._held[job.request_id]
-        held.running -= 1
+        request = self._requests[job.request_id]
+        request.running -= 1
         if result is None:
-            self._free(held)
+            self._free(request)
             return JobResult(job, "failed", reason=reason)
-        node = held.plan.nodes[job.node]
+        node = request.plan.nodes[job.node]
         reason = _unusable(node, result)
         if reason:
-            self._free(held)
+            self._free(request)
             return JobResult(job, "failed", reason=reason)
         if result.state is not None:
-            self._keep_state(held, job, result)
-        if held.ended:
-            self._free(held)
+            self._keep_state(request, job, result)
+        if request.ended:
+            self._free(request)
         elif result.done:
-            _keep_values(held, node, job.part, result)
+            _keep_values(request, node, job.part, result)
         parts = len(result.parts) if result.parts is not None else None
-        facts = self.said.of(node.model, result.facts) if result.facts is not None else None
-        return JobResult(job, "done" if result.done else "unfinished", parts, result.route, facts, "",
+        hints = self.result_hints.of(node.model, result.hints) if result.hints is not None else None
+        return JobResult(job, "done" if result.done else "unfinished", parts, result.route, hints, "",
                          int(result.state_bytes))
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
-        held = self._held[job.request_id]
-        held.running -= 1
-        self._free(held)
+        request = self._requests[job.request_id]
+        request.running -= 1
+        self._free(request)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def _state(self, held: Held, job: JobId) -> Any:
-        place = (job.node, job.part)
-        if held.states and place in held.states:
-            return held.states[place]
-        if held.terms.stream is None:
+    def _state(self, request: LiveRequest, job: JobId) -> Any:
+        key = (job.node, job.part)
+        if request.states and key in request.states:
+            return request.states[key]
+        if request.options.stream is None:
             return None
-        states = self._streams.get((held.plan.config.name, held.terms.stream))
-        return states.get(place) if states is not None else None
+        states = self._streams.get((request.plan.config.name, request.options.stream))
+        return states.get(key) if states is not None else None
 
-    def _keep_state(self, held: Held, job: JobId, result: Result) -> None:
-        place = (job.node, job.part)
+    def _keep_state(self, request: LiveRequest, job: JobId, result: Result) -> None:
+        key = (job.node, job.part)
         if not result.done:
-            if not held.ended:
-                held.states[place] = result.state
+            if not request.ended:
+                request.states[key] = result.state
             return
-        held.states.pop(place, None)
-        if held.terms.stream is not None:
-            self._streams.setdefault((held.plan.config.name, held.terms.stream), {})[place] = result.state
+        request.states.pop(key, None)
+        if request.options.stream is not None:
+            self._streams.setdefault((request.plan.config.name, request.options.stream), {})[key] = result.state
 
     def drop_job_state(self, job: JobId) -> None:
-        held = self._held.get(job.request_id)
-        if held is not None:
-            held.states.pop((job.node, job.part), None)
+        request = self._requests.get(job.request_id)
+        if request is not None:
+            request.states.pop((job.node, job.part), None)
 
     def drop_stream_state(self, app: str, stream: str) -> None:
         self._streams.pop((app, stream), None)
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
-    def outputs(self, held: Held) -> Values:
+    def outputs(self, request: LiveRequest) -> Values:
         """What a completed request returns; names of ``outputs`` that nothing brought (a branch not taken) are left
         out."""
-        plan = held.plan
+        plan = request.plan
         if plan.plain_exit:
-            return held.values.get((plan.plain_exit, ())) or {}
+            return request.values.get((plan.plain_exit, ())) or {}
         everything: Values = {}
         for name in plan.exits:
-            everything.update(_everything_of(held, plan.nodes[name], ()))
+            everything.update(_everything_of(request, plan.nodes[name], ()))
         if not plan.outputs:
             return everything
         chosen: Values = {}
         for source in plan.outputs:
-            value = _find(held, source, ()) if source.node is not None else everything.get(source.name, _ABSENT)
+            value = _find(request, source, ()) if source.node is not None else everything.get(source.name, _ABSENT)
             if value is not _ABSENT:
                 chosen[source.argument] = value
         return chosen
@@ -196,7 +196,7 @@ def item_error(model: str, result: Any) -> Optional[Exception]:
 
 
 def _wrong_field(result: Result) -> str:
-    """Which field of a result cannot be what it is, and what was expected, or ``""``. Facts are checked elsewhere: a
+    """Which field of a result cannot be what it is, and what was expected, or ``""``. Hints are checked elsewhere: a
     wrong one costs nothing but itself."""
     if result.error is not None:
         return f"error = {show(result.error)}, expected an exception, or None where the item did not fail"
@@ -239,70 +239,70 @@ def _unusable(node: NodePlan, result: Result) -> str:
     return ""
 
 
-def _keep_values(held: Held, node: NodePlan, part: Part, result: Result) -> None:
+def _keep_values(request: LiveRequest, node: NodePlan, part: Part, result: Result) -> None:
     if not node.fan_out:
-        held.values[node.name, part] = result.outputs
+        request.values[node.name, part] = result.outputs
         return
     parts = result.parts or []
-    held.parts[node.name, part] = len(parts)
+    request.parts[node.name, part] = len(parts)
     for index, values in enumerate(parts):
-        held.values[node.name, part + (index,)] = {**result.outputs, **values} if result.outputs else values
+        request.values[node.name, part + (index,)] = {**result.outputs, **values} if result.outputs else values
 
 
-def _inputs(held: Held, job: JobId) -> Values:
+def _inputs(request: LiveRequest, job: JobId) -> Values:
     """What a job runs on."""
-    node = held.plan.nodes[job.node]
+    node = request.plan.nodes[job.node]
     if node.sources is not None:
-        return _named_inputs(held, node.sources, job.part)
+        return _named_inputs(request, node.sources, job.part)
     if not node.predecessors:
-        return dict(held.inputs)
-    return _all_inputs(held, node, job.part)
+        return dict(request.inputs)
+    return _all_inputs(request, node, job.part)
 
 
-def _named_inputs(held: Held, sources: Tuple[Source, ...], part: Part) -> Values:
+def _named_inputs(request: LiveRequest, sources: Tuple[Source, ...], part: Part) -> Values:
     """Arguments as ``inputs`` names them. What does not exist (an optional input, a branch not taken) is left out."""
     item: Values = {}
     for source in sources:
-        value = held.inputs.get(source.name, _ABSENT) if source.node is None else _find(held, source, part)
+        value = request.inputs.get(source.name, _ABSENT) if source.node is None else _find(request, source, part)
         if value is not _ABSENT:
             item[source.argument] = value
     return item
 
 
-def _all_inputs(held: Held, node: NodePlan, part: Part) -> Values:
+def _all_inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
     """Without ``inputs``: the request's own, then what each predecessor returned; outputs win."""
-    item = dict(held.inputs)
+    item = dict(request.inputs)
     for name in node.predecessors:
-        item.update(_everything_of(held, held.plan.nodes[name], part))
+        item.update(_everything_of(request, request.plan.nodes[name], part))
     return item
 
 
-def _find(held: Held, source: Source, part: Part) -> Any:
+def _find(request: LiveRequest, source: Source, part: Part) -> Any:
     """The value a reader at ``part`` sees: the one on its own line of parts, or a list over the parts below it."""
     assert source.node is not None, "inputs of the request are looked up by name"
-    openers = held.plan.nodes[source.node].value_openers
+    openers = request.plan.nodes[source.node].value_openers
     if len(openers) <= len(part):
-        values = held.values.get((source.node, part[:len(openers)]))
+        values = request.values.get((source.node, part[:len(openers)]))
         return _ABSENT if values is None else values.get(source.name, _ABSENT)
-    return _gathered(held, source.node, source.name, openers, part)
+    return _gathered(request, source.node, source.name, openers, part)
 
 
-def _gathered(held: Held, node: str, name: str, openers: Tuple[str, ...], part: Part) -> Any:
+def _gathered(request: LiveRequest, node: str, name: str, openers: Tuple[str, ...], part: Part) -> Any:
     """A list over the parts below ``part``, nested once per fan-out between; ``None`` where a part brought nothing."""
     if len(part) == len(openers):
-        values = held.values.get((node, part))
+        values = request.values.get((node, part))
         return None if values is None else values.get(name)
-    count = held.parts.get((openers[len(part)], part))
+    count = request.parts.get((openers[len(part)], part))
     if count is None:
         return _ABSENT if len(part) == 0 else None
-    return [_gathered(held, node, name, openers, part + (index,)) for index in range(count)]
+    return [_gathered(request, node, name, openers, part + (index,)) for index in range(count)]
 
 
-def _everything_of(held: Held, node: NodePlan, part: Part) -> Values:
+def _everything_of(request: LiveRequest, node: NodePlan, part: Part) -> Values:
     """All outputs of a node as a reader at ``part`` sees them."""
     openers = node.value_openers
     if len(openers) <= len(part):
-        return held.values.get((node.name, part[:len(openers)])) or {}
-    names = dict.fromkeys(key for (name, place), values in held.values.items()
-                          if name == node.name and place[:len(part)] == part for key in values)
-    return {key: _gathered(held, node.name, key, openers, part) for key in names}
+        return request.values.get((node.name, part[:len(openers)])) or {}
+    names = dict.fromkeys(key for (name, inner), values in request.values.items()
+                          if name == node.name and inner[:len(part)] == part for key in values)
+    return {key: _gathered(request, node.name, key, openers, part) for key in names}

@@ -1,9 +1,8 @@
 """The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
 
-It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the inputs of
-jobs, hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post` belongs
-to the loop's thread.
-"""
+It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the
+inputs of jobs, hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post`
+belongs to the loop's thread. """
 
 from __future__ import annotations
 
@@ -22,24 +21,24 @@ from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarte
 from edgeserve.live.engine_failures import Failures
 from edgeserve.live.error_messages import refusal
 from edgeserve.live.mailbox import Mailbox
-from edgeserve.live.receive_coalescing import AGAIN_PAUSE_NS, Patience
-from edgeserve.live.request import AppRules
-from edgeserve.live.response_overhead import Delivery
-from edgeserve.live.retained_inputs import Kept
+from edgeserve.live.receive_coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
+from edgeserve.live.request import RequestValidator
+from edgeserve.live.response_overhead import ResponseOverhead
+from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.stats import AppCounts, LaneCounts
-from edgeserve.live.values import Held, Payloads, item_error, wrong_form
+from edgeserve.live.values import LiveRequest, Payloads, item_error, wrong_form
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
-    DropKept,
     DropState,
     EvictModel,
     FinishRequest,
-    KeepJob,
     LoadModel,
     Outcome,
+    ReleaseInputs,
+    RetainInputs,
     RunBatch,
 )
 from edgeserve.sched.protocol.events import (
@@ -56,7 +55,7 @@ from edgeserve.sched.protocol.events import (
 from edgeserve.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from edgeserve.live.gateway import FrontDoor
+    from edgeserve.live.gateway import Gateway
 
 log = logging.getLogger("edgeserve")
 
@@ -76,10 +75,10 @@ WARM_REPETITIONS = 1
 class CancelAsked:
     """A caller in this process no longer wants its answer."""
 
-    __slots__ = ("held",)
+    __slots__ = ("request",)
 
-    def __init__(self, held: Held) -> None:
-        self.held = held
+    def __init__(self, request: LiveRequest) -> None:
+        self.request = request
 
 
 class StopAsked:
@@ -119,21 +118,21 @@ class CallAsked:
 
 
 class LiveWorld:
-    """Payloads, lanes, engines, the front door and the clock of one running server or embedded runtime.
+    """Payloads, lanes, engines, the front gateway and the clock of one running server or embedded runtime.
 
     ``engines`` are by (model, device), ``lanes`` by name, copy lanes included. Everything it keeps is bounded by
     ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps.
     """
 
-    def __init__(self, config: Config, rules: Mapping[str, AppRules], lanes: Mapping[str, Lane],
+    def __init__(self, config: Config, validators: Mapping[str, RequestValidator], lanes: Mapping[str, Lane],
                  engines: Mapping[Tuple[str, str], Engine], mailbox: Mailbox) -> None:
         self.config = config
         self.payloads = Payloads()
-        self.kept = Kept(self.payloads)
-        self.app_counts = {name: AppCounts() for name in rules}
+        self.retained = RetainedInputs(self.payloads)
+        self.app_counts = {name: AppCounts() for name in validators}
         self.lane_counts = {name: LaneCounts() for name in lanes}
         self.started_ns = clock_ns()
-        self.door: Optional[FrontDoor] = None
+        self.gateway: Optional[Gateway] = None
         self._run_counts = [self.lane_counts[name] for name in config.lanes]
         self._lanes = lanes
         self._engines = engines
@@ -141,9 +140,9 @@ class LiveWorld:
         self._devices = {name: lane.device for name, lane in config.lanes.items()}
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
-        self._delivery = Delivery()
+        self._response_overhead = ResponseOverhead()
         self._looks_ahead = any(lane.ahead_ns for lane in config.lanes.values())
-        self._patience = Patience(shares_cores=_lane_threads(config) >= len(allowed_cores()))
+        self._coalescing = ReceiveCoalescing(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
@@ -152,10 +151,11 @@ class LiveWorld:
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state, KeepJob: self.kept.keep, DropKept: self.kept.drop}
+            EvictModel: self._evict, DropState: self._drop_state,
+            RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
         self._open_mail: Dict[type, Callable[[Any, List[Event]], None]] = {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
-            Held: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
+            LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
             CallAsked: self._call_asked}
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class LiveWorld:
         events: List[Event] = []
         if self._to_finish:  # after all lanes were given their works: they run while the answers are sent
             self._finish_all()
-        look = False  # at the door, although there is no other sign that somebody stands there
+        look = False  # at the gateway, although there is no other sign that somebody stands there
         slept = False
         while True:
             self._read(events, look, slept)
@@ -189,25 +189,25 @@ class LiveWorld:
     def _read(self, events: List[Event], look: bool, slept: bool) -> None:
         """Mail, and messages where it is time for them."""
         mail = self._open_all_mail(events)
-        door = self.door
-        # With mail there is no sleep, so the door gets its turn here; without, the sleep says whether to look.
-        if door is None or not (look or not door.drained or (mail and not slept)):
+        gateway = self.gateway
+        # With mail there is no sleep, so the gateway gets its turn here; without, the sleep says whether to look.
+        if gateway is None or not (look or not gateway.drained or (mail and not slept)):
             return
         all_busy = self._all_busy()
-        if all_busy and not look and self._patience.look_at_ns(clock_ns()) is not None:
+        if all_busy and not look and self._coalescing.receive_at_ns(clock_ns()) is not None:
             return
         before = len(events)
-        door.receive(events)
+        gateway.receive(events)
         if len(events) == before:
             return
         if all_busy:
-            self._patience.nap_from(clock_ns())
+            self._coalescing.hold_from(clock_ns())
             return
-        while self._patience.expects_more(clock_ns(), len(events)):
+        while self._coalescing.expects_more(clock_ns(), len(events)):
             before = len(events)
             time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
             self._open_all_mail(events)
-            door.receive(events)
+            gateway.receive(events)
             if len(events) == before:
                 return
 
@@ -227,67 +227,68 @@ class LiveWorld:
 
     def _sleep(self, now_ns: int, until_ns: Optional[int]) -> bool:
         """Until mail, a message or the next thing that is due, to the microsecond and without spinning. Whether
-        somebody may be at the door."""
-        door = self.door
+        somebody may be at the gateway."""
+        gateway = self.gateway
         bell = self._mailbox.fileno()
         due_ns = until_ns
-        for other_ns in (self._drained_by_ns, door.next_due_ns() if door is not None else None):
+        for other_ns in (self._drained_by_ns, gateway.next_due_ns() if gateway is not None else None):
             if other_ns is not None and (due_ns is None or other_ns < due_ns):
                 due_ns = other_ns
         while True:
             files, wake_ns = [bell], due_ns
-            look_at_ns = self._patience.look_at_ns(now_ns) if door is not None and self._all_busy() else None
-            if look_at_ns is not None:
+            receive_at_ns = self._coalescing.receive_at_ns(now_ns) if gateway is not None and self._all_busy() else None
+            if receive_at_ns is not None:
                 # What is due waits as messages do (a deadline that passed is told a little later), unless works are
                 # given to lanes before they are free.
-                wake_ns = min(due_ns, look_at_ns) if due_ns is not None and self._looks_ahead else look_at_ns
-            elif door is not None:
-                if not door.drained:
+                wake_ns = min(due_ns, receive_at_ns) if due_ns is not None and self._looks_ahead else receive_at_ns
+            elif gateway is not None:
+                if not gateway.drained:
                     return True
-                files.append(door.fileno)
+                files.append(gateway.fileno)
             if (wake_ns is not None and wake_ns <= now_ns) or not self._mailbox.going_to_sleep():
                 return True
             ready = _wait_readable(files, SLEEP_S_MAX if wake_ns is None
                                    else min(SLEEP_S_MAX, (wake_ns - now_ns) / NS_PER_S))
             self._mailbox.awake(rang=bell in ready)
-            napped = look_at_ns is not None
-            if napped or not ready or bell in ready or not (self._patience.nap_ns and self._all_busy()):
-                return napped or ready != [bell]
+            held_off = receive_at_ns is not None
+            if held_off or not ready or bell in ready or not (self._coalescing.hold_ns and self._all_busy()):
+                return held_off or ready != [bell]
             # Nothing that just came can start: let more come, and read them together.
             now_ns = clock_ns()
-            self._patience.nap_from(now_ns)
+            self._coalescing.hold_from(now_ns)
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
-    def accept(self, held: Held, events: List[Event]) -> None:
+    def accept(self, request: LiveRequest, events: List[Event]) -> None:
         """A checked request becomes the scheduler's, unless the server is full or stopping."""
         limit = self.config.server.pending_max
         if self.payloads.open_count >= limit:
-            self._turn_away(held, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
+            self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
                                            "fewer at a time or raise [server] pending_max", "server_full"))
             return
         if self.stopping:
-            self._turn_away(held, Rejected("the server is shutting down and accepts nothing more", "draining"))
+            self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
             return
         self._request_id += 1
-        held.id = self._request_id
-        self.payloads.add(held)
-        terms = held.terms
-        app = held.plan.config.name
+        request.id = self._request_id
+        self.payloads.add(request)
+        options = request.options
+        app = request.plan.config.name
         self.app_counts[app].accepted += 1
-        planned_ns = self._delivery.planned_ns(held.arrival_ns, held.deadline_ns)
-        events.append(RequestArrived(Request(held.id, app, held.arrival_ns, planned_ns, held.origin.client, terms.klass,
-                                             terms.value, terms.stream, terms.on_late, terms.facts)))
+        planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
+        events.append(RequestArrived(Request(request.id, app, request.arrival_ns, planned_ns, request.responder.client,
+                                             options.klass,
+                                             options.value, options.stream, options.on_late, options.hints)))
 
-    def _turn_away(self, held: Held, error: Rejected) -> None:
-        counts = self.app_counts[held.plan.config.name]
+    def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
+        counts = self.app_counts[request.plan.config.name]
         counts.accepted += 1
         counts.ended(Outcome.REJECTED, error.reason)
-        held.origin.refuse(error)
+        request.responder.refuse(error)
 
     def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
-        if mail.held.id and not mail.held.ended:
-            events.append(RequestCancelled(mail.held.id))
+        if mail.request.id and not mail.request.ended:
+            events.append(RequestCancelled(mail.request.id))
 
     def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
         """The first asks to drain; a later one can only shorten the time."""
@@ -304,7 +305,7 @@ class LiveWorld:
         rest = self.payloads.open_requests()
         if rest:
             log.warning("stopping: %d accepted requests have not ended in time and are cancelled", len(rest))
-        events.extend(RequestCancelled(held.id, "the server is shutting down") for held in rest)
+        events.extend(RequestCancelled(request.id, "the server is shutting down") for request in rest)
 
     def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
         mail.run()
@@ -323,7 +324,7 @@ class LiveWorld:
         counts.in_flight.pop(action.work_id, None)
         if type(action) is RunBatch:
             for job in action.jobs:
-                self.kept.of(action).not_started(job)
+                self.retained.of(action).not_started(job)
         events.append(WorkRefused(action.work_id, mail.reason))
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
@@ -346,7 +347,7 @@ class LiveWorld:
 
     def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
         """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
-        returned = self.kept.of(action).returned
+        returned = self.retained.of(action).returned
         if not failed:
             failed = wrong_form(action, value)
             if failed:
@@ -365,17 +366,17 @@ class LiveWorld:
     def _run_batch(self, action: RunBatch) -> None:
         items = []
         states = []
-        missing = self.kept.refusal(action)
+        missing = self.retained.refusal(action)
         if missing is not None:
             self.post(missing)
             return
-        launch = self.kept.of(action).launch
+        launch = self.retained.of(action).launch
         for job in action.jobs:
             item, state = launch(job)
             items.append(item)
             states.append(state)
         engine = self._engines[action.model, self._devices[action.lane]]
-        self._patience.launched(clock_ns(), action.expected_ns)
+        self._coalescing.launched(clock_ns(), action.expected_ns)
         self._give(action, action.start_after_ns, action.start_before_ns, engine.run,
                    Batch(items, action.size, states, action.steps_max))
 
@@ -408,24 +409,25 @@ class LiveWorld:
         finishing, self._to_finish[:] = list(self._to_finish), ()
         for action in finishing:
             self._finish(action)
-        self._patience.answered(clock_ns(), len(finishing))
+        self._coalescing.answered(clock_ns(), len(finishing))
 
     def _finish(self, action: FinishRequest) -> None:
-        held = self.payloads[action.request_id]
-        counts = self.app_counts[held.plan.config.name]
+        request = self.payloads[action.request_id]
+        counts = self.app_counts[request.plan.config.name]
         if action.outcome == Outcome.COMPLETED:
             now_ns = clock_ns()
-            late = now_ns > held.deadline_ns
-            counts.completed(now_ns - held.arrival_ns, late, action.spent)
-            held.origin.answer(self.payloads.outputs(held), action.reason, late, now_ns, now_ns - held.arrival_ns,
-                               action.spent)
-            self._delivery.took(clock_ns() - self._overhead_from_ns)
+            late = now_ns > request.deadline_ns
+            counts.completed(now_ns - request.arrival_ns, late, action.breakdown)
+            request.responder.answer(self.payloads.outputs(request), action.reason, late, now_ns,
+                                     now_ns - request.arrival_ns,
+                               action.breakdown)
+            self._response_overhead.took(clock_ns() - self._overhead_from_ns)
         else:
             counts.ended(action.outcome, action.reason)
-            held.origin.refuse(refusal(held.plan.config.name, action.outcome, action.reason))
-        if self.door is not None:
-            self.door.forget(held)
-        self.payloads.end(held)
+            request.responder.refuse(refusal(request.plan.config.name, action.outcome, action.reason))
+        if self.gateway is not None:
+            self.gateway.forget(request)
+        self.payloads.end(request)
 
 
 def _lane_threads(config: Config) -> int:

@@ -92,9 +92,9 @@ class Timeline:
             return
         process = self._app(request.app)
         late_ns = now_ns - request.deadline_ns
-        spent = {name.replace("_ns", "_ms"): value / 1e6 for name, value in action.spent._asdict().items()}
+        breakdown = {name.replace("_ns", "_ms"): value / 1e6 for name, value in action.breakdown._asdict().items()}
         arguments = {"outcome": action.outcome, "reason": action.reason, "class": request.klass,
-                     "slack_ms": -late_ns / 1e6, **spent}
+                     "slack_ms": -late_ns / 1e6, **breakdown}
         common = {"cat": request.app, "id": request.id, "pid": process, "tid": 0, "name": f"request {request.id}"}
         self._put({"ph": "b", "ts": request.arrival_ns / 1000, "args": arguments, **common})
         self._put({"ph": "e", "ts": now_ns / 1000, **common})

@@ -10,7 +10,7 @@ import json
 from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.errors import EdgeServeError
-from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, Spent
+from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
 
 FORMAT = 1
@@ -184,8 +184,8 @@ def _action(table: Dict[str, Any]) -> Action:
         fields["jobs"] = tuple(_job(item) for item in fields["jobs"])
     if fields.get("job") is not None:
         fields["job"] = _job(fields["job"])
-    if "spent" in fields:
-        fields["spent"] = Spent(*fields["spent"])
+    if "breakdown" in fields:
+        fields["breakdown"] = LatencyBreakdown(*fields["breakdown"])
     action: Action = kind(**fields)
     return action
 

@@ -53,13 +53,13 @@ class TrueTimes:
             self._models[name] = _Model(model, truth, truth.noise if truth.noise >= 0 else noise,
                                         tuple(sorted(times)), times, timings)
 
-    def batch_ns(self, model: str, lane: str, size: int, facts: Sequence[Mapping[str, float]], steps: int) -> int:
-        """The true time of a batch padded to ``size`` whose jobs declare ``facts``, for ``steps`` steps."""
+    def batch_ns(self, model: str, lane: str, size: int, hints: Sequence[Mapping[str, float]], steps: int) -> int:
+        """The true time of a batch padded to ``size`` whose jobs declare ``hints``, for ``steps`` steps."""
         entry = self._models[model]
         timing = _at_least(entry.timings[lane], size) if lane in entry.timings else None
         if timing is not None and timing.quantiles_ns:
             return max(1, sum(_inverse(timing.quantiles_ns, self._draw.random()) for _ in range(steps)))
-        base_ns = self._base_ns(entry, size, facts) * steps
+        base_ns = self._base_ns(entry, size, hints) * steps
         if entry.noise:
             base_ns = round(base_ns * (1.0 + entry.noise * deviate(self._draw)))
         return max(1, base_ns)
@@ -72,20 +72,20 @@ class TrueTimes:
             base_ns = round(base_ns * (1.0 + entry.noise * deviate(self._draw)))
         return max(1, base_ns)
 
-    def share_ns(self, model: str, facts: Mapping[str, float]) -> float:
+    def share_ns(self, model: str, hints: Mapping[str, float]) -> float:
         """One job's share of a full batch, all its steps: what it counts in a request's worth."""
         entry = self._models[model]
         steps = entry.truth.steps.mean() if entry.truth.steps else 1.0
-        if entry.truth.fact or not entry.timings:
+        if entry.truth.hint or not entry.timings:
             size = entry.sizes[-1] if entry.sizes else 1
-            return self._base_ns(entry, size, (facts,)) / size * steps
+            return self._base_ns(entry, size, (hints,)) / size * steps
         timings = next(iter(entry.timings.values()))
         return max(timings[max(timings)].median_ns, 1) / max(timings) * steps
 
-    def _base_ns(self, entry: _Model, size: int, facts: Sequence[Mapping[str, float]]) -> int:
+    def _base_ns(self, entry: _Model, size: int, hints: Sequence[Mapping[str, float]]) -> int:
         truth = entry.truth
-        if truth.fact or truth.per_unit_ns:
-            longest = max((item.get(truth.fact, 1.0) for item in facts), default=1.0) if truth.fact else 1.0
+        if truth.hint or truth.per_unit_ns:
+            longest = max((item.get(truth.hint, 1.0) for item in hints), default=1.0) if truth.hint else 1.0
             return round(truth.fixed_ns + truth.per_unit_ns * size * longest)
         for measured in entry.sizes:
             if measured >= size:
@@ -103,42 +103,42 @@ class TrueResults:
         self._truths = truths
         self._nodes = {(app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
                        for app in config.apps.values() for node in app.nodes}
-        self._hidden = {app.name: {fact for node in app.nodes for fact in self._nodes[app.name, node.name][1].says}
+        self._hidden = {app.name: {hint for node in app.nodes for hint in self._nodes[app.name, node.name][1].says}
                         for app in config.apps.values()}
 
     def declared(self, request: Request) -> Request:
-        """The request as the scheduler is to see it: without the facts that only results will tell."""
+        """The request as the scheduler is to see it: without the hints that only results will tell."""
         hidden = self._hidden[request.app]
         if not hidden:
             return request
-        facts = {name: value for name, value in request.facts.items() if name not in hidden}
+        hints = {name: value for name, value in request.hints.items() if name not in hidden}
         return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
-                       request.value, request.stream, request.on_late, facts)
+                       request.value, request.stream, request.on_late, hints)
 
-    def said(self, app: str, job: JobId, facts: Mapping[str, float]) -> Optional[Mapping[str, float]]:
-        """Which of the request's true facts the job's result tells."""
+    def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
+        """Which of the request's true hints the job's result tells."""
         says = self._nodes[app, job.node][1].says
-        return {name: facts[name] for name in says if name in facts} if says else None
+        return {name: hints[name] for name in says if name in hints} if says else None
 
     def steps(self, app: str, place: str, job: JobId) -> int:
         """How many steps the job needs in all."""
         truth = self._nodes[app, job.node][1]
         return max(1, truth.steps.pick(self._of(place, job, "steps").random())) if truth.steps else 1
 
-    def parts(self, app: str, place: str, job: JobId, facts: Mapping[str, float]) -> Optional[int]:
+    def parts(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> Optional[int]:
         """Into how many parts it fans out; ``None`` for a node that does not."""
         node, truth = self._nodes[app, job.node]
         if not node.fan_out:
             return None
-        if truth.parts_fact:
-            return max(0, round(facts.get(truth.parts_fact, 1.0)))
+        if truth.parts_hint:
+            return max(0, round(hints.get(truth.parts_hint, 1.0)))
         return truth.parts.pick(self._of(place, job, "parts").random()) if truth.parts else 1
 
-    def parts_mean(self, app: str, node: str, facts: Mapping[str, float]) -> float:
+    def parts_mean(self, app: str, node: str, hints: Mapping[str, float]) -> float:
         """How many parts a node makes on average; 1 for a node that does not fan out."""
         config, truth = self._nodes[app, node]
-        if config.fan_out and truth.parts_fact:
-            return max(0.0, facts.get(truth.parts_fact, 1.0))
+        if config.fan_out and truth.parts_hint:
+            return max(0.0, hints.get(truth.parts_hint, 1.0))
         return truth.parts.mean() if config.fan_out and truth.parts else 1.0
 
     def route(self, app: str, place: str, job: JobId) -> Optional[str]:

@@ -1,7 +1,8 @@
-"""The world's own books: what really happened, kept apart from the scheduler, and the rules that it must not break.
+"""The world's own reference_model: what really happened, retained apart from the scheduler, and the rules that it must
+not break.
 
 Every rule here is checked from what the world was told to do and what its lanes then did; nothing is asked of the
-scheduler. A broken rule raises :class:`BooksError` with the time, the rule and the request.
+scheduler. A broken rule raises :class:`ReferenceModelError` with the time, the rule and the request.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from edgeserve.config.schema import AppConfig, Config, NodeConfig
 from edgeserve.sched.protocol.actions import (
     Action,
-    DropKept,
     DropState,
     EvictModel,
     FinishRequest,
-    KeepJob,
     LoadModel,
     Outcome,
+    ReleaseInputs,
+    RetainInputs,
     RunBatch,
 )
 from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request
@@ -33,7 +34,7 @@ LATE_NS_MAX = 1_000_000
 """How much later than its deadline a waiting request may be given up: one step, whatever it costs."""
 
 
-class BooksError(AssertionError):
+class ReferenceModelError(AssertionError):
     """The scheduler broke a rule that every world relies on."""
 
 
@@ -52,7 +53,7 @@ class _Entry:
         self.started = False
 
 
-class Books:
+class ReferenceModel:
     """Rules over one run. The world calls the verbs in the order of events; ``close`` checks the end.
 
     ``footprints`` maps (model, device) to (weights, work) bytes; a device without a budget is not checked.
@@ -82,7 +83,7 @@ class Books:
         for model in config.models.values():
             for lane in model.lanes or config.lanes:
                 self._models_on[lane].add(model.name)
-        self._kept: Dict[JobId, str] = {}  # job -> its model
+        self._retained: Dict[JobId, str] = {}  # job -> its model
         self._draining = False
         self._streams: Dict[Tuple[str, str], List[int]] = {}
 
@@ -93,8 +94,8 @@ class Books:
 
     @property
     def kept_count(self) -> int:
-        """Inputs that are kept for probes."""
-        return len(self._kept)
+        """Inputs that are retained for probes."""
+        return len(self._retained)
 
     def draining(self) -> None:
         """The scheduler is told to drain."""
@@ -116,11 +117,11 @@ class Books:
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
             self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
-        elif isinstance(action, KeepJob):
+        elif isinstance(action, RetainInputs):
             self._keep(now_ns, action.job)
-        elif isinstance(action, DropKept):
-            self._rule(action.job in self._kept, now_ns, f"{action}: it is not kept")
-            del self._kept[action.job]
+        elif isinstance(action, ReleaseInputs):
+            self._rule(action.job in self._retained, now_ns, f"{action}: it is not retained")
+            del self._retained[action.job]
         else:
             self._rule(action.work_id not in self._work_ids, now_ns, f"work id {action.work_id} was used twice")
             self._rule(action.lane in self._device_of, now_ns, f"{action} names no lane of the configuration")
@@ -179,9 +180,10 @@ class Books:
                 entry.done[result.job.node, result.job.part] = result
 
     def stepped(self, now_ns: int) -> None:
-        """All actions of a step were given: nobody may be left waiting past a deadline, nothing is kept while it
+        """All actions of a step were given: nobody may be left waiting past a deadline, nothing is retained while it
         drains."""
-        self._rule(not (self._draining and self._kept), now_ns, f"{list(self._kept)[:3]} are kept while it drains")
+        self._rule(not (self._draining and self._retained), now_ns,
+                   f"{list(self._retained)[:3]} are retained while it drains")
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_ns:
             entry = self._entries.get(deadlines[0][1])
@@ -233,18 +235,18 @@ class Books:
 
     def _keep(self, now_ns: int, job: JobId) -> None:
         entry = self._entries.get(job.request_id)
-        self._rule(entry is not None and entry.finished is None and job not in self._kept, now_ns,
-                   f"{job} is to be kept, but its request has ended or is unknown, or it is kept already")
+        self._rule(entry is not None and entry.finished is None and job not in self._retained, now_ns,
+                   f"{job} is to be retained, but its request has ended or is unknown, or it is retained already")
         assert entry is not None
         self._rule((job.node, job.part) not in entry.done and job not in self._jobs_out, now_ns,
-                   f"{job} is to be kept, but it has run or is on a lane")
-        self._kept[job] = self._apps[entry.request.app].models.get(job.node, "")
+                   f"{job} is to be retained, but it has run or is on a lane")
+        self._retained[job] = self._apps[entry.request.app].models.get(job.node, "")
 
     def _order_probe(self, now_ns: int, action: RunBatch) -> None:
-        """A probe takes inputs that were kept, on a lane that has nothing else and that nobody waits for."""
+        """A probe takes inputs that were retained, on a lane that has nothing else and that nobody waits for."""
         self.marks["probe"] += 1
-        self._rule(len(action.jobs) == 1 and self._kept.pop(action.jobs[0], None) == action.model, now_ns,
-                   f"{action} is no probe of one job that was kept for this model")
+        self._rule(len(action.jobs) == 1 and self._retained.pop(action.jobs[0], None) == action.model, now_ns,
+                   f"{action} is no probe of one job that was retained for this model")
         self._rule(self._on_lane[action.lane] == 1, now_ns, f"probe {action} stands behind other work")
         for entry in self._entries.values():
             if entry.finished is None and not entry.out:
@@ -329,7 +331,7 @@ class Books:
 
     def _rule(self, holds: bool, now_ns: int, broken: str) -> None:
         if not holds:
-            raise BooksError(f"at {now_ns} ns: {broken}")
+            raise ReferenceModelError(f"at {now_ns} ns: {broken}")
 
 
 class _Graph:

@@ -33,7 +33,7 @@ class AppReport:
     p90_ms: float = 0.0
     p99_ms: float = 0.0
     max_ms: float = 0.0
-    spent_ms: Dict[str, float] = field(default_factory=dict)  # mean, where the time of completed requests went
+    breakdown_ms: Dict[str, float] = field(default_factory=dict)  # mean, where the time of completed requests went
 
     @property
     def finish_rate(self) -> float:
@@ -88,19 +88,19 @@ def _app_report(items: Iterable[Ended]) -> AppReport:
     report = AppReport()
     reasons: Counter = Counter()
     taken_ns: List[int] = []
-    spent: Counter = Counter()
+    breakdown: Counter = Counter()
     for item in items:
         report.offered += 1
-        report.value_offered_ns += item.worth_ns
+        report.value_offered_ns += item.cost_share_ns
         if item.outcome != Outcome.COMPLETED:
             reasons[f"{item.outcome}: {item.reason}" if item.reason else item.outcome] += 1
             continue
         taken_ns.append(item.end_ns - item.request.arrival_ns)
-        for name, value in item.spent._asdict().items():
-            spent[name] += value
+        for name, value in item.breakdown._asdict().items():
+            breakdown[name] += value
         if item.end_ns <= item.request.deadline_ns:
             report.in_time += 1
-            report.value_in_time_ns += item.worth_ns
+            report.value_in_time_ns += item.cost_share_ns
         else:
             report.late += 1
     report.ended = dict(sorted(reasons.items(), key=lambda row: (-row[1], row[0])))
@@ -109,7 +109,7 @@ def _app_report(items: Iterable[Ended]) -> AppReport:
         report.p50_ms, report.p90_ms, report.p99_ms = (percentile(taken_ns, share) / NS_PER_MS
                                                        for share in (0.5, 0.9, 0.99))
         report.max_ms = taken_ns[-1] / NS_PER_MS
-        report.spent_ms = {name[:-3]: value / len(taken_ns) / NS_PER_MS for name, value in spent.items()}
+        report.breakdown_ms = {name[:-3]: value / len(taken_ns) / NS_PER_MS for name, value in breakdown.items()}
     return report
 
 

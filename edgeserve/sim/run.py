@@ -10,7 +10,7 @@ from edgeserve.config.schema import Config
 from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
-from edgeserve.sim.reference_model import Books
+from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import Scenario
 from edgeserve.sim.workload import Source
 from edgeserve.sim.world import SimWorld
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A finished run: the world with its books, and the scheduler as it was left."""
+    """A finished run: the world with its reference_model, and the scheduler as it was left."""
 
     world: SimWorld
     scheduler: Any
@@ -63,14 +63,14 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
     sources = [Source(item, config, seed, run.duration_ns, scenario.directory) for item in scenario.workloads]
     times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))
     return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed),
-                    Books(config, setting.footprints, setting.resident),
+                    ReferenceModel(config, setting.footprints, setting.resident),
                     trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
                     step_cost_ns=run.step_cost_ns, event_cost_ns=run.event_cost_ns, drain=drain, settle=settle)
 
 
 def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, on_step: Optional[OnStep] = None,
              scheduler: Any = None, drain: bool = False, settle: bool = False) -> Run:
-    """Run a scenario to its end: every request has ended and the books are closed, or :class:`BooksError` and
+    """Run a scenario to its end: every request has ended and the books are closed, or :class:`ReferenceModelError` and
     :class:`SimError` say what went wrong."""
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
@@ -79,5 +79,5 @@ def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *,
                                     resident=setting.resident)
     world = make_world(scenario, seed, profiles, setting=setting, drain=drain, settle=settle)
     drive(scheduler, world, on_step)
-    world.books.closed(world.now_ns)
+    world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)

@@ -93,13 +93,13 @@ class Chances(NamedTuple):
         return self.values[_place(uniform, self.weights)]
 
 
-def read_fact(value: Any, where: str) -> Union[Spread, Range, Chances]:
+def read_hint(value: Any, where: str) -> Union[Spread, Range, Chances]:
     """A spread, whose numbers need not be whole: ``0.5``, ``[0.5, 2.0]`` (anything between) or
     ``{"0.5" = 0.7, "2" = 0.3}`` (weights)."""
-    if isinstance(value, list) and len(value) == 2 and float in map(type, value) and all(map(_is_fact, value)) \
+    if isinstance(value, list) and len(value) == 2 and float in map(type, value) and all(map(_is_hint, value)) \
             and value[0] <= value[1]:
         return Range(float(value[0]), float(value[1]))
-    if isinstance(value, float) and _is_fact(value):
+    if isinstance(value, float) and _is_hint(value):
         return Range(value, value)
     if isinstance(value, Mapping) and any(not str(key).isdigit() for key in value) \
             and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value):
@@ -131,7 +131,7 @@ def _place(uniform: float, weights: Sequence[float]) -> int:
     return len(weights) - 1
 
 
-def _is_fact(value: Any) -> bool:
+def _is_hint(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 2**63
 
 
@@ -176,7 +176,7 @@ class WorkloadConfig:
     value: float = _key(_number(0.0), -1.0)  # left out = the app's
     on_late: str = _key(_one_of("", *ON_LATE_NAMES), "")  # "" = the app's
     streams: int = _key(_integer(0, 1_000_000), 0)  # 0 = no stream ids
-    facts: Dict[str, Union[Spread, Range, Chances]] = _key(_table_of(read_fact), factory=dict)
+    hints: Dict[str, Union[Spread, Range, Chances]] = _key(_table_of(read_hint), factory=dict)
 
 
 @dataclass(frozen=True)
@@ -185,15 +185,15 @@ class TruthConfig:
 
     model: str
     times: Dict[int, int] = _key(_durations_by_size, factory=dict)  # batch size -> time; left out = as expected
-    fixed_ns: int = _key(_duration, 0, key="fixed")  # with ``fact``: fixed + per_unit * size * max(fact)
+    fixed_ns: int = _key(_duration, 0, key="fixed")  # with ``hint``: fixed + per_unit * size * max(hint)
     per_unit_ns: int = _key(_duration, 0, key="per_unit")
-    fact: str = _key(_string, "")
+    hint: str = _key(_string, "")
     noise: float = _key(_number(0.0, 0.25), -1.0)  # left out = [run] noise
     steps: Optional[Spread] = _key(read_spread, None)  # an iterative model: steps that one job needs
     steps_per_run: int = _key(_integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
     parts: Optional[Spread] = _key(read_spread, None)  # a fan-out node: how many parts
-    parts_fact: str = _key(_string, "")  # the same: as many as this fact of the request says
-    says: Tuple[str, ...] = _key(_tuple_of(_string), ())  # facts of requests that only this model's results tell
+    parts_hint: str = _key(_string, "")  # the same: as many as this hint of the request says
+    says: Tuple[str, ...] = _key(_tuple_of(_string), ())  # hints of requests that only this model's results tell
     routes: Dict[str, float] = _key(_table_of(_number(0.0)), factory=dict)  # a route-one node: weights
     fail: float = _key(_number(0.0, 1.0), 0.0)  # probability that a job fails
     state_bytes: int = _key(_size, 0, key="state")  # what a stream's or sequence's state occupies
@@ -282,7 +282,7 @@ def with_policy(scenario: Scenario, kind: str) -> Scenario:
     name, options = (given[0].name, given[0].options) if given else (kind.rpartition(":")[2], {})
     edge = dict(scenario.edge, policy={name: {"kind": kind, **options}},
                 app={app: {**{key: value for key, value in table.items() if key != "predict"}, "policy": name}
-                     for app, table in scenario.edge["app"].items()})  # another policy may read other facts
+                     for app, table in scenario.edge["app"].items()})  # another policy may read other hints
     return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)
 
 

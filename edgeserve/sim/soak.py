@@ -17,7 +17,7 @@ from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.sim.soak_pard import PARD_KINDS, draw_facts, draw_mixed, draw_options, draw_work
+from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
 EXACT_KINDS = ("fifo", "edf", "clockwork")
 """Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
@@ -44,8 +44,8 @@ class SoakResult(NamedTuple):
 
 
 def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) -> SoakResult:
-    """Run one seed. Raises (BooksError, AccountsError, SimError, PolicyError, AssertionError) when a rule is broken;
-    ``record`` names a file for the recording, which is then complete up to the broken step."""
+    """Run one seed. Raises (ReferenceModelError, AccountsError, SimError, PolicyError, AssertionError) when a rule is
+    broken; ``record`` names a file for the recording, which is then complete up to the broken step."""
     scenario, drain = draw_scenario(seed, policies)
     setting = setting_of(scenario.config)
     from edgeserve.sched.core.build import build_scheduler
@@ -73,9 +73,10 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) ->
     if scheduler.open_count or scheduler.busy:
         raise AssertionError(f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
                              f"busy = {scheduler.busy}")
-    if drain and scheduler.probes.kept:
-        raise AssertionError(f"seed {seed}: after draining {list(scheduler.probes.kept.values())} are still kept")
-    return SoakResult(seed, dict(world.books.marks), len(world.ended), steps, digest.hexdigest(), accounts.by_kind())
+    if drain and scheduler.probes.retained:
+        raise AssertionError(f"seed {seed}: after draining {list(scheduler.probes.retained.values())} are still kept")
+    return SoakResult(seed, dict(world.reference_model.marks), len(world.ended), steps, digest.hexdigest(),
+                      accounts.by_kind())
 
 
 def missing_marks(results: Sequence[SoakResult]) -> List[str]:
@@ -311,10 +312,10 @@ def _workloads(draw: random.Random, rich: random.Random, table: Dict[str, Any]) 
         if draw.random() < 0.2:
             workload["class"] = draw.choice(("critical", "background"))
         if app["policy"] in PARD_KINDS:
-            workload.update(draw_facts(draw, app))
+            workload.update(draw_hints(draw, app))
             if rich.random() < 0.4:
                 work = draw_work(rich, app, table["truth"])
-                workload["facts"] = {**workload.get("facts", {}), **work}
+                workload["hints"] = {**workload.get("hints", {}), **work}
         table["workload"][f"w{index}"] = workload
 
 

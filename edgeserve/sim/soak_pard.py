@@ -61,39 +61,39 @@ def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callab
     return nodes
 
 
-def draw_facts(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
+def draw_hints(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
     """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
     times what does not. Few of them wait then, where nobody is dropped: ``pard_local`` judges each by itself in every
     step, and a queue of hundreds makes one run last for minutes."""
-    facts: Dict[str, Any] = {}
+    hints: Dict[str, Any] = {}
     if draw.random() < 0.4:
         for item in app.get("node", ()):
             if item.get("fan_out"):
-                facts[item["name"] + ".parts"] = draw.choice((0, [0, 3], [0, 20]))
+                hints[item["name"] + ".parts"] = draw.choice((0, [0, 3], [0, 20]))
             elif item.get("route") == "one":
-                facts[item["name"] + ".route"] = draw.choice((0, [0, 1], [0, 3]))
+                hints[item["name"] + ".route"] = draw.choice((0, [0, 1], [0, 3]))
             elif draw.random() < 0.2:
-                facts[item["name"] + ".steps"] = draw.choice((1, [1, 4]))
+                hints[item["name"] + ".steps"] = draw.choice((1, [1, 4]))
         if not app.get("node"):
-            facts["steps"] = draw.choice((1, [1, 4]))
-    if facts and app["on_late"] == "answer":
+            hints["steps"] = draw.choice((1, [1, 4]))
+    if hints and app["on_late"] == "answer":
         app.setdefault("pending_max", PENDING_MAX)
-    return {"facts": facts} if facts else {}
+    return {"hints": hints} if hints else {}
 
 
 def draw_work(draw: random.Random, app: Dict[str, Any], truths: Dict[str, Any]) -> Dict[str, Any]:
     """At times requests differ in work, and an earlier node says so, or they declare it; which may be true or not."""
-    facts: Dict[str, Any] = {}
+    hints: Dict[str, Any] = {}
     nodes = app.get("node", ())
     for index, item in enumerate(nodes):
         if index and draw.random() < 0.3:
-            fact = item["name"] + ".work"
-            facts[fact] = draw.choice(([0.2, 3.0], {"0": 0.2, "1": 0.4, "7.5": 0.4}))
+            hint = item["name"] + ".work"
+            hints[hint] = draw.choice(([0.2, 3.0], {"0": 0.2, "1": 0.4, "7.5": 0.4}))
             if draw.random() < 0.7:
-                truths[nodes[draw.randrange(index)]["model"]].setdefault("says", []).append(fact)
+                truths[nodes[draw.randrange(index)]["model"]].setdefault("says", []).append(hint)
             truth = truths[item["model"]]
             if draw.random() < 0.5 and "times" not in truth:
-                truth.update(fact=fact, per_unit=f"{draw.randrange(300, 3000)}us")
-    if facts and app["on_late"] == "answer":
+                truth.update(hint=hint, per_unit=f"{draw.randrange(300, 3000)}us")
+    if hints and app["on_late"] == "answer":
         app.setdefault("pending_max", PENDING_MAX)
-    return facts
+    return hints

@@ -28,7 +28,7 @@ class Arrival(NamedTuple):
 
     at_ns: int
     app_index: int = 0
-    facts: Optional[Mapping[str, float]] = None
+    hints: Optional[Mapping[str, float]] = None
 
 
 class Source:
@@ -38,7 +38,7 @@ class Source:
         self.config = config
         self.serial = 0
         self._apps = [edge.apps[name] for name in config.apps or (config.app,)]
-        self._facts = random.Random(f"{seed}/facts/{config.name}")
+        self._hints = random.Random(f"{seed}/hints/{config.name}")
         self._stop_ns = min(config.stop_ns, duration_ns)
         self._draw = random.Random(f"{seed}/arrivals/{config.name}")
         self._open: Optional[Iterator[Arrival]] = None
@@ -75,17 +75,17 @@ class Source:
         app = self._apps[arrival.app_index % len(self._apps)]
         serial = self.serial
         self.serial += 1
-        facts: Optional[Dict[str, float]] = dict(arrival.facts) if arrival.facts else None
-        if config.facts:
-            facts = facts or {}
-            for name, spread in config.facts.items():
-                facts[name] = spread.pick(self._facts.random())
+        hints: Optional[Dict[str, float]] = dict(arrival.hints) if arrival.hints else None
+        if config.hints:
+            hints = hints or {}
+            for name, spread in config.hints.items():
+                hints[name] = spread.pick(self._hints.random())
         stream = None
         if app.stream != "none" or config.streams:
             stream = f"{config.name}-{serial % max(1, config.streams)}"
         return Request(request_id, app.name, arrival.at_ns, arrival.at_ns + (config.slo_ns or app.slo_ns), client,
                        config.klass or app.klass, config.value if config.value >= 0 else app.value, stream,
-                       config.on_late or app.on_late, facts)
+                       config.on_late or app.on_late, hints)
 
 
 def exponential_ns(draw: random.Random, mean_ns: float) -> int:
@@ -148,7 +148,7 @@ def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory:
     if config.rate and len(rows) > 1 and rows[-1].at_ns > 0:
         scale = len(rows) / config.rate * NS_PER_S / rows[-1].at_ns
     for row in rows:
-        yield Arrival(config.start_ns + round(row.at_ns * scale), row.app_index, row.facts)
+        yield Arrival(config.start_ns + round(row.at_ns * scale), row.app_index, row.hints)
 
 
 _OPEN: Dict[str, Callable[[WorkloadConfig, random.Random, int, str], Iterator[Arrival]]] = {
@@ -161,11 +161,11 @@ _OPEN: Dict[str, Callable[[WorkloadConfig, random.Random, int, str], Iterator[Ar
 def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None) -> List[Arrival]:
     """Arrivals of a CSV trace, sorted, starting at 0. The header decides the format:
 
-    * ``TIMESTAMP, ContextTokens, GeneratedTokens`` (Azure LLM): facts ``input_tokens``, ``output_tokens``;
-    * ``timestamp_ms, input_tokens, output_tokens, ...`` (Mooncake): every further column becomes a fact;
-    * ``app, func, end_timestamp, duration`` in seconds (Azure functions): arrival = end - duration, fact
+    * ``TIMESTAMP, ContextTokens, GeneratedTokens`` (Azure LLM): hints ``input_tokens``, ``output_tokens``;
+    * ``timestamp_ms, input_tokens, output_tokens, ...`` (Mooncake): every further column becomes a hint;
+    * ``app, func, end_timestamp, duration`` in seconds (Azure functions): arrival = end - duration, hint
       ``duration_ms``, one app index per function in order of appearance;
-    * ``arrival_s`` or ``arrival_ms`` and further numeric columns as facts (our own);
+    * ``arrival_s`` or ``arrival_ms`` and further numeric columns as hints (our own);
     * no header (ServeGen): windows of start, rate, cv, family and two parameters, from which gaps are drawn.
     """
     try:
@@ -195,7 +195,7 @@ def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None) ->
 def _sorted(arrivals: Any) -> List[Arrival]:
     ordered = sorted(arrivals, key=lambda item: (item.at_ns, item.app_index))
     start_ns = ordered[0].at_ns if ordered else 0
-    return [Arrival(item.at_ns - start_ns, item.app_index, item.facts) for item in ordered]
+    return [Arrival(item.at_ns - start_ns, item.app_index, item.hints) for item in ordered]
 
 
 def _azure_llm(header: Sequence[str], row: Sequence[str]) -> Arrival:
@@ -222,8 +222,8 @@ def _azure_functions(header: Sequence[str], rows: Sequence[Sequence[str]]) -> It
 
 def _columns(header: Sequence[str], row: Sequence[str], column: str, unit_ns: int) -> Arrival:
     values = dict(zip(header, row))
-    facts = {name: float(value) for name, value in values.items() if name != column and _is_number(value)}
-    return Arrival(round(float(values[column]) * unit_ns), 0, facts or None)
+    hints = {name: float(value) for name, value in values.items() if name != column and _is_number(value)}
+    return Arrival(round(float(values[column]) * unit_ns), 0, hints or None)
 
 
 def _servegen(rows: Sequence[Sequence[str]], draw: random.Random, stop_ns: Optional[int]) -> Iterator[Arrival]:

@@ -1,8 +1,8 @@
-"""The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and books.
+"""The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and
+reference_model.
 
-It meets the scheduler only through :func:`edgeserve.sched.core.loop.drive`. Time is a number here; the scheduler's own thinking
-costs virtual time, so a slow policy sees events late and acts late.
-"""
+It meets the scheduler only through :func:`edgeserve.sched.core.loop.drive`. Time is a number here; the scheduler's own
+thinking costs virtual time, so a slow policy sees events late and acts late. """
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Seque
 from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import (
     Action,
-    DropKept,
     DropState,
     EvictModel,
     FinishRequest,
-    KeepJob,
+    LatencyBreakdown,
     LoadModel,
     Outcome,
+    ReleaseInputs,
+    RetainInputs,
     RunBatch,
-    Spent,
 )
 from edgeserve.sched.protocol.events import (
     DeviceChanged,
@@ -38,7 +38,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
-from edgeserve.sim.reference_model import LOST, Books
+from edgeserve.sim.reference_model import LOST, ReferenceModel
 from edgeserve.sim.workload import Arrival, Source
 from edgeserve.units import NS_PER_S
 
@@ -54,18 +54,19 @@ class SimError(AssertionError):
 
 
 class Ended(NamedTuple):
-    """The end of one request, for reports. ``worth_ns`` is its expected lane time in full batches times its value."""
+    """The end of one request, for reports. ``cost_share_ns`` is its expected lane time in full batches times its
+    value."""
 
     request: Request
     outcome: str
     reason: str
     end_ns: int
-    spent: Spent
-    worth_ns: int
+    breakdown: LatencyBreakdown
+    cost_share_ns: int
 
 
 class _Open(NamedTuple):
-    request: Request  # with its true facts, whatever the scheduler is told
+    request: Request  # with its true hints, whatever the scheduler is told
     source: Optional[Source]
     arrival: Arrival
     place: str
@@ -98,11 +99,11 @@ class SimWorld:
     Knows nothing of policies. ``perform`` and ``wait`` are called by the loop alone.
     """
 
-    def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults, books: Books,
-                 *, trouble: faults.Trouble | None = None, duration_ns: int = 0, step_cost_ns: int = 0,
-                 event_cost_ns: int = 0, drain: bool = False, settle: bool = False) -> None:
+    def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults,
+                 reference_model: ReferenceModel, *, trouble: faults.Trouble | None = None, duration_ns: int = 0,
+                 step_cost_ns: int = 0, event_cost_ns: int = 0, drain: bool = False, settle: bool = False) -> None:
         self.config = config
-        self.books = books
+        self.reference_model = reference_model
         self.stopped = False
         self.now_ns = 0
         self.ended: List[Ended] = []
@@ -120,8 +121,8 @@ class SimWorld:
         self._sequence = 0
         self._events: List[Event] = []
         self._open: Dict[int, _Open] = {}
-        self._kept: Dict[JobId, _Open] = {}
-        self._probed: Dict[int, _Open] = {}  # work -> whose kept inputs it runs
+        self._retained: Dict[JobId, _Open] = {}
+        self._probed: Dict[int, _Open] = {}  # work -> whose retained inputs it runs
         self._request_id = 0
         self._sources = list(sources)
         self._share_ns: Dict[str, int] = {}
@@ -140,7 +141,7 @@ class SimWorld:
     def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
         """Let time pass until something is to be told, or until ``until_ns``; never before the last step's thinking
         was over. Without events, with nothing open and nothing to come, the world has stopped."""
-        self.books.stepped(self.now_ns)
+        self.reference_model.stepped(self.now_ns)
         ready_ns = self._acts_ns
         while True:
             while self._heap and self._heap[0][0] <= ready_ns:
@@ -165,18 +166,18 @@ class SimWorld:
     def perform(self, action: Action) -> None:
         """Begin an action, when the step that decided it is over."""
         self._idle_steps = 0
-        self.books.ordered(self.now_ns, action)
+        self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
             self._finish(action)
         elif isinstance(action, DropState):
             pass  # states are counted by the scheduler; the books look at the action's form
-        elif isinstance(action, KeepJob):
-            self._kept[action.job] = self._open[action.job.request_id]
-        elif isinstance(action, DropKept):
-            del self._kept[action.job]
+        elif isinstance(action, RetainInputs):
+            self._retained[action.job] = self._open[action.job.request_id]
+        elif isinstance(action, ReleaseInputs):
+            del self._retained[action.job]
         else:
             if isinstance(action, RunBatch) and action.probe:
-                self._probed[action.work_id] = self._kept.pop(action.jobs[0])
+                self._probed[action.work_id] = self._retained.pop(action.jobs[0])
             if self._acts_ns > self.now_ns:
                 self._at(self._acts_ns, self._deliver, action)
             else:
@@ -195,18 +196,19 @@ class SimWorld:
         if until_ns is None:
             return True
         if until_ns > self._end_ns:
-            raise SimError(f"not drained an hour after the last arrival: {self.books.open_count} requests are open")
-        return not self._settle and not self.books.open_count and not self.books.works_count
+            count = self.reference_model.open_count
+            raise SimError(f"not drained an hour after the last arrival: {count} requests are open")
+        return not self._settle and not self.reference_model.open_count and not self.reference_model.works_count
 
     def _watch(self, events: Sequence[Event]) -> None:
         self._idle_steps = 0 if events else self._idle_steps + 1
         if self._idle_steps > IDLE_STEPS_MAX:
             raise SimError(f"{IDLE_STEPS_MAX} timer steps brought nothing; the last at {self.now_ns} ns with "
-                           f"{self.books.open_count} requests open")
+                           f"{self.reference_model.open_count} requests open")
         for event in events:
-            self.books.marks[type(event).__name__] += 1
+            self.reference_model.marks[type(event).__name__] += 1
             if isinstance(event, DrainRequested):
-                self.books.draining()
+                self.reference_model.draining()
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -222,7 +224,7 @@ class SimWorld:
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
-        self.books.arrived(request)
+        self.reference_model.arrived(request)
         self._events.append(RequestArrived(self._results.declared(request)))
         if self._trouble is not None:
             for delay_ns in self._trouble.cancel_delays_ns(self.now_ns, request.deadline_ns - request.arrival_ns):
@@ -231,7 +233,7 @@ class SimWorld:
     def _finish(self, action: FinishRequest) -> None:
         entry = self._open.pop(action.request_id)
         request, source = entry.request, entry.source
-        self.ended.append(Ended(request, action.outcome, action.reason, self._acts_ns, action.spent,
+        self.ended.append(Ended(request, action.outcome, action.reason, self._acts_ns, action.breakdown,
                                 round(self._share(request) * request.value)))
         if source is not None and source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
@@ -241,15 +243,15 @@ class SimWorld:
 
     def _share(self, request: Request) -> int:
         """The request's expected lane time in full batches; nodes inside a fan-out count once per expected part."""
-        if request.app in self._share_ns and not request.facts:
+        if request.app in self._share_ns and not request.hints:
             return self._share_ns[request.app]
         weights: Dict[str, float] = {}
         total = 0.0
         for node in self.config.apps[request.app].nodes:
             before = [weights[name] for name in node.after or ()]
             weight = 1.0 if node.gather or not before else max(before)
-            total += weight * self._times.share_ns(node.model, request.facts)
-            weights[node.name] = weight * self._results.parts_mean(request.app, node.name, request.facts)
+            total += weight * self._times.share_ns(node.model, request.hints)
+            weights[node.name] = weight * self._results.parts_mean(request.app, node.name, request.hints)
         self._share_ns[request.app] = round(total)
         return round(total)
 
@@ -287,7 +289,7 @@ class SimWorld:
                 self._start(lane, action)
 
     def _start(self, lane: _Lane, action: Any) -> None:
-        self.books.started(self.now_ns, action)
+        self.reference_model.started(self.now_ns, action)
         duration_ns = max(1, round(self._duration_ns(lane, action) / lane.speed))
         if self._trouble is not None and isinstance(action, RunBatch):
             duration_ns = self._trouble.slowed(self.now_ns, duration_ns)
@@ -307,8 +309,8 @@ class SimWorld:
             return self._times.load_ns(action.model)
         known: List[Optional[_Open]] = [self._probed[action.work_id]] if action.probe else [
             self._open.get(job.request_id) for job in action.jobs]
-        facts = [entry.request.facts if entry is not None else {} for entry in known]
-        return self._times.batch_ns(action.model, lane.name, action.size, facts, self._steps(action))
+        hints = [entry.request.hints if entry is not None else {} for entry in known]
+        return self._times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
 
     def _steps(self, action: RunBatch) -> int:
         """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
@@ -334,7 +336,7 @@ class SimWorld:
 
     def _refuse(self, action: Any, reason: str) -> None:
         self._probed.pop(action.work_id, None)
-        self.books.answered(self.now_ns, action, failed=True)
+        self.reference_model.answered(self.now_ns, action, failed=True)
         self._events.append(WorkRefused(action.work_id, reason))
 
     def _finished(self, item: Tuple[_Lane, int, Any, int]) -> None:
@@ -351,7 +353,7 @@ class SimWorld:
                 self._result(job, steps, broken) for job in action.jobs)
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
-        self.books.answered(self.now_ns, action, results, bool(failed))
+        self.reference_model.answered(self.now_ns, action, results, bool(failed))
         self._events.append(WorkFinished(action.work_id, started_ns, self.now_ns, results, failed))
         self._advance(lane)
 
@@ -366,14 +368,14 @@ class SimWorld:
         progress[1] += steps
         state_bytes = self._results.state_bytes(app, job)
         if progress[1] < progress[0]:
-            return JobResult(job, "unfinished", facts={"steps": progress[1]}, state_bytes=state_bytes)
+            return JobResult(job, "unfinished", hints={"steps": progress[1]}, state_bytes=state_bytes)
         if trouble and trouble.job_unfinished(self.now_ns, progress[2]):
             progress[2] += 1
             progress[1] = progress[0] - 1
             return JobResult(job, "unfinished", state_bytes=state_bytes)
-        facts = entry.request.facts
-        return JobResult(job, "done", self._results.parts(app, entry.place, job, facts),
-                         self._results.route(app, entry.place, job), self._results.said(app, job, facts),
+        hints = entry.request.hints
+        return JobResult(job, "done", self._results.parts(app, entry.place, job, hints),
+                         self._results.route(app, entry.place, job), self._results.said(app, job, hints),
                          state_bytes=state_bytes if entry.request.stream is not None else 0)
 
     def _probe_result(self, action: RunBatch, steps: int) -> JobResult:
@@ -425,7 +427,8 @@ class SimWorld:
         for action in lost:
             self._probed.pop(action.work_id, None)
             jobs = action.jobs if isinstance(action, RunBatch) else ()
-            self.books.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs], True)
+            self.reference_model.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs],
+                                          True)
             if amount < 0.5:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)

@@ -100,7 +100,7 @@ class Random(Plain):
         chosen = draw.sample(same, draw.randrange(1, min(size, len(same)) + 1))
         return bid_for(chosen, size, latency.estimate_ns(size), board)
 
-    def look_again_ns(self, board: Board) -> int | None:
+    def next_wakeup_ns(self, board: Board) -> int | None:
         return board.now_ns + NS_PER_MS if self.jobs else None
 
 

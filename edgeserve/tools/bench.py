@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 import numpy as np
 
-from edgeserve.answers import SPENT_KEYS
+from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, load_config
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
@@ -39,7 +39,7 @@ SENT_LATE_MS_MAX = 5.0
 """Beyond this the result says that the client itself was too slow (it sends about 2000 small requests a second)."""
 
 
-class Terms(NamedTuple):
+class ResolvedOptions(NamedTuple):
     """What every request of a run has in common."""
 
     app: str
@@ -62,9 +62,9 @@ class Tally:
         self.reasons: Dict[str, int] = {}
         self.latencies_ns: List[int] = []
         self.lags_ns: List[int] = []  # how long after it was due each request was sent
-        self.spent_ms = dict.fromkeys(SPENT_KEYS, 0.0)
+        self.breakdown_ms = dict.fromkeys(BREAKDOWN_KEYS, 0.0)
 
-    def send(self, bus: Client, terms: Terms, due_ns: int, then: Callable[[], None] | None = None) -> None:
+    def send(self, bus: Client, terms: ResolvedOptions, due_ns: int, then: Callable[[], None] | None = None) -> None:
         """Send one request that was due at ``due_ns``; ``then`` is called when it has ended."""
         with self._lock:
             number = self.sent
@@ -89,7 +89,7 @@ class Tally:
                 then()
         future.add_done_callback(done)
 
-    def _end(self, error: Any, answer: Any, due_ns: int, terms: Terms) -> None:
+    def _end(self, error: Any, answer: Any, due_ns: int, terms: ResolvedOptions) -> None:
         took_ns = time.monotonic_ns() - due_ns
         with self._lock:
             self.ended += 1
@@ -102,8 +102,8 @@ class Tally:
                 self.late += late
                 self.in_time += not late
                 self.latencies_ns.append(took_ns)
-                for key, spent in answer.spent_ms.items():
-                    self.spent_ms[key] += spent
+                for key, breakdown in answer.breakdown_ms.items():
+                    self.breakdown_ms[key] += breakdown
             self._lock.notify_all()
 
     def wait(self) -> int:
@@ -121,14 +121,14 @@ class Tally:
             "goodput_per_s": self.in_time / run_s, "ended_otherwise": dict(sorted(self.reasons.items())),
             "latency_ms": percentiles_ms(self.latencies_ns),
             "sent_late_p99_ms": percentiles_ms(self.lags_ns).get("p99", 0.0),
-            "spent_ms": {key: total / count for key, total in self.spent_ms.items()},
+            "breakdown_ms": {key: total / count for key, total in self.breakdown_ms.items()},
         }
 
 
 # --- the two loops ----------------------------------------------------------------------------------------------------
 
 
-def open_loop(bus: Client, terms: Terms, due_times_ns: Iterator[int]) -> Dict[str, Any]:
+def open_loop(bus: Client, terms: ResolvedOptions, due_times_ns: Iterator[int]) -> Dict[str, Any]:
     """Send at the times given (from now on), wait for the answers."""
     tally = Tally()
     start_ns = time.monotonic_ns()
@@ -143,7 +143,7 @@ def open_loop(bus: Client, terms: Terms, due_times_ns: Iterator[int]) -> Dict[st
     return tally.table(max(ns_to_s(last_ns), 1e-3), unanswered)
 
 
-def closed_loop(bus: Client, terms: Terms, in_flight: int, run_s: float) -> Dict[str, Any]:
+def closed_loop(bus: Client, terms: ResolvedOptions, in_flight: int, run_s: float) -> Dict[str, Any]:
     """Keep ``in_flight`` requests open for ``run_s`` seconds."""
     tally = Tally()
     free = threading.Semaphore(in_flight)
@@ -262,13 +262,13 @@ def main(args: argparse.Namespace) -> int:
         apps = bus.apps()
         app = choose_app(apps, args.app)
         inputs = example_inputs(app, apps[app]["inputs"], read_inputs(args.inputs, args.texts), args.seed)
-        terms = Terms(app, inputs, slo_ns, args.klass, args.on_late, args.streams)
+        terms = ResolvedOptions(app, inputs, slo_ns, args.klass, args.on_late, args.streams)
         table = run(bus, terms, args)
     print(json.dumps(table) if args.json else as_text(table))
     return int(table["finish_rate"] < args.finish_min)
 
 
-def run(bus: Client, terms: Terms, args: argparse.Namespace) -> Dict[str, Any]:
+def run(bus: Client, terms: ResolvedOptions, args: argparse.Namespace) -> Dict[str, Any]:
     """One run as the arguments say."""
     what: Dict[str, Any] = {"app": terms.app, "slo_ms": ns_to_ms(terms.slo_ns) if terms.slo_ns else None}
 
@@ -302,7 +302,7 @@ def as_text(table: Mapping[str, Any]) -> str:
         f"  in time        {table['in_time']} ({table['finish_rate']:.1%}, {table['goodput_per_s']:.1f}/s)",
         f"  late           {table['late']}",
         f"  latency        {latency or '-'}",
-        "  time went to   " + ", ".join(f"{name} {value:.2f} ms" for name, value in table["spent_ms"].items()),
+        "  time went to   " + ", ".join(f"{name} {value:.2f} ms" for name, value in table["breakdown_ms"].items()),
     ]
     reasons = sorted(table["ended_otherwise"].items(), key=lambda item: (-item[1], item[0]))
     lines += [f"  {count:>7} x      {name}" for name, count in reasons[:REASONS_SHOWN_MAX]]

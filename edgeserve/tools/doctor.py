@@ -271,7 +271,7 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
 
 
 def check_predictors(config: Config) -> List[Finding]:
-    """Can the functions that predict facts be imported? The server would not start without."""
+    """Can the functions that predict hints be imported? The server would not start without."""
     found = []
     for app in config.apps.values():
         try:

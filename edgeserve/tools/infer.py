@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
-from edgeserve.answers import SPENT_KEYS, Answer
+from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import BadInput, RequestError
@@ -132,7 +132,7 @@ def as_json(answer: Answer) -> Dict[str, Any]:
     """The whole answer as plain values."""
     outputs = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in answer.items()}
     return {"outcome": answer.outcome, "late": answer.late, "reason": answer.reason, "outputs": outputs,
-            "total_ms": answer.total_ms, "spent_ms": dict(answer.spent_ms)}
+            "total_ms": answer.total_ms, "breakdown_ms": dict(answer.breakdown_ms)}
 
 
 def as_text(answer: Answer) -> str:
@@ -140,8 +140,8 @@ def as_text(answer: Answer) -> str:
     lines = [f"{name}: {_shown(value)}" for name, value in sorted(answer.items())]
     late = ", late" if answer.late else ""
     reason = f" ({answer.reason})" if answer.reason else ""
-    spent = ", ".join(f"{key} {answer.spent_ms[key]:.2f}" for key in SPENT_KEYS)
-    lines.append(f"{answer.outcome}{late}{reason} in {answer.total_ms:.2f} ms: {spent}")
+    breakdown = ", ".join(f"{key} {answer.breakdown_ms[key]:.2f}" for key in BREAKDOWN_KEYS)
+    lines.append(f"{answer.outcome}{late}{reason} in {answer.total_ms:.2f} ms: {breakdown}")
     return "\n".join(lines)
 
 

@@ -307,7 +307,7 @@ def written(result: Mapping[str, Any]) -> str:
 
 def slim(run: Mapping[str, Any]) -> Dict[str, Any]:
     """A run without what can be computed from the rest, in few digits."""
-    kept = ("sent", "in_time", "late", "unanswered", "ended_otherwise", "latency_ms", "spent_ms")
+    kept = ("sent", "in_time", "late", "unanswered", "ended_otherwise", "latency_ms", "breakdown_ms")
     slo = {factor: {**row, "apps": {app: {key: table[key] for key in kept} for app, table in row["apps"].items()}}
            for factor, row in run["slo"].items()}
     text = json.dumps({**run, "slo": slo})

@@ -23,7 +23,7 @@ from edgeserve.client import Client
 from edgeserve.config.schema import Config, load_config
 from edgeserve.sim.scenario import WorkloadConfig
 from edgeserve.sim.workload import Source
-from edgeserve.tools.bench import Tally, Terms
+from edgeserve.tools.bench import ResolvedOptions, Tally
 from edgeserve.units import ns_to_s, parse_duration_ns, s_to_ns
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "edge.toml")
@@ -68,7 +68,7 @@ def send(bus: Client, due: Sequence[Due], pool: Mapping[str, Sequence[Values]], 
         if wait_ns > 0:
             time.sleep(ns_to_s(wait_ns))
         tally, requests = tallies[app], pool[app]
-        tally.send(bus, Terms(app, requests[tally.sent % len(requests)], slo_ns), start_ns + at_ns)
+        tally.send(bus, ResolvedOptions(app, requests[tally.sent % len(requests)], slo_ns), start_ns + at_ns)
     unanswered = {app: tally.wait() for app, tally in tallies.items()}
     run_s = max(1e-3, ns_to_s(due[-1][0])) if due else 1e-3
     tables = {app: tally.table(run_s, unanswered[app]) for app, tally in tallies.items()}

@@ -58,15 +58,15 @@ class Tally:
         self.sent = 0
         self.late = 0
         self.times_ms: List[float] = []
-        self.spent_ms: Dict[str, float] = Counter()
+        self.breakdown_ms: Dict[str, float] = Counter()
         self.lost: Dict[str, int] = Counter()
         self.words: Dict[str, str] = {}
 
     def answered(self, answer: Any, time_ms: float) -> None:
         self.late += answer.late
         self.times_ms.append(time_ms)
-        for key, value in answer.spent_ms.items():
-            self.spent_ms[key] += value
+        for key, value in answer.breakdown_ms.items():
+            self.breakdown_ms[key] += value
 
     def refused(self, error: RequestError) -> None:
         """Lost requests are counted by what happened and why; the words of the first of each kind are kept."""
@@ -77,7 +77,7 @@ class Tally:
     def row(self) -> List[str]:
         finished = len(self.times_ms)
         p50, p99 = np.percentile(self.times_ms, [50, 99]) if finished else (float("nan"), float("nan"))
-        spent = [f"{self.spent_ms[key] / max(1, finished):.1f}" for key in ("queue", "load", "batch", "execute")]
+        spent = [f"{self.breakdown_ms[key] / max(1, finished):.1f}" for key in ("queue", "load", "batch", "execute")]
         return [self.name, str(self.sent), str(finished), str(self.late), str(sum(self.lost.values())), f"{p50:.1f}",
                 f"{p99:.1f}", *spent]
 

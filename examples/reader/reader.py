@@ -52,7 +52,7 @@ def decode(inputs: Values) -> Result:
                          "height x width x 3 pixels; send the bytes of a PNG or JPEG file as uint8")
     width, height = detector_size(page.shape[1], page.shape[0])
     return Result({"page": page, "x": normalised(cv2.resize(page, (width, height)))},
-                  facts={"detect.work": width * height / DETECTOR_AREA})
+                  hints={"detect.work": width * height / DETECTOR_AREA})
 
 
 def find_lines(inputs: Values) -> Parts:
@@ -66,7 +66,7 @@ def find_lines(inputs: Values) -> Parts:
         line = cut_out(page, box)
         parts.append({"box": box, "line": line, "x": fitted(end_of(line), TURN_WIDTH)})
     widths = [recogniser_width(part["line"]) for part in parts]
-    return Parts(parts, facts={"recognise.work": sum(widths) / len(widths) / RECOGNISER_WIDTH} if widths else None)
+    return Parts(parts, hints={"recognise.work": sum(widths) / len(widths) / RECOGNISER_WIDTH} if widths else None)
 
 
 def turn(inputs: Values) -> Values:

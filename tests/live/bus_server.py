@@ -76,7 +76,7 @@ class BusServer:
     def _handle(self, bus: Bus, news: Any) -> None:
         if type(news) is Ask:
             if news.app == "echo":
-                bus.answer(news.client, news.key, news.inputs, total_ns=1000, spent=(1, 2, 3, 4))
+                bus.answer(news.client, news.key, news.inputs, total_ns=1000, breakdown=(1, 2, 3, 4))
             elif news.app == "odd":
                 bus.answer(news.client, news.key, {"y": object()})
             elif news.app != "sleep":

@@ -35,7 +35,7 @@ def double(item: Dict[str, Any]) -> Dict[str, Any]:
     return {"y": item["x"] * 2}
 
 
-def held(item: Dict[str, Any]) -> Dict[str, Any]:
+def request(item: Dict[str, Any]) -> Dict[str, Any]:
     """Waits at the gate when asked to (``x[0] == 1``)."""
     if item["x"][0] == 1:
         entered.set()
@@ -55,8 +55,8 @@ def sum_up(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
 
 
 def sum_up_held(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
-    """Waits at the gate as ``held`` does, and takes no negative numbers."""
-    held(item)
+    """Waits at the gate as ``request`` does, and takes no negative numbers."""
+    request(item)
     if item["x"][0] < 0:
         raise ValueError("negative input")
     return sum_up(item, state)
@@ -91,7 +91,7 @@ def too_few(items: List[Dict[str, Any]]) -> Any:
 def say(item: Dict[str, Any]) -> Result:
     """Says how many steps read will need: the sum of x, a number of numpy's. Nonsense of a negative x."""
     x = item["x"]
-    return Result({"x": x}, facts={"read.steps": x.sum() if x[0] >= 0 else "many", "read.work": 0.5})
+    return Result({"x": x}, hints={"read.steps": x.sum() if x[0] >= 0 else "many", "read.work": 0.5})
 
 
 # --- predictors -------------------------------------------------------------------------------------------------------

@@ -85,17 +85,17 @@ def reply_to(one):
 
 
 def test_an_answer_says_what_and_how(client):
-    answer = client.infer("echo", {"t": "text", "n": 3, **X}, slo_ms=5000, klass="critical", facts={"length": 2})
+    answer = client.infer("echo", {"t": "text", "n": 3, **X}, slo_ms=5000, klass="critical", hints={"length": 2})
     assert sorted(answer) == ["n", "t", "x"]
     assert (answer["x"] == X["x"]).all()
     assert (answer["t"], int(answer["n"]), answer.outcome, answer.late) == ("text", 3, "completed", False)
-    assert answer.spent_ms["execute"] == pytest.approx(4e-6)
+    assert answer.breakdown_ms["execute"] == pytest.approx(4e-6)
 
 
 def test_the_server_sees_the_terms(server, client):
-    client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", facts={"n": 1})
+    client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", hints={"n": 1})
     ask = server.seen(Ask)
-    assert (ask.slo_ns, ask.klass, ask.value, ask.on_late, ask.stream, ask.facts) == (
+    assert (ask.slo_ns, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints) == (
         5_000_000_000, "background", 2.0, "answer", "s", {"n": 1})
     assert 0 <= time.monotonic_ns() - ask.sent_ns < 10**10
 

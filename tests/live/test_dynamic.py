@@ -163,27 +163,27 @@ def test_all_four_apps_answer_and_the_scheduler_knows_how_wide_a_crop_is(built: 
             assert result["finish_rate"] == 1.0, result
             assert result["sent"] == len(due) > 5
         answer = runtime.infer("plates", crops[0], slo_ms=20_000)
-        runtime.infer("lines", crops[1], slo_ms=20_000, facts={"length": 7, "words": 2})
+        runtime.infer("lines", crops[1], slo_ms=20_000, hints={"length": 7, "words": 2})
         digit = runtime.infer("meters", module("inputs").example_digit(), slo_ms=20_000)
         runtime.check()
     assert answer.outputs["softmax_11.tmp_0"].shape[0] == crops[0]["x"].shape[2] // 8  # cut to its own share
     assert digit.outputs["exit"] == 2
     with open(record, encoding="utf-8") as file:
-        facts = facts_by_app(file.read())
-    assert {app for app, rows in facts.items() if any(rows)} == {"plates", "lines"}
-    assert all(row["length"] % 32 == 0 for row in facts["plates"])
-    assert facts["plates"][-1] == {"length": crops[0]["x"].shape[2]}
-    assert facts["lines"][-1] == {"length": 7, "words": 2}
+        hints = hints_by_app(file.read())
+    assert {app for app, rows in hints.items() if any(rows)} == {"plates", "lines"}
+    assert all(row["length"] % 32 == 0 for row in hints["plates"])
+    assert hints["plates"][-1] == {"length": crops[0]["x"].shape[2]}
+    assert hints["lines"][-1] == {"length": 7, "words": 2}
 
 
-def facts_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
-    """The facts of every arrival in a recording."""
+def hints_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
+    """The hints of every arrival in a recording."""
     found: Dict[str, List[Dict[str, float]]] = {}
 
     def walk(value: Any) -> None:
         if isinstance(value, dict):
             if "app" in value and "deadline_ns" in value:
-                found.setdefault(value["app"], []).append(value.get("facts") or {})
+                found.setdefault(value["app"], []).append(value.get("hints") or {})
             value = list(value.values())
         if isinstance(value, list):
             for item in value:

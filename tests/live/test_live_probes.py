@@ -1,4 +1,5 @@
-"""The online profiler on real lanes: samples are the times alone, nothing is kept in the end, answers are untouched."""
+"""The online profiler on real lanes: samples are the times alone, nothing is retained in the end, answers are
+untouched."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Sampling(Edf):
 
     def __init__(self, name: str, apps: Any, options: Any) -> None:
         super().__init__(name, apps, options)
-        self.sampler = Sampler(name, apps, share=1.0, budget=1.0, kept_max=8)
+        self.sampler = Sampler(name, apps, share=1.0, budget=1.0, retained_max=8)
         self.samples: List[Sample] = []
         Sampling.made.append(self)
 
@@ -42,8 +43,8 @@ class Sampling(Edf):
         if sample is not None:
             self.samples.append(sample)
 
-    def look_again_ns(self, board: Any) -> Any:
-        return self.sampler.look_again_ns(board)
+    def next_wakeup_ns(self, board: Any) -> Any:
+        return self.sampler.next_wakeup_ns(board)
 
 
 def nap(items: List[Dict[str, Any]]) -> List[Result]:
@@ -71,22 +72,22 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_samples_are_the_times_alone_and_the_apps_counts_know_nothing_of_probes() -> None:
     with Runtime(config()) as runtime:
         policy = Sampling.made[-1]
-        futures = [runtime.submit("nap", {"ms": ms}, facts={"length": ms}) for ms in TIMES_MS]
+        futures = [runtime.submit("nap", {"ms": ms}, hints={"length": ms}) for ms in TIMES_MS]
         assert [future.result(20)["ms"] for future in futures] == list(TIMES_MS)
         due = time.monotonic() + 20
         while len(policy.samples) < len(TIMES_MS) and time.monotonic() < due:
             time.sleep(0.01)
-        world = runtime._house.world  # type: ignore[union-attr]
-        assert (len(world.kept), world.kept.bytes) == (0, 0)
+        world = runtime._core.world  # type: ignore[union-attr]
+        assert (len(world.retained), world.retained.bytes) == (0, 0)
         stats = runtime.stats()
         runtime.check()
     samples = list(policy.samples)
     probed = [sample for sample in samples if sample.probed]
-    assert sorted(sample.facts["length"] for sample in samples) == sorted(TIMES_MS)
+    assert sorted(sample.hints["length"] for sample in samples) == sorted(TIMES_MS)
     assert len(probed) >= 6
     for sample in samples:  # a sleep is never shorter; how much longer is the machine's business, the order is not
-        assert sample.facts["length"] * 10**6 <= sample.alone_ns
-    quickest = {ms: min(sample.alone_ns for sample in samples if sample.facts["length"] == ms) for ms in (20, 60)}
+        assert sample.hints["length"] * 10**6 <= sample.alone_ns
+    quickest = {ms: min(sample.alone_ns for sample in samples if sample.hints["length"] == ms) for ms in (20, 60)}
     assert quickest[20] < 60 * 10**6 <= quickest[60]
     assert stats["lanes"]["cpu0"]["probes"] == len(probed)
     assert stats["apps"]["nap"]["accepted"] == stats["apps"]["nap"]["outcomes"]["completed"] == len(TIMES_MS)
@@ -95,8 +96,8 @@ def test_the_samples_are_the_times_alone_and_the_apps_counts_know_nothing_of_pro
 
 def test_stopping_lets_go_of_what_is_kept() -> None:
     with Runtime(config()) as runtime:
-        world = runtime._house.world  # type: ignore[union-attr]
+        world = runtime._core.world  # type: ignore[union-attr]
         futures = [runtime.submit("nap", {"ms": 30}) for _ in range(8)]
         for future in futures:
             future.result(20)
-    assert len(world.kept) == 0 and world.kept.bytes == 0
+    assert len(world.retained) == 0 and world.retained.bytes == 0

@@ -26,7 +26,8 @@ def test_the_node_client_reads_and_is_read(tmp_path, transport):
     assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
     assert said["health"] == {"kind": "health", "ready": True}
-    assert said["answer"] == {"outcome": "completed", "late": False, "spent": 4, "shape": [2, 2], "dtype": "float32",
+    assert said["answer"] == {"outcome": "completed", "late": False, "breakdown": 4, "shape": [2, 2],
+                              "dtype": "float32",
                               "data": [1, 2.5, -3, 4], "text": "grüß dich"}
     assert said["large"] is True
     assert said["many"] is True

@@ -1,4 +1,4 @@
-"""Facts that an app predicts reach the policy before it decides: embedded, and over the bus."""
+"""Hints that an app predicts reach the policy before it decides: embedded, and over the bus."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def config_of(**server: Any) -> Config:
 
 
 def arrivals(path: Path) -> List[Dict[str, float]]:
-    """The facts of the requests in a recording, in their order."""
+    """The hints of the requests in a recording, in their order."""
     events = [event for line in path.read_text().splitlines() for event in json.loads(line).get("events", ())]
-    return [event["request"].get("facts", {}) for event in events if "request" in event]
+    return [event["request"].get("hints", {}) for event in events if "request" in event]
 
 
-def test_a_predicted_fact_decides_as_a_declared_one_does(tmp_path: Path) -> None:
+def test_a_predicted_hint_decides_as_a_declared_one_does(tmp_path: Path) -> None:
     """3e9 steps cannot be done in a second: it is refused at arrival, on the prediction alone."""
     live_functions.predicted_on.clear()
     with Runtime(config_of(record=str(tmp_path / "record.jsonl"))) as runtime:
@@ -46,10 +46,10 @@ def test_a_predicted_fact_decides_as_a_declared_one_does(tmp_path: Path) -> None
         with pytest.raises(Rejected) as refused:
             runtime.infer("echo", {"x": LONG})
         assert refused.value.reason == "cannot_make_deadline"
-        assert runtime.infer("echo", {"x": LONG}, facts={"steps": 2}).outcome == "completed"  # its own word counts
-        assert runtime.stats()["apps"]["echo"]["unpredicted"] == {}
+        assert runtime.infer("echo", {"x": LONG}, hints={"steps": 2}).outcome == "completed"  # its own word counts
+        assert runtime.stats()["apps"]["echo"]["failed_predictions"] == {}
         assert runtime.infer("echo", {"x": NEGATIVE}).outcome == "completed"
-        assert runtime.stats()["apps"]["echo"]["unpredicted"] == {"steps": 1}
+        assert runtime.stats()["apps"]["echo"]["failed_predictions"] == {"steps": 1}
         runtime.check()
     assert live_functions.predicted_on == [threading.get_ident()] * 3  # the caller's thread
     assert arrivals(tmp_path / "record.jsonl") == [{"steps": 2.0}, {"steps": 3e9}, {"steps": 2}, {}]
@@ -65,7 +65,7 @@ def test_over_the_bus_the_loop_s_thread_predicts() -> None:
             bus.infer("echo", {"x": LONG})
         assert refused.value.reason == "cannot_make_deadline"
         assert bus.infer("echo", {"x": NEGATIVE}).outcome == "completed"
-        assert bus.stats()["apps"]["echo"]["unpredicted"] == {"steps": 1}
+        assert bus.stats()["apps"]["echo"]["failed_predictions"] == {"steps": 1}
     assert len(set(live_functions.predicted_on)) == 1 and threading.get_ident() not in live_functions.predicted_on
 
 

@@ -69,8 +69,8 @@ def test_infer_gives_arrays_in_and_out_without_a_copy() -> None:
         answer = runtime.infer("echo", {"x": X})
         assert answer["x"] is X
         assert (answer.outcome, answer.late, answer.reason) == ("completed", False, "")
-        assert set(answer.spent_ms) == {"queue", "load", "batch", "execute"}
-        assert 0 < sum(answer.spent_ms.values()) <= answer.total_ms
+        assert set(answer.breakdown_ms) == {"queue", "load", "batch", "execute"}
+        assert 0 < sum(answer.breakdown_ms.values()) <= answer.total_ms
         runtime.check()
 
 
@@ -121,8 +121,8 @@ def test_streams_keep_their_state_apart_and_in_order() -> None:
 
 
 def test_late_answers_come_when_they_are_wanted() -> None:
-    with Runtime(config_of({"held": function("held")})) as runtime:
-        future = runtime.submit("held", {"x": HOLD}, slo_ms=1, on_late="answer")
+    with Runtime(config_of({"request": function("request")})) as runtime:
+        future = runtime.submit("request", {"x": HOLD}, slo_ms=1, on_late="answer")
         assert live_functions.entered.wait(10)
         time.sleep(0.002)
         live_functions.gate.set()
@@ -153,30 +153,30 @@ def test_what_cannot_be_right_is_refused_at_once_with_a_typed_error() -> None:
         assert runtime.infer("echo", {"x": X, "n": np.zeros((5, 2), np.int64)}, slo_ms=10_000)["x"] is X
         refused: List[Tuple[Dict[str, Any], Any]] = [
             ({"klass": "urgent"}, BadInput), ({"on_late": "maybe"}, BadInput), ({"value": -1}, BadInput),
-            ({"stream": "s"}, BadInput), ({"facts": {"n": "many"}}, BadInput), ({"slo_ms": float("nan")}, BadInput),
+            ({"stream": "s"}, BadInput), ({"hints": {"n": "many"}}, BadInput), ({"slo_ms": float("nan")}, BadInput),
             ({"slo_ms": 0}, DeadlineExpired)]
-        for terms, error in refused:
+        for options, error in refused:
             with pytest.raises(error):
-                runtime.submit("echo", {"x": X}, **terms)
+                runtime.submit("echo", {"x": X}, **options)
 
 
 def test_beyond_pending_max_requests_are_rejected_with_the_bound() -> None:
-    with Runtime(config_of({"held": function("held")}, server={"pending_max": 2})) as runtime:
-        futures = [runtime.submit("held", {"x": HOLD}) for _ in range(2)]
+    with Runtime(config_of({"request": function("request")}, server={"pending_max": 2})) as runtime:
+        futures = [runtime.submit("request", {"x": HOLD}) for _ in range(2)]
         with pytest.raises(Rejected, match="pending_max") as caught:
-            runtime.infer("held", {"x": ZERO})
+            runtime.infer("request", {"x": ZERO})
         assert caught.value.reason == "server_full"
         live_functions.gate.set()
         assert [future.result(10)["x"] is HOLD for future in futures] == [True, True]
-        assert runtime.infer("held", {"x": ZERO})["x"] is ZERO
+        assert runtime.infer("request", {"x": ZERO})["x"] is ZERO
 
 
 def test_a_request_that_waits_past_its_deadline_is_dropped_with_its_reason() -> None:
-    with Runtime(config_of({"held": function("held")}, policy={"fifo": {}})) as runtime:
-        first = runtime.submit("held", {"x": HOLD})
+    with Runtime(config_of({"request": function("request")}, policy={"fifo": {}})) as runtime:
+        first = runtime.submit("request", {"x": HOLD})
         assert live_functions.entered.wait(10)
         with pytest.raises((Dropped, Rejected)) as caught:
-            runtime.infer("held", {"x": ZERO}, slo_ms=30)
+            runtime.infer("request", {"x": ZERO}, slo_ms=30)
         assert caught.value.reason
         live_functions.gate.set()
         assert first.result(10)["x"] is HOLD
@@ -186,8 +186,8 @@ def test_a_request_that_waits_past_its_deadline_is_dropped_with_its_reason() -> 
 
 
 def test_cancel_takes_a_queued_request_away_and_it_never_runs() -> None:
-    with Runtime(config_of({"held": function("held"), "double": function("double")})) as runtime:
-        running = runtime.submit("held", {"x": HOLD})
+    with Runtime(config_of({"request": function("request"), "double": function("double")})) as runtime:
+        running = runtime.submit("request", {"x": HOLD})
         assert live_functions.entered.wait(10)
         queued = runtime.submit("double", {"x": X})
         wait_until(lambda: runtime.stats()["apps"]["double"]["accepted"] == 1)
@@ -199,11 +199,11 @@ def test_cancel_takes_a_queued_request_away_and_it_never_runs() -> None:
 
 
 def test_infer_gives_up_after_timeout_ms() -> None:
-    with Runtime(config_of({"held": function("held")})) as runtime:
+    with Runtime(config_of({"request": function("request")})) as runtime:
         with pytest.raises(TimedOut, match="timeout_ms = 30"):
-            runtime.infer("held", {"x": HOLD}, timeout_ms=30)
+            runtime.infer("request", {"x": HOLD}, timeout_ms=30)
         live_functions.gate.set()
-        wait_until(lambda: runtime.stats()["apps"]["held"]["outcomes"]["cancelled"] == 1)
+        wait_until(lambda: runtime.stats()["apps"]["request"]["outcomes"]["cancelled"] == 1)
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_a_result_of_the_wrong_count_is_the_engines_failure() -> None:
 
 
 def test_a_lane_that_hangs_is_reported_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    config = config_of({"held": function("held", lanes=["slow"]), "double": function("double", lanes=["cpu0"])},
+    config = config_of({"request": function("request", lanes=["slow"]), "double": function("double", lanes=["cpu0"])},
                        lane={"slow": {"hang": "100ms"}, "cpu0": {}})
     runtime = Runtime(config).start()
-    stuck = runtime.submit("held", {"x": HOLD})
+    stuck = runtime.submit("request", {"x": HOLD})
     with pytest.raises(Failed, match="slow"):
         stuck.result(10)
     assert runtime.infer("double", {"x": X})["y"][1] == 2
@@ -264,14 +264,14 @@ def test_a_lane_that_hangs_is_reported_and_others_go_on(caplog: pytest.LogCaptur
 
 
 def test_a_lane_comes_back_when_its_work_returns_after_all() -> None:
-    config = config_of({"held": function("held")}, lane={"cpu0": {"hang": "100ms"}})
+    config = config_of({"request": function("request")}, lane={"cpu0": {"hang": "100ms"}})
     with Runtime(config) as runtime:
-        stuck = runtime.submit("held", {"x": HOLD})
+        stuck = runtime.submit("request", {"x": HOLD})
         with pytest.raises(Failed):
             stuck.result(10)
         live_functions.gate.set()
         wait_until(lambda: runtime.stats()["lanes"]["cpu0"]["state"] == "up")
-        assert runtime.infer("held", {"x": ZERO})["x"] is ZERO
+        assert runtime.infer("request", {"x": ZERO})["x"] is ZERO
         runtime.check()
 
 
@@ -288,22 +288,22 @@ def test_system_exit_in_an_engine_takes_its_lane_down_and_nothing_else() -> None
 
 
 def test_a_fault_in_the_loop_ends_every_request_and_is_raised_at_stop() -> None:
-    runtime = Runtime(config_of({"held": function("held")})).start()
-    waiting = runtime.submit("held", {"x": HOLD})
+    runtime = Runtime(config_of({"request": function("request")})).start()
+    waiting = runtime.submit("request", {"x": HOLD})
     assert live_functions.entered.wait(10)
-    assert runtime._house is not None
+    assert runtime._core is not None
 
     def broken(now_ns: int, events: Any = ()) -> Any:
         raise AssertionError("a planted bug")
 
-    runtime._house.scheduler.step = broken  # type: ignore[method-assign]
-    other = runtime.submit("held", {"x": ZERO})
+    runtime._core.scheduler.step = broken  # type: ignore[method-assign]
+    other = runtime.submit("request", {"x": ZERO})
     live_functions.gate.set()
     for future in (waiting, other):
         with pytest.raises(Failed, match="planted bug"):
             future.result(10)
     with pytest.raises(Failed, match="planted bug"):
-        runtime.submit("held", {"x": ZERO}).result(10)
+        runtime.submit("request", {"x": ZERO}).result(10)
     with pytest.raises(AssertionError, match="planted bug"):
         runtime.stop()
 
@@ -312,26 +312,26 @@ def test_a_fault_in_the_loop_ends_every_request_and_is_raised_at_stop() -> None:
 
 
 def test_stop_lets_accepted_requests_end_and_accepts_no_others() -> None:
-    runtime = Runtime(config_of({"held": function("held")})).start()
-    futures = [runtime.submit("held", {"x": HOLD}), runtime.submit("held", {"x": ZERO})]
+    runtime = Runtime(config_of({"request": function("request")})).start()
+    futures = [runtime.submit("request", {"x": HOLD}), runtime.submit("request", {"x": ZERO})]
     assert live_functions.entered.wait(10)
     runtime.ask_to_stop()
     with pytest.raises(Rejected) as caught:
-        runtime.infer("held", {"x": ZERO})
+        runtime.infer("request", {"x": ZERO})
     assert caught.value.reason == "draining"
     live_functions.gate.set()
     assert [len(future.result(10)["x"]) for future in futures] == [4, 4]
     runtime.stop()
     with pytest.raises(Rejected) as caught:
-        runtime.submit("held", {"x": ZERO}).result(10)
+        runtime.submit("request", {"x": ZERO}).result(10)
     assert caught.value.reason == "stopped"
     assert runtime.stats()["open"] == 0
 
 
 def test_stop_without_drain_cancels_what_has_not_ended() -> None:
-    runtime = Runtime(config_of({"held": function("held")})).start()
-    running = runtime.submit("held", {"x": HOLD})
-    queued = runtime.submit("held", {"x": ZERO})
+    runtime = Runtime(config_of({"request": function("request")})).start()
+    running = runtime.submit("request", {"x": HOLD})
+    queued = runtime.submit("request", {"x": ZERO})
     assert live_functions.entered.wait(10)
     runtime.ask_to_stop(drain=False)
     for future in (running, queued):

@@ -33,8 +33,8 @@ def config_of(record: Path) -> Config:
 
 
 def said(path: Path) -> List[Mapping[str, float]]:
-    """The facts of all results in a recording, in their order."""
-    return [result.facts for step in read_recording(str(path)).steps for event in step.events
+    """The hints of all results in a recording, in their order."""
+    return [result.hints for step in read_recording(str(path)).steps for event in step.events
             if isinstance(event, WorkFinished) for result in event.results]
 
 
@@ -46,12 +46,13 @@ def test_what_a_node_says_decides_about_the_next(tmp_path: Path, caplog: Any) ->
         assert runtime.infer("page", {"x": SHORT}).outcome == "completed"
         assert jobs(runtime) == 2
         with pytest.raises(Dropped) as dropped:
-            runtime.infer("page", {"x": LONG}, facts={"read.steps": 1})  # it saw more than the client
+            runtime.infer("page", {"x": LONG}, hints={"read.steps": 1})  # it saw more than the client
         assert dropped.value.reason == "cannot_make_deadline"
         assert jobs(runtime) == 3
-        for _ in range(2):  # nonsense costs the fact, not the request
+        for _ in range(2):  # nonsense costs the hint, not the request
             assert runtime.infer("page", {"x": NEGATIVE}).outcome == "completed"
-        assert runtime.stats()["models"] == {"look": {"unsaid": {"read.steps": 2}}, "read": {"unsaid": {}}}
+        assert runtime.stats()["models"] == {"look": {"ignored_hints": {"read.steps": 2}},
+                                             "read": {"ignored_hints": {}}}
         runtime.check()
     assert len([entry for entry in caplog.records if "'read.steps': 'many'" in entry.getMessage()]) == 1
     look = {"read.work": 0.5}

@@ -68,7 +68,7 @@ def served(folder: Path) -> Iterator[Runtime]:
     live_functions.close_gate()
     options = {"example": "live_functions:example"}
     models = {name: {"engine": "python", "function": f"live_functions:{name}", "options": options}
-              for name in ("held", "double")}
+              for name in ("request", "double")}
     apps = {name: {"model": name, "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}} for name in models}
     config = parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps},
                           directory=str(HERE))
@@ -98,7 +98,7 @@ def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
         answer = bus.infer("double", {"x": ZERO + 3}, slo_ms=5000)
         assert answer["y"].tolist() == [6, 6, 6, 6]
         assert (answer.outcome, answer.late) == ("completed", False)
-        assert 0 < sum(answer.spent_ms.values()) <= answer.total_ms
+        assert 0 < sum(answer.breakdown_ms.values()) <= answer.total_ms
         for app, x, error, says in [("dubble", ZERO, UnknownApp, "did you mean 'double'"),
                                     ("double", ZERO[:2], BadInput, "is float32 [2]"),
                                     ("double", ZERO - 1, Failed, "negative input")]:
@@ -114,7 +114,7 @@ def test_questions_about_the_server(served: Runtime) -> None:
     with Client(served.endpoints[0]) as bus:
         bus.infer("double", {"x": ZERO})
         assert bus.apps()["double"]["inputs"]["x"] == {"dtype": "float32", "shape": [4], "optional": False}
-        assert bus.models()["held"]["resident"] == ["cpu"]
+        assert bus.models()["request"]["resident"] == ["cpu"]
         assert bus.stats()["apps"]["double"]["outcomes"]["completed"] == 1
         health = bus.health()
         assert health["ready"] and health["pid"] == os.getpid() and health["lanes"]["cpu0"] == "up"
@@ -122,7 +122,7 @@ def test_questions_about_the_server(served: Runtime) -> None:
 
 def test_a_cancelled_request_is_answered_so_and_never_runs(served: Runtime) -> None:
     with Client(served.endpoints[0]) as bus:
-        running = bus.submit("held", {"x": HOLD})
+        running = bus.submit("request", {"x": HOLD})
         assert live_functions.entered.wait(10)
         queued = bus.submit("double", {"x": ZERO})
         wait_until(lambda: served.stats()["apps"]["double"]["accepted"] == 1)
@@ -138,7 +138,7 @@ def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
     socket.connect(served.endpoints[0])
-    socket.send_multipart(wire.encode_request(1, "held", {"x": HOLD}))
+    socket.send_multipart(wire.encode_request(1, "request", {"x": HOLD}))
     assert live_functions.entered.wait(10)
     for key in range(2, 6):
         socket.send_multipart(wire.encode_request(key, "double", {"x": ZERO}))
@@ -149,7 +149,7 @@ def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -
         socket.close()
         context.term()
         wait_until(lambda: outcomes(served, "double")["cancelled"] == 4)
-        assert outcomes(served, "held")["cancelled"] == 1
+        assert outcomes(served, "request")["cancelled"] == 1
         live_functions.gate.set()
         assert waits.result(10)["y"].tolist() == ZERO.tolist()  # nobody else's work is touched
         assert served.stats()["lanes"]["cpu0"]["jobs"] == 2

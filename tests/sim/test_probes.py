@@ -10,9 +10,9 @@ from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policies.orloj.sampler import Sampler
-from edgeserve.sched.protocol.actions import DropKept, FinishRequest, KeepJob, Outcome, RunBatch
+from edgeserve.sched.protocol.actions import FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
-from edgeserve.sim.reference_model import Books, BooksError
+from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.soak import soak
@@ -23,12 +23,12 @@ MS = 10**6
 class Sampling(Fifo):
     """fifo that samples: what waits together runs together, whatever is estimated."""
 
-    defaults = {**Fifo.defaults, "sample": 0.5, "budget": 0.2, "kept_max": 8}
+    defaults = {**Fifo.defaults, "sample": 0.5, "budget": 0.2, "retained_max": 8}
 
     def __init__(self, name, apps, options):
         super().__init__(name, apps, options)
         self.sampler = Sampler(name, apps, share=self.options["sample"], budget=self.options["budget"],
-                               kept_max=self.options["kept_max"], seed=7)
+                               retained_max=self.options["retained_max"], seed=7)
         self.samples = []
 
     def on_ready(self, job, board):
@@ -43,8 +43,8 @@ class Sampling(Fifo):
         if sample is not None:
             self.samples.append(sample)
 
-    def look_again_ns(self, board):
-        return self.sampler.look_again_ns(board)
+    def next_wakeup_ns(self, board):
+        return self.sampler.next_wakeup_ns(board)
 
 
 @pytest.fixture(autouse=True)
@@ -58,33 +58,33 @@ def lengths(rate=30.0, slo="400ms", budget=0.2, duration="40s", **keys):
         "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "55ms", "4": "205ms"}}},
         "app": {"a": {"model": "m", "slo": slo}},
         "policy": {"p": {"kind": "sampling", "sample": 0.5, "budget": budget, **keys.pop("policy", {})}},
-        "truth": {"m": {"fact": "length", "fixed": "5ms", "per_unit": "1ms"}},
-        "workload": {"w": {"app": "a", "kind": "poisson", "rate": rate, "facts": {"length": {"10": 0.7, "50": 0.3}}}},
+        "truth": {"m": {"hint": "length", "fixed": "5ms", "per_unit": "1ms"}},
+        "workload": {"w": {"app": "a", "kind": "poisson", "rate": rate, "hints": {"length": {"10": 0.7, "50": 0.3}}}},
         "run": {"duration": duration, "step_cost": "0ms", "event_cost": "0ms", "noise": 0.0}, **keys})
 
 
 def test_samples_are_the_times_alone_in_the_shares_of_all_requests():
     run = simulate(lengths(rate=15.0), 1)
     samples = run.scheduler.policies[0].samples
-    assert {(sample.alone_ns, sample.facts["length"]) for sample in samples} == {(15 * MS, 10), (55 * MS, 50)}
+    assert {(sample.alone_ns, sample.hints["length"]) for sample in samples} == {(15 * MS, 10), (55 * MS, 50)}
     probed = [sample for sample in samples if sample.probed]
     assert len(probed) > 5 and len(samples) - len(probed) > 5
-    arrived = [item.request.facts["length"] for item in run.world.ended]
+    arrived = [item.request.hints["length"] for item in run.world.ended]
     long = arrived.count(50) / len(arrived)
-    share = sum(sample.facts["length"] == 50 for sample in samples) / len(samples)
+    share = sum(sample.hints["length"] == 50 for sample in samples) / len(samples)
     assert abs(share - long) < 3 * (long * (1 - long) / len(samples)) ** 0.5
-    assert run.world.books.marks["probe"] == len(probed)
+    assert run.world.reference_model.marks["probe"] == len(probed)
 
 
 def test_probes_take_no_more_than_their_budget_of_the_lane_and_cost_no_request_its_deadline():
-    met, spent = {}, {}
+    met, breakdown = {}, {}
     for budget in (0.0, 0.05):
         run = simulate(lengths(rate=15.0, budget=budget), 3)
         met[budget] = sum(item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
                           for item in run.world.ended) / len(run.world.ended)
-        spent[budget] = sum(sample.alone_ns for sample in run.scheduler.policies[0].samples if sample.probed)
-    assert 0.01 * 40_000 * MS < spent[0.05] <= 0.05 * 40_000 * MS + 55 * MS
-    assert spent[0.0] == 0
+        breakdown[budget] = sum(sample.alone_ns for sample in run.scheduler.policies[0].samples if sample.probed)
+    assert 0.01 * 40_000 * MS < breakdown[0.05] <= 0.05 * 40_000 * MS + 55 * MS
+    assert breakdown[0.0] == 0
     assert met[0.05] >= met[0.0] - 0.002, met
 
 
@@ -96,7 +96,7 @@ def test_a_recording_with_probes_replays_and_its_timeline_shows_them(tmp_path):
     recorder.close()
     recording = read_recording(str(tmp_path / "r"))
     actions = [action for step in recording.steps for action in step.actions]
-    assert {KeepJob, DropKept} <= {type(action) for action in actions}
+    assert {RetainInputs, ReleaseInputs} <= {type(action) for action in actions}
     probes = [action for action in actions if isinstance(action, RunBatch) and action.probe]
     assert probes
     assert replay(build_scheduler(made.config, **build_inputs(recording.start)), recording.steps) is None
@@ -106,13 +106,13 @@ def test_a_recording_with_probes_replays_and_its_timeline_shows_them(tmp_path):
 
 
 def test_every_rule_holds_with_probes_among_the_works():
-    marks = {"KeepJob": 0, "DropKept": 0, "probe": 0}
+    marks = {"RetainInputs": 0, "ReleaseInputs": 0, "probe": 0}
     for seed in (308, 319):
         print(f"seed {seed}")
         found = soak(seed, policies=("sampling",))
         marks = {name: count + found.marks.get(name, 0) for name, count in marks.items()}
     assert all(count > 3 for count in marks.values()), marks
-    assert marks["KeepJob"] >= marks["DropKept"] + marks["probe"]
+    assert marks["RetainInputs"] >= marks["ReleaseInputs"] + marks["probe"]
 
 
 # --- the books notice -------------------------------------------------------------------------------------------------
@@ -125,11 +125,11 @@ WAITS = JobId(2, "m", ())
 
 
 @pytest.fixture
-def books():
-    """Request 1 was kept and has ended after its run."""
-    made = Books(parse_scenario(EDGE).config, {}, {"d": ["m", "n"]})
+def reference_model():
+    """Request 1 was retained and has ended after its run."""
+    made = ReferenceModel(parse_scenario(EDGE).config, {}, {"d": ["m", "n"]})
     made.arrived(Request(1, "one", 0, 50 * MS))
-    made.ordered(0, KeepJob(DONE))
+    made.ordered(0, RetainInputs(DONE))
     work = batch(1, DONE)
     made.ordered(0, work)
     made.answered(MS, work, [JobResult(DONE)])
@@ -141,50 +141,50 @@ def batch(work, *jobs, lane="l", model="m", probe=False):
     return RunBatch(work, lane, model, jobs, 1, 0, 2**62, MS, None, probe)
 
 
-def test_books_accept_a_probe_once(books):
+def test_books_accept_a_probe_once(reference_model):
     work = batch(2, DONE, probe=True)
-    books.ordered(MS, work)
-    books.started(MS, work)
-    books.answered(2 * MS, work, [JobResult(DONE)])
-    assert (books.kept_count, books.works_count, books.marks["probe"]) == (0, 0, 1)
-    with pytest.raises(BooksError, match="is no probe of one job that was kept"):
-        books.ordered(MS, batch(3, DONE, probe=True))
+    reference_model.ordered(MS, work)
+    reference_model.started(MS, work)
+    reference_model.answered(2 * MS, work, [JobResult(DONE)])
+    assert (reference_model.kept_count, reference_model.works_count, reference_model.marks["probe"]) == (0, 0, 1)
+    with pytest.raises(ReferenceModelError, match="is no probe of one job that was retained"):
+        reference_model.ordered(MS, batch(3, DONE, probe=True))
 
 
-def test_books_refuse_a_probe_of_another_model(books):
-    with pytest.raises(BooksError, match="is no probe of one job that was kept"):
-        books.ordered(MS, batch(2, DONE, model="n", probe=True))
+def test_books_refuse_a_probe_of_another_model(reference_model):
+    with pytest.raises(ReferenceModelError, match="is no probe of one job that was retained"):
+        reference_model.ordered(MS, batch(2, DONE, model="n", probe=True))
 
 
-def test_books_refuse_a_probe_while_somebody_waits_for_the_lane(books):
-    books.arrived(Request(2, "one", 0, 50 * MS))
-    with pytest.raises(BooksError, match="waits with no job on a lane"):
-        books.ordered(MS, batch(2, DONE, probe=True))
+def test_books_refuse_a_probe_while_somebody_waits_for_the_lane(reference_model):
+    reference_model.arrived(Request(2, "one", 0, 50 * MS))
+    with pytest.raises(ReferenceModelError, match="waits with no job on a lane"):
+        reference_model.ordered(MS, batch(2, DONE, probe=True))
 
 
-def test_books_refuse_a_probe_behind_other_work(books):
-    books.arrived(Request(2, "one", 0, 50 * MS))
-    books.ordered(MS, batch(2, WAITS))
-    with pytest.raises(BooksError, match="stands behind other work"):
-        books.ordered(MS, batch(3, DONE, probe=True))
+def test_books_refuse_a_probe_behind_other_work(reference_model):
+    reference_model.arrived(Request(2, "one", 0, 50 * MS))
+    reference_model.ordered(MS, batch(2, WAITS))
+    with pytest.raises(ReferenceModelError, match="stands behind other work"):
+        reference_model.ordered(MS, batch(3, DONE, probe=True))
 
 
-def test_books_refuse_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_not(books):
-    books.arrived(Request(2, "pipe", 0, 50 * MS))
-    books.ordered(MS, KeepJob(WAITS))
-    with pytest.raises(BooksError, match="or it is kept already"):
-        books.ordered(MS, KeepJob(WAITS))
-    books.ordered(MS, DropKept(WAITS))
-    with pytest.raises(BooksError, match="it is not kept"):
-        books.ordered(MS, DropKept(WAITS))
-    books.ordered(MS, batch(2, WAITS))
-    with pytest.raises(BooksError, match="has run or is on a lane"):
-        books.ordered(MS, KeepJob(WAITS))
-    with pytest.raises(BooksError, match="has ended or is unknown"):
-        books.ordered(MS, KeepJob(JobId(9, "m", ())))
+def test_books_refuse_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_not(reference_model):
+    reference_model.arrived(Request(2, "pipe", 0, 50 * MS))
+    reference_model.ordered(MS, RetainInputs(WAITS))
+    with pytest.raises(ReferenceModelError, match="or it is retained already"):
+        reference_model.ordered(MS, RetainInputs(WAITS))
+    reference_model.ordered(MS, ReleaseInputs(WAITS))
+    with pytest.raises(ReferenceModelError, match="it is not retained"):
+        reference_model.ordered(MS, ReleaseInputs(WAITS))
+    reference_model.ordered(MS, batch(2, WAITS))
+    with pytest.raises(ReferenceModelError, match="has run or is on a lane"):
+        reference_model.ordered(MS, RetainInputs(WAITS))
+    with pytest.raises(ReferenceModelError, match="has ended or is unknown"):
+        reference_model.ordered(MS, RetainInputs(JobId(9, "m", ())))
 
 
-def test_books_refuse_to_keep_anything_while_draining(books):
-    books.draining()
-    with pytest.raises(BooksError, match="are kept while it drains"):
-        books.stepped(2 * MS)
+def test_books_refuse_to_keep_anything_while_draining(reference_model):
+    reference_model.draining()
+    with pytest.raises(ReferenceModelError, match="are retained while it drains"):
+        reference_model.stepped(2 * MS)

@@ -26,6 +26,6 @@ def test_all_lanes_of_a_device_are_lost_together_and_everybody_has_an_end():
     run = simulate(parse_scenario(table), 1, settle=True, on_step=on_step)
     assert {"a", "b", "copy:d0"} in together and {"c", "copy:d1"} in together
     assert set(map(frozenset, together)) <= {frozenset(("a", "b", "copy:d0")), frozenset(("c", "copy:d1"))}
-    assert run.world.books.open_count == 0 and not run.scheduler.open_count
+    assert run.world.reference_model.open_count == 0 and not run.scheduler.open_count
     outcomes = {item.outcome for item in run.world.ended}
     assert {"completed", "failed"} <= outcomes

@@ -1,4 +1,4 @@
-"""Facts that only a model's results tell: the world keeps them from the scheduler until then."""
+"""Hints that only a model's results tell: the world keeps them from the scheduler until then."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SCENARIO: Dict[str, Any] = {
               "join": {"engine": "synthetic", "expected": {"1": "1ms"}}},
     "app": {"reader": {"slo": "1s", "node": [{"name": "find", "fan_out": True}, {"name": "read"},
                                              {"name": "join", "gather": True}]}},
-    "truth": {"find": {"parts_fact": "find.parts", "says": ["read.work"]},
-              "read": {"fact": "read.work", "per_unit": "10ms"}},
+    "truth": {"find": {"parts_hint": "find.parts", "says": ["read.work"]},
+              "read": {"hint": "read.work", "per_unit": "10ms"}},
     "workload": {"pages": {"app": "reader", "kind": "periodic", "rate": 5,
-                           "facts": {"find.parts": 3, "read.work": 2.5, "length": 7}}},
+                           "hints": {"find.parts": 3, "read.work": 2.5, "length": 7}}},
     "run": {"duration": "900ms"}}
 
 
@@ -30,10 +30,10 @@ def test_the_scheduler_sees_them_when_the_model_has_run() -> None:
     def look(now_ns: int, events: Any, actions: Any) -> None:
         for event in events:
             if isinstance(event, RequestArrived):
-                arrived.append(dict(event.request.facts))
+                arrived.append(dict(event.request.hints))
             elif isinstance(event, WorkFinished):
                 for result in event.results:
-                    said.setdefault(result.job.node, []).append((result.parts, dict(result.facts)))
+                    said.setdefault(result.job.node, []).append((result.parts, dict(result.hints)))
                     took_ms[result.job.node] = (event.finished_ns - event.started_ns) / 1e6
 
     report = simulate(parse_scenario(SCENARIO), 1, on_step=look)
@@ -41,4 +41,4 @@ def test_the_scheduler_sees_them_when_the_model_has_run() -> None:
     assert said["find"] == [(3, {"read.work": 2.5})] * 4
     assert said["read"] == [(None, {})] * 12
     assert took_ms["read"] == 25.0  # the world knows all along
-    assert [request.request.facts["read.work"] for request in report.world.ended] == [2.5] * 4
+    assert [request.request.hints["read.work"] for request in report.world.ended] == [2.5] * 4

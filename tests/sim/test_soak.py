@@ -1,4 +1,5 @@
-"""A hundred soak runs: drawn apps, policies, load and trouble, held to the scheduler's and the world's books."""
+"""A hundred soak runs: drawn apps, policies, load and trouble, held to the scheduler's and the world's
+reference_model."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ from edgeserve.recording.trace import (
     step_line,
 )
 from edgeserve.sched.protocol.actions import (
-    DropKept,
     DropState,
     EvictModel,
     FinishRequest,
-    KeepJob,
+    LatencyBreakdown,
     LoadModel,
+    ReleaseInputs,
+    RetainInputs,
     RunBatch,
-    Spent,
 )
 from edgeserve.sched.protocol.events import (
     DeviceChanged,
@@ -49,8 +49,8 @@ EVENTS = (
     WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7), DrainRequested())
 ACTIONS = (
     RunBatch(3, "l", "m", (JOB, JobId(8, "read", ())), 4, 0, 2**62, 17, 2, True), LoadModel(4, "copy:d", "m", 5, 6),
-    EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"), KeepJob(JOB), DropKept(JOB),
-    FinishRequest(7, "completed", "", Spent(1, 2, 3, 4)))
+    EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"), RetainInputs(JOB), ReleaseInputs(JOB),
+    FinishRequest(7, "completed", "", LatencyBreakdown(1, 2, 3, 4)))
 
 
 def test_every_event_and_action_survives_a_recording(tmp_path):
@@ -72,9 +72,9 @@ def test_a_configuration_keeps_its_order(tmp_path):
     assert list(read_recording(path).start["config"]["lane"]) == ["z", "a"]
 
 
-def test_lines_are_the_same_bytes_whatever_the_order_of_facts():
-    lines = [step_line(0, (RequestArrived(Request(1, "a", 0, 1, facts=facts)),), ())
-             for facts in ({"x": 1, "y": 2}, {"y": 2, "x": 1})]
+def test_lines_are_the_same_bytes_whatever_the_order_of_hints():
+    lines = [step_line(0, (RequestArrived(Request(1, "a", 0, 1, hints=hints)),), ())
+             for hints in ({"x": 1, "y": 2}, {"y": 2, "x": 1})]
     assert lines[0] == lines[1]
 
 

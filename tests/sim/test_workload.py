@@ -59,30 +59,30 @@ def test_start_and_stop_bound_the_arrivals():
     assert times[-1] < 3 * S
 
 
-def test_facts_streams_and_the_apps_defaults():
-    made = source(kind="poisson", rate=1.0, streams=2, facts={"length": {"10": 1.0, "60": 3.0}}, slo="70ms")
+def test_hints_streams_and_the_apps_defaults():
+    made = source(kind="poisson", rate=1.0, streams=2, hints={"length": {"10": 1.0, "60": 3.0}}, slo="70ms")
     requests = [made.request(index, made.first()[0][0], "c") for index in range(400)]
-    lengths = [item.facts["length"] for item in requests]
+    lengths = [item.hints["length"] for item in requests]
     assert set(lengths) == {10, 60}
     assert lengths.count(60) == pytest.approx(300, abs=40)
     assert {item.stream for item in requests} == {"w-0", "w-1"}
     assert requests[0].deadline_ns - requests[0].arrival_ns == 70_000_000
 
 
-def test_facts_need_not_be_whole():
-    made = source(kind="poisson", rate=1.0, facts={"work": [0.5, 2.0], "a.work": 1.5, "b.work": {"0.5": 3, "4": 1}})
-    drawn = [made.request(index, made.first()[0][0], "c").facts for index in range(400)]
-    works = [facts["work"] for facts in drawn]
+def test_hints_need_not_be_whole():
+    made = source(kind="poisson", rate=1.0, hints={"work": [0.5, 2.0], "a.work": 1.5, "b.work": {"0.5": 3, "4": 1}})
+    drawn = [made.request(index, made.first()[0][0], "c").hints for index in range(400)]
+    works = [hints["work"] for hints in drawn]
     assert 0.5 <= min(works) < 0.6 and 1.9 < max(works) < 2.0 and len(set(works)) == 400
-    assert {facts["a.work"] for facts in drawn} == {1.5}
-    fours = [facts["b.work"] for facts in drawn].count(4.0)
-    assert {facts["b.work"] for facts in drawn} == {0.5, 4.0} and fours == pytest.approx(100, abs=30)
-    again = source(kind="poisson", rate=1.0, facts={"work": [0.5, 2.0], "a.work": 1.5, "b.work": {"0.5": 3, "4": 1}})
-    assert again.request(0, again.first()[0][0], "c").facts == drawn[0]
+    assert {hints["a.work"] for hints in drawn} == {1.5}
+    fours = [hints["b.work"] for hints in drawn].count(4.0)
+    assert {hints["b.work"] for hints in drawn} == {0.5, 4.0} and fours == pytest.approx(100, abs=30)
+    again = source(kind="poisson", rate=1.0, hints={"work": [0.5, 2.0], "a.work": 1.5, "b.work": {"0.5": 3, "4": 1}})
+    assert again.request(0, again.first()[0][0], "c").hints == drawn[0]
 
 
 def test_another_policy_is_not_asked_whether_it_reads_what_is_predicted():
-    """Predictors are not asked in a simulation; under ``--policy edf`` nobody would read this fact."""
+    """Predictors are not asked in a simulation; under ``--policy edf`` nobody would read this hint."""
     made = parse_scenario({"model": {"m": {"engine": "synthetic"}}, "policy": {"p": {"kind": "orloj+", "hint": "ink"}},
                            "app": {"a": {"model": "m", "predict": {"ink": "p:ink"}}}})
     assert made.config.apps["a"].predict == {"ink": "p:ink"}
@@ -91,24 +91,24 @@ def test_another_policy_is_not_asked_whether_it_reads_what_is_predicted():
 
 @pytest.mark.parametrize("value", [True, "0.5", [2.0, 0.5], [0.5], [0.5, float("inf")], float("nan"), {"x": 1},
                                    {"0.5": -1}, {"0.5": 0}])
-def test_a_wrong_fact_says_what_was_expected(value):
-    with pytest.raises(ConfigError, match="facts.work.* = .*expected a number"):
-        source(kind="poisson", rate=1.0, facts={"work": value})
+def test_a_wrong_hint_says_what_was_expected(value):
+    with pytest.raises(ConfigError, match="hints.work.* = .*expected a number"):
+        source(kind="poisson", rate=1.0, hints={"work": value})
 
 
-@pytest.mark.parametrize(("text", "times", "facts"), [
+@pytest.mark.parametrize(("text", "times", "hints"), [
     ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9000000,5,6\n2023-11-17 00:00:00.1500000,7,8\n",
      [0, 250_000_000], {"input_tokens": 5, "output_tokens": 6}),
     ("timestamp_ms,input_tokens,output_tokens,prefix_blocks\n100,5,6,2\n150,1,1,1\n", [0, 50_000_000],
      {"input_tokens": 5.0, "output_tokens": 6.0, "prefix_blocks": 2.0}),
     ("app,func,end_timestamp,duration\nA,f,10.0,2.0\nA,g,9.5,0.5\n", [0, S], {"duration_ms": 2000.0}),
     ("arrival_s,length\n3.5,4\n3.75,9\n", [0, 250_000_000], {"length": 4.0})])
-def test_trace_formats(tmp_path, text, times, facts):
+def test_trace_formats(tmp_path, text, times, hints):
     path = tmp_path / "trace.csv"
     path.write_text(text)
     rows = read_trace(str(path), None)
     assert [row.at_ns for row in rows] == times
-    assert rows[0].facts == facts
+    assert rows[0].hints == hints
 
 
 def test_a_trace_is_stretched_not_resampled(tmp_path):

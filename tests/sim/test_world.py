@@ -15,7 +15,7 @@ from edgeserve.sched.protocol.actions import (
     RunBatch,
 )
 from edgeserve.sched.protocol.events import JobId, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
-from edgeserve.sim.reference_model import Books, BooksError
+from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -112,7 +112,7 @@ def test_iterative_models_return_unfinished_jobs_until_their_steps_are_done():
                     workload={"w": {"app": "a", "kind": "closed", "clients": 1}})
     world = run(made)
     assert world.ended[0].end_ns - world.ended[0].request.arrival_ns == 50 * MS
-    assert world.books.marks["RunBatch"] >= 3 * len(world.ended)
+    assert world.reference_model.marks["RunBatch"] >= 3 * len(world.ended)
 
 
 def test_a_lane_refuses_what_comes_too_late():
@@ -134,9 +134,9 @@ BOOKS = {
 
 
 @pytest.fixture
-def books():
+def reference_model():
     config = parse_scenario(BOOKS).config
-    made = Books(config, {(name, "d"): (60_000_000, 0) for name in "mno"}, {"d": ["m"]})
+    made = ReferenceModel(config, {(name, "d"): (60_000_000, 0) for name in "mno"}, {"d": ["m"]})
     made.arrived(Request(1, "one", 0, 50 * MS))
     made.arrived(Request(2, "fan", 0, 50 * MS))
     return made
@@ -151,89 +151,89 @@ def job(request, node, *part):
     return JobId(request, node, part)
 
 
-def test_books_refuse_a_second_outcome(books):
-    books.ordered(0, FinishRequest(1, Outcome.REJECTED))
-    with pytest.raises(BooksError, match="has an outcome already"):
-        books.ordered(0, FinishRequest(1, Outcome.REJECTED))
+def test_books_refuse_a_second_outcome(reference_model):
+    reference_model.ordered(0, FinishRequest(1, Outcome.REJECTED))
+    with pytest.raises(ReferenceModelError, match="has an outcome already"):
+        reference_model.ordered(0, FinishRequest(1, Outcome.REJECTED))
 
 
-def test_books_refuse_two_works_on_one_lane(books):
-    books.ordered(0, batch(1, job(1, "m")))
-    with pytest.raises(BooksError, match="given a second work"):
-        books.ordered(0, batch(2, job(2, "cut")))
+def test_books_refuse_two_works_on_one_lane(reference_model):
+    reference_model.ordered(0, batch(1, job(1, "m")))
+    with pytest.raises(ReferenceModelError, match="given a second work"):
+        reference_model.ordered(0, batch(2, job(2, "cut")))
 
 
-def test_books_refuse_a_job_in_two_batches(books):
-    books.ordered(0, batch(1, job(1, "m")))
-    with pytest.raises(BooksError, match="is in two batches"):
-        books.ordered(0, batch(2, job(1, "m"), lane="l2"))
+def test_books_refuse_a_job_in_two_batches(reference_model):
+    reference_model.ordered(0, batch(1, job(1, "m")))
+    with pytest.raises(ReferenceModelError, match="is in two batches"):
+        reference_model.ordered(0, batch(2, job(1, "m"), lane="l2"))
 
 
-def test_books_refuse_a_start_after_the_window(books):
+def test_books_refuse_a_start_after_the_window(reference_model):
     work = batch(1, job(1, "m"), before=5)
-    books.ordered(0, work)
-    with pytest.raises(BooksError, match="started after its window"):
-        books.started(6, work)
+    reference_model.ordered(0, work)
+    with pytest.raises(ReferenceModelError, match="started after its window"):
+        reference_model.started(6, work)
 
 
-def test_books_refuse_nodes_before_their_predecessors(books):
-    with pytest.raises(BooksError, match="runs before its predecessors"):
-        books.ordered(0, batch(1, job(2, "read", 0), "n"))
+def test_books_refuse_nodes_before_their_predecessors(reference_model):
+    with pytest.raises(ReferenceModelError, match="runs before its predecessors"):
+        reference_model.ordered(0, batch(1, job(2, "read", 0), "n"))
 
 
-def test_books_refuse_completed_without_the_nodes_that_its_joins_need(books):
+def test_books_refuse_completed_without_the_nodes_that_its_joins_need(reference_model):
     work = batch(1, job(2, "cut"))
-    books.ordered(0, work)
-    books.answered(MS, work, [JobResult(job(2, "cut"), parts=2)])
-    with pytest.raises(BooksError, match="not every node ran"):
-        books.ordered(MS, FinishRequest(2, Outcome.COMPLETED))
+    reference_model.ordered(0, work)
+    reference_model.answered(MS, work, [JobResult(job(2, "cut"), parts=2)])
+    with pytest.raises(ReferenceModelError, match="not every node ran"):
+        reference_model.ordered(MS, FinishRequest(2, Outcome.COMPLETED))
 
 
-def test_books_refuse_a_gather_before_all_its_parts(books):
+def test_books_refuse_a_gather_before_all_its_parts(reference_model):
     first = batch(1, job(2, "cut"))
-    books.ordered(0, first)
-    books.answered(MS, first, [JobResult(job(2, "cut"), parts=2)])
+    reference_model.ordered(0, first)
+    reference_model.answered(MS, first, [JobResult(job(2, "cut"), parts=2)])
     second = batch(2, job(2, "read", 0), "n")
-    books.ordered(MS, second)
-    books.answered(MS, second, [JobResult(job(2, "read", 0))])
-    with pytest.raises(BooksError, match="runs before its predecessors"):
-        books.ordered(MS, batch(3, job(2, "join"), "o"))
+    reference_model.ordered(MS, second)
+    reference_model.answered(MS, second, [JobResult(job(2, "read", 0))])
+    with pytest.raises(ReferenceModelError, match="runs before its predecessors"):
+        reference_model.ordered(MS, batch(3, job(2, "join"), "o"))
     third = batch(4, job(2, "read", 1), "n", lane="l2")
-    books.ordered(MS, third)
-    books.answered(MS, third, [JobResult(job(2, "read", 1))])
+    reference_model.ordered(MS, third)
+    reference_model.answered(MS, third, [JobResult(job(2, "read", 1))])
 
 
-def test_books_refuse_loads_over_the_budget_and_runs_of_absent_models(books):
+def test_books_refuse_loads_over_the_budget_and_runs_of_absent_models(reference_model):
     load = LoadModel(1, "copy:d", "n", 2**62, MS)
-    books.ordered(0, load)
-    with pytest.raises(BooksError, match="exceed the 100000000"):
-        books.started(0, load)
+    reference_model.ordered(0, load)
+    with pytest.raises(ReferenceModelError, match="exceed the 100000000"):
+        reference_model.started(0, load)
     work = batch(2, [job(1, "m")])
     evict = EvictModel(3, "copy:d", "m")
-    books.ordered(0, evict)
-    books.started(0, evict)
-    books.ordered(0, work)
-    with pytest.raises(BooksError, match="not resident"):
-        books.started(0, work)
+    reference_model.ordered(0, evict)
+    reference_model.started(0, evict)
+    reference_model.ordered(0, work)
+    with pytest.raises(ReferenceModelError, match="not resident"):
+        reference_model.started(0, work)
 
 
-def test_books_refuse_an_eviction_under_a_running_batch(books):
+def test_books_refuse_an_eviction_under_a_running_batch(reference_model):
     evict = EvictModel(2, "copy:d", "m")
-    books.ordered(0, batch(1, job(1, "m")))
-    books.ordered(0, evict)
-    with pytest.raises(BooksError, match="is out"):
-        books.started(0, evict)
+    reference_model.ordered(0, batch(1, job(1, "m")))
+    reference_model.ordered(0, evict)
+    with pytest.raises(ReferenceModelError, match="is out"):
+        reference_model.started(0, evict)
 
 
-def test_books_refuse_waiting_past_a_deadline(books):
-    books.ordered(0, batch(1, job(1, "m")))
-    books.stepped(50 * MS)
-    with pytest.raises(BooksError, match="waits past its deadline"):
-        books.stepped(50 * MS + 1)
-    with pytest.raises(BooksError, match="given up only now"):
-        books.ordered(60 * MS, FinishRequest(2, Outcome.DROPPED))
+def test_books_refuse_waiting_past_a_deadline(reference_model):
+    reference_model.ordered(0, batch(1, job(1, "m")))
+    reference_model.stepped(50 * MS)
+    with pytest.raises(ReferenceModelError, match="waits past its deadline"):
+        reference_model.stepped(50 * MS + 1)
+    with pytest.raises(ReferenceModelError, match="given up only now"):
+        reference_model.ordered(60 * MS, FinishRequest(2, Outcome.DROPPED))
 
 
-def test_books_close_only_when_everything_has_ended(books):
-    with pytest.raises(BooksError, match="2 accepted requests never ended"):
-        books.closed(0)
+def test_books_close_only_when_everything_has_ended(reference_model):
+    with pytest.raises(ReferenceModelError, match="2 accepted requests never ended"):
+        reference_model.closed(0)

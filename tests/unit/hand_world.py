@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Union
 
 from edgeserve.config.schema import parse_config
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.protocol.actions import Action, EvictModel, FinishRequest, LoadModel, RunBatch, Spent
+from edgeserve.sched.protocol.actions import Action, EvictModel, FinishRequest, LatencyBreakdown, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import (
     DeviceChanged,
     DrainRequested,
@@ -241,9 +241,9 @@ def job(seq: int, app: App, *, node: str = "", deadline: float = 100, arrival: f
     worth = fields.pop("worth", 10)
     request = RequestRecord(Request(fields.pop("id", seq), app.name, round(arrival * MS), round(deadline * MS),
                                     **fields), app)
-    request.worth_ns = round(worth * MS)
+    request.cost_share_ns = round(worth * MS)
     place = app.by_name[node] if node else app.nodes[0]
-    return Job(seq, request, place, tuple(part), round(arrival * MS), Spent())
+    return Job(seq, request, place, tuple(part), round(arrival * MS), LatencyBreakdown())
 
 
 def app_of(apps: Any, name: str = "a", **keys: Any) -> App:

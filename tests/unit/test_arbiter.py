@@ -8,30 +8,30 @@ from hand_world import MS, app_of, job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.sched.policies.common.bidding import Worth
+from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid
 
 APP = app_of("m")
 
 
-def bid(took, *deadlines, worth=10, klass="normal", **fields):
+def bid(took, *deadlines, utility=10, klass="normal", **fields):
     """A bid that takes so many ms for requests with these deadlines (ms), each worth so much."""
-    jobs = [job(number, APP, deadline=deadline, worth=worth) for number, deadline in enumerate(deadlines, 1)]
+    jobs = [job(number, APP, deadline=deadline, worth=utility) for number, deadline in enumerate(deadlines, 1)]
     remaining = fields.pop("remaining", took)
-    return Bid("m", jobs, len(jobs), took * MS, Worth(jobs, took * MS), remaining * MS, klass=klass, **fields)
+    return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), remaining * MS, klass=klass, **fields)
 
 
 def delivered(order, at_ns):
     """What bids deliver when they run one after the other."""
     total = 0.0
     for item in order:
-        total += item.worth.value(at_ns)
+        total += item.utility.value(at_ns)
         at_ns += item.expected_ns
     return total
 
 
-BIDS = st.builds(lambda took, deadlines, worth: bid(took, *deadlines, worth=worth), st.integers(1, 20),
+BIDS = st.builds(lambda took, deadlines, utility: bid(took, *deadlines, utility=utility), st.integers(1, 20),
                  st.lists(st.integers(1, 60), min_size=1, max_size=3), st.integers(1, 10))
 
 
@@ -44,7 +44,7 @@ def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_ti
     other = b if winner is a else a
     assert delivered((winner, other), at_ns) == best
     if delivered((other, winner), at_ns) == best:
-        assert winner.worth.value(at_ns) * other.remaining_ns >= other.worth.value(at_ns) * winner.remaining_ns
+        assert winner.utility.value(at_ns) * other.remaining_ns >= other.utility.value(at_ns) * winner.remaining_ns
 
 
 @settings(max_examples=150)
@@ -57,12 +57,12 @@ def test_of_several_the_first_of_the_order_that_delivers_most_wins(bids, at_ms):
     assert most[id(winner)] == max(most.values())
     for other in bids:
         if most[id(other)] == most[id(winner)]:
-            assert winner.worth.value(at_ns) * other.remaining_ns >= other.worth.value(at_ns) * winner.remaining_ns
+            assert winner.utility.value(at_ns) * other.remaining_ns >= other.utility.value(at_ns) * winner.remaining_ns
 
 
 def test_what_two_could_bear_each_three_cannot():
     # Each of the two may wait for the large one, but not for the large one and the other.
-    large, second, third = bid(10, 100, worth=100), bid(5, 17), bid(5, 16)
+    large, second, third = bid(10, 100, utility=100), bid(5, 17), bid(5, 16)
     for two in ([large, second], [large, third]):
         assert arbiter.choose(two, 0) is large
     assert arbiter.choose([large, second, third], 0) is not large
@@ -97,19 +97,19 @@ def test_of_many_bids_the_winner_of_each_comparison_meets_the_next():
 
 
 def test_two_continuations_that_both_cannot_wait_are_compared_by_value():
-    poor, rich = bid(10, 12, latest_start_ns=2 * MS), bid(10, 12, worth=20, latest_start_ns=2 * MS)
+    poor, rich = bid(10, 12, latest_start_ns=2 * MS), bid(10, 12, utility=20, latest_start_ns=2 * MS)
     assert arbiter.choose([poor, rich], 0) is rich
     assert arbiter.choose([rich, poor], 0) is rich
 
 
 def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs():
-    rich, critical = bid(10, 12, worth=1000), bid(10, 15, worth=1, klass="critical")
+    rich, critical = bid(10, 12, utility=1000), bid(10, 15, utility=1, klass="critical")
     assert arbiter.choose([rich, critical], 0) is critical
     assert arbiter.choose([critical, rich], 0) is critical
 
 
 def test_a_critical_bid_that_can_wait_competes_like_any_other():
-    rich, critical = bid(10, 12, worth=1000), bid(10, 100, worth=1, klass="critical")
+    rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, klass="critical")
     assert arbiter.choose([rich, critical], 0) is rich
     assert arbiter.choose([critical, rich], 0) is rich
 
@@ -120,8 +120,8 @@ def test_of_two_critical_bids_the_exchange_rule_decides():
 
 
 def test_background_and_probes_start_only_when_nobody_else_bids():
-    poor, background = bid(10, 100, worth=1), bid(1, 12, worth=1000, klass="background")
-    probe = bid(1, 12, worth=1000, probe=True)
+    poor, background = bid(10, 100, utility=1), bid(1, 12, utility=1000, klass="background")
+    probe = bid(1, 12, utility=1000, probe=True)
     assert arbiter.choose([background, probe, poor], 0) is poor
     assert arbiter.choose([background], 0) is background
     assert arbiter.is_background(probe)
@@ -130,8 +130,8 @@ def test_background_and_probes_start_only_when_nobody_else_bids():
 
 
 def test_a_continuation_is_interrupted_only_by_what_ends_before_its_latest_start():
-    continuation = bid(10, 100, worth=1, latest_start_ns=20 * MS)
-    short, long = bid(20, 60, worth=1000), bid(21, 60, worth=1000)
+    continuation = bid(10, 100, utility=1, latest_start_ns=20 * MS)
+    short, long = bid(20, 60, utility=1000), bid(21, 60, utility=1000)
     assert arbiter.choose([continuation, short], 0) is short
     for order in ([continuation, long], [long, continuation]):
         assert arbiter.choose(order, 0) is continuation

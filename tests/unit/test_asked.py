@@ -1,4 +1,4 @@
-"""What was asked: facts of a request that are read off its inputs, as the app says, and those that it brings."""
+"""What was asked: hints of a request that are read off its inputs, as the app says, and those that it brings."""
 
 from __future__ import annotations
 
@@ -10,61 +10,62 @@ import pytest
 
 from edgeserve.config.schema import parse_config
 from edgeserve.errors import BadInput, EngineError
-from edgeserve.live.request import NO_WISHES, AppRules, Wishes, app_rules
+from edgeserve.live.request import NO_OPTIONS, RequestOptions, RequestValidator, request_validators
 
 
-def rules(directory: str = ".", **app: Any) -> AppRules:
+def rules(directory: str = ".", **app: Any) -> RequestValidator:
     inputs = {"crop": {"shape": [3, 48, -1], "optional": True}, "n": {"dtype": "int64", "shape": []}}
     apps = {"a": {"model": "m", "inputs": inputs, **app}}
     config = parse_config({"model": {"m": {"engine": "synthetic"}}, "app": apps}, directory=directory)
-    return app_rules(config)["a"]
+    return request_validators(config)["a"]
 
 
-def facts_of(rules: AppRules, wishes: Wishes, **inputs: Any) -> Optional[Mapping[str, float]]:
-    rules.check_inputs(inputs)
-    return rules.settle_terms(wishes, inputs).facts
+def hints_of(validator: RequestValidator, options: RequestOptions, **inputs: Any) -> Optional[Mapping[str, float]]:
+    validator.check_inputs(inputs)
+    return validator.resolve_options(options, inputs).hints
 
 
 CROP = np.zeros((3, 48, 320), np.float32)
 NUMBER = np.array(1, np.int64)
 
 
-@pytest.mark.parametrize("wishes", [NO_WISHES, Wishes(klass="critical"), Wishes(facts={})])
-def test_the_length_of_a_request_is_the_size_of_the_axis_that_the_app_names(wishes: Wishes) -> None:
-    assert facts_of(rules(length="crop[2]"), wishes, crop=CROP, n=NUMBER) == {"length": 320}
-    assert facts_of(rules(length="crop[1]"), wishes, crop=CROP, n=NUMBER) == {"length": 48}
+@pytest.mark.parametrize("options", [NO_OPTIONS, RequestOptions(klass="critical"), RequestOptions(hints={})])
+def test_the_length_of_a_request_is_the_size_of_the_axis_that_the_app_names(options: RequestOptions) -> None:
+    assert hints_of(rules(length="crop[2]"), options, crop=CROP, n=NUMBER) == {"length": 320}
+    assert hints_of(rules(length="crop[1]"), options, crop=CROP, n=NUMBER) == {"length": 48}
 
 
-def test_a_request_that_states_its_length_keeps_it_and_its_other_facts_stay() -> None:
+def test_a_request_that_states_its_length_keeps_it_and_its_other_hints_stay() -> None:
     app = rules(length="crop[2]")
-    assert facts_of(app, Wishes(facts={"length": 7}), crop=CROP, n=NUMBER) == {"length": 7}
-    assert facts_of(app, Wishes(facts={"steps": 2}), crop=CROP, n=NUMBER) == {"length": 320, "steps": 2}
+    assert hints_of(app, RequestOptions(hints={"length": 7}), crop=CROP, n=NUMBER) == {"length": 7}
+    assert hints_of(app, RequestOptions(hints={"steps": 2}), crop=CROP, n=NUMBER) == {"length": 320, "steps": 2}
 
 
 def test_without_the_input_or_without_the_key_there_is_no_length() -> None:
-    assert facts_of(rules(length="crop[2]"), NO_WISHES, n=NUMBER) is None
-    assert facts_of(rules(), NO_WISHES, crop=CROP, n=NUMBER) is None
-    assert facts_of(rules(), Wishes(facts={"steps": 2}), crop=CROP, n=NUMBER) == {"steps": 2}
+    assert hints_of(rules(length="crop[2]"), NO_OPTIONS, n=NUMBER) is None
+    assert hints_of(rules(), NO_OPTIONS, crop=CROP, n=NUMBER) is None
+    assert hints_of(rules(), RequestOptions(hints={"steps": 2}), crop=CROP, n=NUMBER) == {"steps": 2}
 
 
 def test_the_usual_terms_are_not_changed_by_one_request() -> None:
     app = rules(length="crop[2]")
-    assert facts_of(app, NO_WISHES, crop=CROP, n=NUMBER) == {"length": 320}
-    assert facts_of(app, NO_WISHES, crop=CROP[:, :, :96], n=NUMBER) == {"length": 96}
+    assert hints_of(app, NO_OPTIONS, crop=CROP, n=NUMBER) == {"length": 320}
+    assert hints_of(app, NO_OPTIONS, crop=CROP[:, :, :96], n=NUMBER) == {"length": 96}
 
 
-def test_facts_that_a_request_brings_become_plain_numbers() -> None:
+def test_hints_that_a_request_brings_become_plain_numbers() -> None:
     """Numpy's could not be recorded."""
-    facts = facts_of(rules(), Wishes(facts={"steps": np.int64(3), "work": np.float32(0.5)}), crop=CROP, n=NUMBER)
-    assert facts == {"steps": 3, "work": 0.5}
-    assert facts is not None and {name: type(number) for name, number in facts.items()} == {"steps": int, "work": float}
+    hints = hints_of(rules(), RequestOptions(hints={"steps": np.int64(3), "work": np.float32(0.5)}), crop=CROP,
+                     n=NUMBER)
+    assert hints == {"steps": 3, "work": 0.5}
+    assert hints is not None and {name: type(number) for name, number in hints.items()} == {"steps": int, "work": float}
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e300, 10**400, "3", True, None,
                                     pytest.param(10**5000, id="huge")])
-def test_a_fact_that_policies_could_not_count_with_is_refused(number: Any) -> None:
-    with pytest.raises(BadInput, match="fact 'steps' = .*expected a name and a number from"):
-        facts_of(rules(), Wishes(facts={"steps": number}), crop=CROP, n=NUMBER)
+def test_a_hint_that_policies_could_not_count_with_is_refused(number: Any) -> None:
+    with pytest.raises(BadInput, match="hint 'steps' = .*expected a name and a number from"):
+        hints_of(rules(), RequestOptions(hints={"steps": number}), crop=CROP, n=NUMBER)
 
 
 # --- predictors -------------------------------------------------------------------------------------------------------
@@ -88,33 +89,33 @@ def leave(inputs):
 """
 
 
-def predicting(tmp_path: Any, **facts: str) -> AppRules:
+def predicting(tmp_path: Any, **hints: str) -> RequestValidator:
     (tmp_path / "guesses.py").write_text(PREDICTORS)
-    return rules(str(tmp_path), predict={fact: f"guesses:{name}" for fact, name in facts.items()})
+    return rules(str(tmp_path), predict={hint: f"guesses:{name}" for hint, name in hints.items()})
 
 
-@pytest.mark.parametrize("wishes", [NO_WISHES, Wishes(klass="critical"), Wishes(facts={})])
-def test_a_predictor_gets_the_inputs_and_its_number_becomes_the_fact(tmp_path: Any, wishes: Wishes) -> None:
+@pytest.mark.parametrize("options", [NO_OPTIONS, RequestOptions(klass="critical"), RequestOptions(hints={})])
+def test_a_predictor_gets_the_inputs_and_its_number_becomes_the_hint(tmp_path: Any, options: RequestOptions) -> None:
     app = predicting(tmp_path, length="width", work="bright")
-    facts = facts_of(app, wishes, crop=CROP + np.float32(0.5), n=NUMBER)
-    assert facts == {"length": 320, "work": 0.5}
-    assert facts is not None and type(facts["work"]) is float
-    assert app.unpredicted() == {}
+    hints = hints_of(app, options, crop=CROP + np.float32(0.5), n=NUMBER)
+    assert hints == {"length": 320, "work": 0.5}
+    assert hints is not None and type(hints["work"]) is float
+    assert app.failed_predictions() == {}
 
 
 def test_what_a_request_says_of_itself_is_not_predicted(tmp_path: Any) -> None:
     app = predicting(tmp_path, length="width", work="bright")
-    assert facts_of(app, Wishes(facts={"length": 7}), crop=CROP, n=NUMBER) == {"length": 7, "work": 0.0}
+    assert hints_of(app, RequestOptions(hints={"length": 7}), crop=CROP, n=NUMBER) == {"length": 7, "work": 0.0}
     import guesses  # type: ignore[import-not-found]
     assert guesses.asked == []
 
 
-def test_a_predictor_that_raises_costs_its_fact_alone_and_is_told_once(tmp_path: Any, caplog: Any) -> None:
+def test_a_predictor_that_raises_costs_its_hint_alone_and_is_told_once(tmp_path: Any, caplog: Any) -> None:
     app = predicting(tmp_path, length="width", work="odd")
     with caplog.at_level(logging.WARNING, "edgeserve"):
         for _ in range(3):  # no crop: width raises; n is 1: odd returns a string
-            assert facts_of(app, Wishes(facts={"steps": 2}), n=NUMBER) == {"steps": 2}
-    assert app.unpredicted() == {"length": 3, "work": 3}
+            assert hints_of(app, RequestOptions(hints={"steps": 2}), n=NUMBER) == {"steps": 2}
+    assert app.failed_predictions() == {"length": 3, "work": 3}
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
     assert "[app.a.predict] 'length' = 'guesses:width' failed" in told[0] and "it raised KeyError('crop')" in told[0]
@@ -122,16 +123,16 @@ def test_a_predictor_that_raises_costs_its_fact_alone_and_is_told_once(tmp_path:
 
 
 @pytest.mark.parametrize("place", range(7))
-def test_what_is_no_finite_number_is_no_fact(tmp_path: Any, place: int) -> None:
+def test_what_is_no_finite_number_is_no_hint(tmp_path: Any, place: int) -> None:
     app = predicting(tmp_path, work="odd")
-    assert facts_of(app, NO_WISHES, crop=CROP, n=np.array(place)) is None
-    assert app.unpredicted() == {"work": 1}
+    assert hints_of(app, NO_OPTIONS, crop=CROP, n=np.array(place)) is None
+    assert app.failed_predictions() == {"work": 1}
 
 
 def test_a_predictor_cannot_end_the_loop_that_asks_it(tmp_path: Any) -> None:
     app = predicting(tmp_path, work="leave")
-    assert facts_of(app, NO_WISHES, crop=CROP, n=NUMBER) is None
-    assert app.unpredicted() == {"work": 1}
+    assert hints_of(app, NO_OPTIONS, crop=CROP, n=NUMBER) is None
+    assert app.failed_predictions() == {"work": 1}
 
 
 @pytest.mark.parametrize(("spec", "says"), [

@@ -27,8 +27,8 @@ def picky(monkeypatch):
             if "plan" in moves:
                 moves["plan"](self, None, board)
 
-        def look_again_ns(self, board):
-            return moves.get("look_again_ns")
+        def next_wakeup_ns(self, board):
+            return moves.get("next_wakeup_ns")
 
         def bid(self, lane, board):
             bid = super().bid(lane, board)
@@ -74,7 +74,7 @@ def test_a_policy_drops_what_it_likes(picky):
 
 
 def test_a_policy_is_asked_again_when_it_says_so(picky):
-    picky.moves["look_again_ns"] = 7 * MS
+    picky.moves["next_wakeup_ns"] = 7 * MS
     picky.step(at=2)
     assert picky.wake_ms == 7
     with pytest.raises(PolicyError, match="wants to look again at 7000000 ns, not after 7000000 ns"):

@@ -14,8 +14,8 @@ def with_changes(**sections):
     return {**MINIMAL, **sections}
 
 
-def predicting(facts, **app):
-    return {"app": {"a": {"model": "m", "predict": facts, **app}}}
+def predicting(hints, **app):
+    return {"app": {"a": {"model": "m", "predict": hints, **app}}}
 
 
 def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_edf():
@@ -106,8 +106,8 @@ WRONG = [
     (predicting({"length": "f"}), ["[app.a] predict.length = 'f'", "'module:function'"]),
     (predicting({"m": {"work": 3}}), ["[app.a] predict.m.work = 3", "'module:function'"]),
     (predicting({"m.work": "p:f", "m": {"work": "p:g"}}), ["predict.m.work is given twice"]),
-    (predicting("p:f"), ["[app.a] predict = 'p:f'", "a table of facts"]),
-    (predicting({"length": "p:f"}, length="x[0]", inputs={"x": {"shape": [-1]}}), ["'x[0]'", "same fact twice"]),
+    (predicting("p:f"), ["[app.a] predict = 'p:f'", "a table of hints"]),
+    (predicting({"length": "p:f"}, length="x[0]", inputs={"x": {"shape": [-1]}}), ["'x[0]'", "same hint twice"]),
     ({"app": {"a": {"node": [{"model": "m"}]}}}, ["[[app.a.node]] number 1 lacks the key 'name'"]),
     ({"app": {"a": {"node": [{"name": "m", "join": 0}]}}}, ["join = 0", "'all', 'policy' or a number"]),
     ({"app": {"a": {"node": [{"name": "m", "join": True}]}}}, ["join = True"]),
@@ -149,28 +149,28 @@ def test_what_cannot_be_read_is_a_configuration_error_that_names_the_file(tmp_pa
 # --- predictors -------------------------------------------------------------------------------------------------------
 
 
-def test_predictors_of_the_facts_that_an_app_s_nodes_have():
+def test_predictors_of_the_hints_that_an_app_s_nodes_have():
     nodes = [{"name": "cut", "model": "m", "fan_out": True}, {"name": "read", "model": "m", "route": "one"},
              {"name": "m"}]
-    facts = ["length", "work", "cut.parts", "cut.work", "read.route", "read.steps", "m.work"]
-    made = {"app": {"a": {"node": nodes, "predict": dict.fromkeys(facts, "p:f")}}}
-    assert list(parse_config(with_changes(**made)).apps["a"].predict) == facts
-    for fact in ("steps", "cut.route", "read.parts"):  # of the app with one node; of nodes of another kind
-        wrong = {"app": {"a": {"node": nodes, "predict": {fact: "p:f"}}}}
-        with pytest.raises(ConfigError, match=f"predict. '{fact}': no policy reads such a fact; .*read.route"):
+    hints = ["length", "work", "cut.parts", "cut.work", "read.route", "read.steps", "m.work"]
+    made = {"app": {"a": {"node": nodes, "predict": dict.fromkeys(hints, "p:f")}}}
+    assert list(parse_config(with_changes(**made)).apps["a"].predict) == hints
+    for hint in ("steps", "cut.route", "read.parts"):  # of the app with one node; of nodes of another kind
+        wrong = {"app": {"a": {"node": nodes, "predict": {hint: "p:f"}}}}
+        with pytest.raises(ConfigError, match=f"predict. '{hint}': no policy reads such a hint; .*read.route"):
             parse_config(with_changes(**wrong))
 
 
-def test_a_fact_of_a_node_may_be_written_without_quotes():
+def test_a_hint_of_a_node_may_be_written_without_quotes():
     app = parse_config(with_changes(**predicting({"m": {"work": "p:f"}, "length": "p.q:g"}))).apps["a"]
     assert app.predict == {"m.work": "p:f", "length": "p.q:g"}
 
 
-def test_the_fact_that_the_app_s_policy_is_told_to_read_may_be_predicted_too():
+def test_the_hint_that_the_app_s_policy_is_told_to_read_may_be_predicted_too():
     made = with_changes(**predicting({"tokens": "p:f"}), policy={"p": {"kind": "orloj+", "hint": "tokens"}})
     assert parse_config(made).apps["a"].predict == {"tokens": "p:f"}
 
 
-def test_a_policy_from_outside_may_read_facts_of_any_name():
+def test_a_policy_from_outside_may_read_hints_of_any_name():
     made = with_changes(**predicting({"difficulty": "p:f"}), policy={"p": {"kind": "ours:Ensemble"}})
     assert parse_config(made).apps["a"].predict == {"difficulty": "p:f"}

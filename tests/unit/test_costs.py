@@ -22,7 +22,7 @@ def test_rests_are_the_longest_path_and_lane_time_counts_every_branch():
     assert made.rest_ns == {"a": 15 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.rest_lane_ns == {"a": 17 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.alone_ns == 18 * MS
-    assert made.worth_ns == 9 * MS  # a full batch takes half as long per job here
+    assert made.cost_share_ns == 9 * MS  # a full batch takes half as long per job here
 
 
 def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
@@ -30,14 +30,14 @@ def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
                  {"cut": 1, "read": 2, "join": 3})
     assert made.alone_ns == 6 * MS
     cut = made.app.by_name["cut"]
-    made.saw_parts(cut, 2)
-    made.saw_parts(cut, 5)
+    made.observe_parts(cut, 2)
+    made.observe_parts(cut, 5)
     made.refresh(REFRESH_NS - 1)
     assert made.alone_ns == 6 * MS  # not yet
     made.refresh(REFRESH_NS)
     assert (made.rest_ns["cut"], made.alone_ns) == (11 * MS, 12 * MS)
     for _ in range(PARTS_LEN):
-        made.saw_parts(cut, 10)
+        made.observe_parts(cut, 10)
     made.refresh(2 * REFRESH_NS)
     assert made.rest_ns["read"] == 3 * MS
     assert made.rest_ns["cut"] == 23 * MS
@@ -46,12 +46,12 @@ def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
 def test_nested_fan_outs_multiply_and_one_that_makes_nothing_counts_one():
     made = costs([node("page", fan_out=True), node("line", "page", fan_out=True), node("read", "line")],
                  {"page": 1, "line": 1, "read": 1})
-    made.saw_parts(made.app.by_name["page"], 3)
-    made.saw_parts(made.app.by_name["line"], 4)
+    made.observe_parts(made.app.by_name["page"], 3)
+    made.observe_parts(made.app.by_name["line"], 4)
     made.refresh(REFRESH_NS)
     assert made.rest_lane_ns["page"] == (3 + 12) * MS
-    made.saw_parts(made.app.by_name["line"], 0)
+    made.observe_parts(made.app.by_name["line"], 0)
     for _ in range(PARTS_LEN):
-        made.saw_parts(made.app.by_name["page"], 0)
+        made.observe_parts(made.app.by_name["page"], 0)
     made.refresh(2 * REFRESH_NS)
     assert made.rest_lane_ns["page"] == 2 * MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeserve.live.stats import OTHER_REASONS, REASONS_MAX, AppCounts, LaneCounts, percentiles_ms
-from edgeserve.sched.protocol.actions import Outcome, Spent
+from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
 
 
 def test_percentiles_by_the_nearest_rank() -> None:
@@ -15,12 +15,12 @@ def test_percentiles_by_the_nearest_rank() -> None:
 def test_an_apps_table_adds_up() -> None:
     counts = AppCounts()
     counts.accepted = 4
-    counts.completed(2 * 10**6, False, Spent(1 * 10**6, 0, 0, 10**6))
-    counts.completed(4 * 10**6, True, Spent(3 * 10**6, 0, 0, 10**6))
+    counts.completed(2 * 10**6, False, LatencyBreakdown(1 * 10**6, 0, 0, 10**6))
+    counts.completed(4 * 10**6, True, LatencyBreakdown(3 * 10**6, 0, 0, 10**6))
     counts.ended(Outcome.DROPPED, "expired")
     table = counts.table()
     assert (table["open"], table["late"], table["reasons"]) == (1, 1, {"dropped": {"expired": 1}})
-    assert table["spent_ms"] == {"queue": 2.0, "load": 0.0, "batch": 0.0, "execute": 1.0}
+    assert table["breakdown_ms"] == {"queue": 2.0, "load": 0.0, "batch": 0.0, "execute": 1.0}
     assert table["latency_ms"]["max"] == 4.0
 
 

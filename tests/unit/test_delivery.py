@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from edgeserve.live.response_overhead import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, Delivery
+from edgeserve.live.response_overhead import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, ResponseOverhead
 
 
 def test_nothing_is_taken_off_before_anything_is_known():
-    assert Delivery().planned_ns(0, 1000) == 1000
+    assert ResponseOverhead().planned_ns(0, 1000) == 1000
 
 
 def test_three_of_four_answers_take_less_than_the_margin():
-    delivery = Delivery()
+    delivery = ResponseOverhead()
     for overhead in [10, 20, 30, 40, 50, 60, 70, 80]:
         delivery.took(overhead)
     assert delivery.margin_ns == 70
@@ -18,7 +18,7 @@ def test_three_of_four_answers_take_less_than_the_margin():
 
 
 def test_a_stall_takes_no_more_than_a_share_and_is_forgotten():
-    delivery = Delivery()
+    delivery = ResponseOverhead()
     for _ in range(REFRESH_EVERY):
         delivery.took(10**9)
     assert delivery.planned_ns(0, 8000) == 8000 - 8000 // SHARE_MAX

@@ -85,7 +85,7 @@ def test_what_a_function_may_return(tmp_path):
     assert plain.parts is None
     assert parts.parts == [{"a": 1}, {"a": 2}]
     assert parts.outputs == {"page": 7}
-    assert parts.facts == {"count": 2}
+    assert parts.hints == {"count": 2}
     assert none.parts == []
     assert (route.route, route.outputs) == ("next", {"y": 2})
     assert not result.done
@@ -107,7 +107,7 @@ def test_what_a_function_may_not_return(tmp_path, returned, message):
 
 
 @pytest.mark.parametrize("options", [{}, {"batched": True}, {"stateful": True}, {"batched": True, "stateful": True}])
-def test_a_function_says_facts_with_its_outputs(tmp_path, options):
+def test_a_function_says_hints_with_its_outputs(tmp_path, options):
     engine = host(tmp_path, f"""
         from edgeserve.engines.base import Result
         def f(item, state=None):
@@ -115,11 +115,11 @@ def test_a_function_says_facts_with_its_outputs(tmp_path, options):
                 return [one(each) for each in item]
             return one(item)
         def one(item):
-            said = Result({{"y": 1}}, facts={{"next.work": item["x"]}})
+            said = Result({{"y": 1}}, hints={{"next.work": item["x"]}})
             return (said, "kept") if {options.get("stateful", False)} else said
         """, options=options)
     (result,) = engine.run(Batch([{"x": 2.5}], 1))
-    assert (result.outputs, result.facts, result.done) == ({"y": 1}, {"next.work": 2.5}, True)
+    assert (result.outputs, result.hints, result.done) == ({"y": 1}, {"next.work": 2.5}, True)
     assert result.state == ("kept" if "stateful" in options else None)
 
 
@@ -255,7 +255,7 @@ def test_state_bytes():
 
 def test_parts_and_route_are_plain_records():
     assert Parts([{"a": 1}]).shared is None
-    assert Route("x", {}).facts is None
+    assert Route("x", {}).hints is None
 
 
 # --- synthetic ---

@@ -9,26 +9,26 @@ import pytest
 
 from edgeserve.config.schema import parse_config
 from edgeserve.engines.base import Result
-from edgeserve.live.request import Terms
-from edgeserve.live.retained_inputs import Kept, bytes_of
+from edgeserve.live.request import ResolvedOptions
+from edgeserve.live.retained_inputs import RetainedInputs, bytes_of
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.live.values import Held, Payloads
-from edgeserve.sched.protocol.actions import DropKept, KeepJob, RunBatch
+from edgeserve.live.values import LiveRequest, Payloads
+from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
 JOB = JobId(1, "m", ())
 
 
-def kept_of(bytes_max: int = 1000, **inputs: Any) -> Kept:
+def kept_of(bytes_max: int = 1000, **inputs: Any) -> RetainedInputs:
     """A table that was asked to keep the one job of request 1."""
     plan = AppPlan(parse_config({"app": {"a": {"model": "m"}}, "model": {"m": {"engine": "synthetic"}}}).apps["a"])
     payloads = Payloads()
-    held = Held(plan, inputs, Terms("normal", 1.0, None, "drop", None), None, 0, 10**9)
-    held.id = 1
-    payloads.add(held)
-    kept = Kept(payloads, bytes_max)
-    kept.keep(KeepJob(JOB))
-    payloads.end(held)
+    request = LiveRequest(plan, inputs, ResolvedOptions("normal", 1.0, None, "drop", None), None, 0, 10**9)
+    request.id = 1
+    payloads.add(request)
+    kept = RetainedInputs(payloads, bytes_max)
+    kept.retain(RetainInputs(JOB))
+    payloads.end(request)
     return kept
 
 
@@ -47,8 +47,8 @@ def test_inputs_outlive_their_request_until_the_probe_takes_them() -> None:
 
 def test_what_is_let_go_frees_its_bytes_and_its_probe_would_be_refused() -> None:
     kept = kept_of(x=np.zeros(10))
-    kept.drop(DropKept(JOB))
-    kept.drop(DropKept(JOB))
+    kept.release(ReleaseInputs(JOB))
+    kept.release(ReleaseInputs(JOB))
     assert (len(kept), kept.bytes) == (0, 0)
     refusal = kept.refusal(probe())
     assert refusal is not None and refusal.work.tag == probe() and refusal.work.work_id == 7
@@ -77,14 +77,14 @@ def test_a_part_that_looks_into_the_callers_array_is_copied_too() -> None:
     plan = AppPlan(parse_config({"app": {"a": {"node": [{"name": "cut", "fan_out": True}, {"name": "read"}]}},
                                  "model": {name: {"engine": "synthetic"} for name in ("cut", "read")}}).apps["a"])
     payloads = Payloads()
-    held = Held(plan, {"page": page}, Terms("normal", 1.0, None, "drop", None), None, 0, 10**9)
-    held.id = 1
-    payloads.add(held)
+    request = LiveRequest(plan, {"page": page}, ResolvedOptions("normal", 1.0, None, "drop", None), None, 0, 10**9)
+    request.id = 1
+    payloads.add(request)
     payloads.launch(JobId(1, "cut", ()))
     own = np.ones(2)
     payloads.returned(JobId(1, "cut", ()), Result({}, parts=[{"line": page[1], "own": own}]))
-    kept = Kept(payloads)
-    kept.keep(KeepJob(JobId(1, "read", (0,))))
+    kept = RetainedInputs(payloads)
+    kept.retain(RetainInputs(JobId(1, "read", (0,))))
     inputs, _ = kept.launch(JobId(1, "read", (0,)))
     page[:] = 7
     assert inputs["line"].tolist() == [0, 0, 0, 0] and inputs["own"] is own
@@ -104,6 +104,6 @@ def test_bytes_of_what_is_no_array_are_about_its_size() -> None:
 def test_nobody_learns_more_of_a_probe_than_whether_it_was_done() -> None:
     kept = kept_of()
     assert kept.returned(JOB, None, "boom") == JobResult(JOB, "failed", reason="boom")
-    assert kept.returned(JOB, Result({"y": 1}, facts={"n": 3})) == JobResult(JOB)
+    assert kept.returned(JOB, Result({"y": 1}, hints={"n": 3})) == JobResult(JOB)
     assert kept.returned(JOB, Result({}, state=object(), state_bytes=5, done=False)) == JobResult(JOB, "unfinished")
     kept.not_started(JOB)

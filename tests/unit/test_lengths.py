@@ -114,9 +114,9 @@ def test_a_law_that_holds_is_left_alone_and_one_that_does_not_is_corrected():
     draw = random.Random("bias")
     bias = SizeBias(fixed_ns=10.0)
     for _ in range(BIAS_LEN):
-        bias.saw(2, 110.0, 110.0 * draw.uniform(0.7, 1.3))
-        bias.saw(4, 110.0, 10.0 + 150.0 * draw.uniform(0.9, 1.1))
-    bias.saw(8, 110.0, 1000.0)  # one batch says nothing
+        bias.observe(2, 110.0, 110.0 * draw.uniform(0.7, 1.3))
+        bias.observe(4, 110.0, 10.0 + 150.0 * draw.uniform(0.9, 1.1))
+    bias.observe(8, 110.0, 1000.0)  # one batch says nothing
     corrections = bias.corrections()
     assert set(corrections) == {4}
     assert corrections[4] == pytest.approx(1.5, rel=0.05)
@@ -132,7 +132,7 @@ def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_afte
         if work in (1499, 1500 + 2 * HITS_LEN, 2999):
             assert calibration.recent() == pytest.approx(0.9, abs=0.07)
     assert calibration.stated == 3000
-    assert calibration.kept / calibration.stated == pytest.approx(0.9, abs=0.03)
+    assert calibration.covered / calibration.stated == pytest.approx(0.9, abs=0.03)
 
 
 def test_the_first_batch_is_stated_as_predicted_and_lost_ones_do_not_count():
@@ -151,4 +151,4 @@ def test_the_correction_has_a_bound():
         calibration.state(work, 100)
         calibration.ended(work, 10**9)
     assert calibration.state(2000, 100) == 100 * FACTOR_MAX
-    assert calibration.kept == 0
+    assert calibration.covered == 0

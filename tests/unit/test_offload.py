@@ -31,7 +31,7 @@ def f(inputs):
     if what == "leave": os._exit(3)
     if what == "raise": raise ValueError("on purpose")
     if what == "unsendable": return {"y": lambda: 1}
-    if what == "say": return Result({"y": 1}, facts={"read.work": inputs["x"][2], "read.steps": 3})
+    if what == "say": return Result({"y": 1}, hints={"read.work": inputs["x"][2], "read.steps": 3})
     if what == "hold": sum(range(10**11))
     return {"y": inputs["x"] * 2, "pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0))}
 """
@@ -62,7 +62,7 @@ def test_it_runs_elsewhere_on_the_lanes_cores(engine):
 
 def test_what_a_function_says_of_a_request_comes_along(engine):
     (result,) = engine.run(Batch([{"x": X, "do": "say"}], 1))
-    assert (result.outputs, result.facts) == ({"y": 1}, {"read.work": 2.0, "read.steps": 3})
+    assert (result.outputs, result.hints) == ({"y": 1}, {"read.work": 2.0, "read.steps": 3})
 
 
 def test_a_killed_child_is_a_typed_error_and_comes_back(engine):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from edgeserve.sched.latency.drift import PACE_LEN, Pace
+from edgeserve.sched.latency.drift import DRIFT_LEN, Drift
 
 
-def pace(likely_ppm: int = 1_000_000) -> Pace:
-    return Pace({1: 1000, 4: 2000, 16: 5000}, likely_ppm)
+def pace(likely_ppm: int = 1_000_000) -> Drift:
+    return Drift({1: 1000, 4: 2000, 16: 5000}, likely_ppm)
 
 
 def test_before_the_first_batch_the_profile_speaks():
@@ -19,17 +19,17 @@ def test_before_the_first_batch_the_profile_speaks():
 
 def test_a_slower_device_is_slower_for_every_size_at_once():
     known = pace()
-    for step in range(PACE_LEN):
-        known.saw(step, 16, 7500)
+    for step in range(DRIFT_LEN):
+        known.observe(step, 16, 7500)
     assert abs(known.typical_ns(1) - 1500) < 20
     assert abs(known.typical_ns(16) - 7500) < 100
 
 
 def test_one_slow_batch_sways_nothing():
     known = pace()
-    for step in range(PACE_LEN - 1):
-        known.saw(step, 4, 2000)
-    known.saw(PACE_LEN, 4, 60_000)
+    for step in range(DRIFT_LEN - 1):
+        known.observe(step, 4, 2000)
+    known.observe(DRIFT_LEN, 4, 60_000)
     assert abs(known.likely_ns(1) - 1000) <= 40
     assert abs(known.likely_ns(16) - 5000) <= 200
 
@@ -37,8 +37,8 @@ def test_one_slow_batch_sways_nothing():
 def test_a_size_that_is_always_slower_than_its_shape_finds_its_place():
     known = pace()
     for step in range(200):
-        known.saw(2 * step, 4, 3000)
-        known.saw(2 * step + 1, 16, 5000)
+        known.observe(2 * step, 4, 3000)
+        known.observe(2 * step + 1, 16, 5000)
     assert 0.55 < known.typical_ns(4) / known.typical_ns(16) < 0.65  # 0.4 in the profile
 
 
@@ -46,7 +46,7 @@ def test_a_size_that_runs_alone_moves_no_other_however_noisy_it_is():
     known = pace()
     rng = random.Random("pace/alone")
     for step in range(500):
-        known.saw(step, 4, int(2000 * rng.lognormvariate(0, 0.1)))
+        known.observe(step, 4, int(2000 * rng.lognormvariate(0, 0.1)))
     assert 2.3 < known.typical_ns(16) / known.typical_ns(4) < 2.7  # 2.5 in the profile
 
 
@@ -55,35 +55,35 @@ def test_two_sizes_keep_their_places_under_noise():
     rng = random.Random("pace/two")
     for step in range(1000):
         size, time = ((4, 2000), (16, 5000))[step % 2]
-        known.saw(step, size, int(time * rng.lognormvariate(0, 0.1)))
+        known.observe(step, size, int(time * rng.lognormvariate(0, 0.1)))
     assert 2.1 < known.typical_ns(16) / known.typical_ns(4) < 2.9
 
 
 def test_what_is_forgotten_leaves_the_profile():
     known = pace()
-    for step in range(PACE_LEN):
-        known.saw(step, 16, 10_000)
-    known.forget(before_ns=PACE_LEN)
+    for step in range(DRIFT_LEN):
+        known.observe(step, 16, 10_000)
+    known.forget(before_ns=DRIFT_LEN)
     assert abs(known.typical_ns(1) - 1000) < 10
 
 
 def test_a_model_of_one_size_has_no_shape_to_learn():
-    known = Pace({1: 1000})
-    known.saw(0, 1, 2000)
-    known.saw(1, 1, 2000)
+    known = Drift({1: 1000})
+    known.observe(0, 1, 2000)
+    known.observe(1, 1, 2000)
     assert (known.typical_ns(1), known.likely_ns(1)) == (2000, 2000)
 
 
 def test_wild_times_keep_every_estimate_positive_and_near():
     known = pace()
     for step in range(5000):
-        known.saw(step, (1, 4, 16)[step % 3], (1, 50, 2000, 90_000)[step % 4])
+        known.observe(step, (1, 4, 16)[step % 3], (1, 50, 2000, 90_000)[step % 4])
         assert 1 <= known.typical_ns(1) <= known.likely_ns(1) <= known.slowest_ns(1) <= 2**40
 
 
 def test_a_size_never_strays_far_from_its_place_beside_the_others():
     known = pace()
     for step in range(2000):
-        known.saw(2 * step, 4, 200_000)
-        known.saw(2 * step + 1, 16, 5000)
+        known.observe(2 * step, 4, 200_000)
+        known.observe(2 * step + 1, 16, 5000)
     assert known.typical_ns(4) <= 5 * known.typical_ns(16)

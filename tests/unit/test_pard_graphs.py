@@ -6,8 +6,9 @@ import pytest
 from hand_world import Driver, ended, ids, ran
 
 from edgeserve.config.schema import AppConfig, NodeConfig
-from edgeserve.sched.policies.pard.branches import NO_BRANCH, Branches
 from edgeserve.sched.policies.pard import siblings as pard_siblings
+from edgeserve.sched.policies.pard import state as pard_state
+from edgeserve.sched.policies.pard.branches import NO_BRANCH, Branches
 from edgeserve.sched.policies.pard.policy import PROACTIVE
 from edgeserve.sched.policies.pard.state import LoadFactor, Planner, models_of
 from edgeserve.sched.policies.pard.waits import Waits
@@ -37,42 +38,42 @@ def ask(world, slo, at=None, **fields):
     return world.step(RequestArrived(world.request("app", slo, **fields)))
 
 
-def is_admitted(slo, nodes=CHOICE, facts=None, **options):
-    return ask(graph(nodes, **options), slo, facts=facts) == [ran("a", 1)]
+def is_admitted(slo, nodes=CHOICE, hints=None, **options):
+    return ask(graph(nodes, **options), slo, hints=hints) == [ran("a", 1)]
 
 
 # --- branches that a request declares ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("facts", "least"), [
+@pytest.mark.parametrize(("hints", "least"), [
     (None, 45), ({"steps": 1.0}, 45), ({"b.route": 0.0}, 45),  # it says nothing of the fork: the longest path
     ({"a.route": 0.0}, 30), ({"a.route": 1.0}, 45), ({"a.route": -1.0}, 10), ({"a.route": 2.0}, 10)])
-def test_the_branch_that_a_request_declares_is_the_path_that_counts(facts, least):
-    assert is_admitted(least, facts=facts)
-    assert not is_admitted(least - NS, facts=facts)
+def test_the_branch_that_a_request_declares_is_the_path_that_counts(hints, least):
+    assert is_admitted(least, hints=hints)
+    assert not is_admitted(least - NS, hints=hints)
 
 
 def test_a_fork_further_down_counts_from_the_entry_on():
     nodes = [{"name": "d", "after": []}, {**CHOICE[0], "after": ["d"]}, *CHOICE[1:3]]
-    for facts, least in (({"a.route": 0.0}, 30), ({"a.route": 1.0}, 45), (None, 45)):
-        assert ask(graph(nodes), least, facts=facts) == [ran("d", 1)]
-        assert ask(graph(nodes), least - NS, facts=facts) == [ended(1, "dropped", PROACTIVE)]
+    for hints, least in (({"a.route": 0.0}, 30), ({"a.route": 1.0}, 45), (None, 45)):
+        assert ask(graph(nodes), least, hints=hints) == [ran("d", 1)]
+        assert ask(graph(nodes), least - NS, hints=hints) == [ended(1, "dropped", PROACTIVE)]
 
 
 def test_behind_the_fork_the_truth_counts():
     world = graph(CHOICE)
-    ask(world, 45 - NS, facts={"a.route": 0.0})
+    ask(world, 45 - NS, hints={"a.route": 0.0})
     assert world.finish("a0", at=10, route="c") == [ended(1, "dropped", PROACTIVE)]
     assert any("before c - late by 1ns" in line for line in world.scheduler.story(1))
     world = graph(CHOICE)
-    ask(world, 45, facts={"a.route": 1.0})
+    ask(world, 45, hints={"a.route": 1.0})
     assert world.finish("a0", at=14, route="b") == [ran("b", 1)]  # the branch that it feared is no longer before it
 
 
 def test_the_published_rules_that_look_no_further_ignore_the_declaration():
     for rule, least in (("back", 10), ("sf", 30)):
-        assert is_admitted(least, facts={"a.route": 0.0}, rule=rule)
-        assert not is_admitted(least - NS, facts={"a.route": 0.0}, rule=rule)
+        assert is_admitted(least, hints={"a.route": 0.0}, rule=rule)
+        assert not is_admitted(least - NS, hints={"a.route": 0.0}, rule=rule)
 
 
 def planner_of(app, rest="qd"):
@@ -90,9 +91,9 @@ def app_of(nodes):
                                                for node in nodes)), "pard")
 
 
-def job_at(app, node, **facts):
+def job_at(app, node, **hints):
     world = graph(DIAMOND)
-    return Job(1, RequestRecord(world.request("app", facts=facts), app), app.by_name[node], (), 0, None)
+    return Job(1, RequestRecord(world.request("app", hints=hints), app), app.by_name[node], (), 0, None)
 
 
 def test_what_is_known_of_a_declared_branch_is_renewed_with_the_rest():
@@ -111,12 +112,12 @@ def test_a_graph_with_too_many_paths_still_leaves_out_the_branches_not_taken():
         before = ["pick"] if layer == 0 else [f"l{layer - 1}{index}" for index in range(2 if layer == 1 else 3)]
         nodes += [{"name": f"l{layer}{index}", "after": before} for index in range(2 if layer == 0 else 3)]
     app = app_of(nodes)
-    assert state.paths_behind([app])[app.by_name["pick"]] == 2 * 3**4 > state.PATHS_MAX
+    assert pard_state.paths_behind([app])[app.by_name["pick"]] == 2 * 3**4 > pard_state.PATHS_MAX
     planner = planner_of(app)
     planner.modules["l01"].set_times({"l": 50 * MS}, ["l"])
     planner.renew()
-    assert [planner.rest_of(job_at(app, "pick", **facts)) // MS
-            for facts in ({}, {"pick.route": 0.0}, {"pick.route": 1.0}, {"pick.route": 7.0})] == [90, 50, 90, 0]
+    assert [planner.rest_of(job_at(app, "pick", **hints)) // MS
+            for hints in ({}, {"pick.route": 0.0}, {"pick.route": 1.0}, {"pick.route": 7.0})] == [90, 50, 90, 0]
 
 
 # --- branches that are learnt -----------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ def test_a_graph_with_too_many_paths_still_leaves_out_the_branches_not_taken():
 def test_of_unknown_branches_the_mean_counts_where_that_is_asked_for():
     assert is_admitted(37.5, paths="expected")
     assert not is_admitted(37.5 - 10 * NS, paths="expected")
-    assert is_admitted(30, paths="expected", facts={"a.route": 0.0})  # who says more is believed
+    assert is_admitted(30, paths="expected", hints={"a.route": 0.0})  # who says more is believed
 
 
 def test_what_was_chosen_lately_counts_from_the_next_period_on():
@@ -149,7 +150,7 @@ def test_shares_count_those_that_take_no_branch_but_not_those_that_came_to_nothi
     for state in ("completed", "dropped", "failed"):  # none of them has a job behind the fork
         job = job_at(app, "a")
         job.state, job.request.state = DONE, state
-        branches.saw(job)
+        branches.observe(job)
     assert branches.shares_ppm(app.by_name["a"]) == [250_000, 250_000, 500_000]
     assert branches.declared(app.by_name["b"], {"a.route": 0.0}) == ()
     assert branches.declared(app.by_name["a"], {"a.route": 9.0}) == ((app.by_name["a"], NO_BRANCH),)

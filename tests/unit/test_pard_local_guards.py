@@ -44,7 +44,7 @@ def test_a_join_runs_once_however_many_branches_lead_to_it():
                  {"name": "look", "after": []}, {"name": "left", "after": ["look"]},
                  {"name": "right", "after": ["look"]}, {"name": "end", "after": ["left", "right"]}]}}}
     device = Device(table)
-    assert device.scheduler.policies[0]._line_of["app"].template[:4] == [1000] * 4
+    assert device.scheduler.policies[0]._pipeline_of["app"].template[:4] == [1000] * 4
     device.ask(ask(1, 20))  # four models of 5 ms, the join once
     device.advance()
     assert device.ends[1] == ("completed", 20.0)
@@ -70,7 +70,7 @@ def test_declared_steps_count_as_often_as_they_run():
     table = {"lane": {"l": {}}, "model": {"m": model(2, 3)}, "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
              "app": {"app": {"slo": "100ms", "model": "m"}}}
     device = Device(table)
-    device.ask(ask(1, 14, facts={"steps": 3.0}), ask(2, 15, facts={"steps": 3.0}))
+    device.ask(ask(1, 14, hints={"steps": 3.0}), ask(2, 15, hints={"steps": 3.0}))
     assert device.ends == {1: ("rejected", 0.0)}
 
 
@@ -79,9 +79,9 @@ def test_a_cohort_leaves_room_for_more_parts_than_the_mean():
     # two need 35 by the mean, and 2 + 43.3 + 1 with a deviation (they add up as roots do).
     def first_batch(margin, due_ms):
         device = Device(fan(margin=margin))
-        line = device.scheduler.policies[0]._line_of["app"]
+        pipeline = device.scheduler.policies[0]._pipeline_of["app"]
         for count in (2, 6) * 20:
-            line.saw_parts(line.nodes[0], count)
+            pipeline.observe_parts(pipeline.nodes[0], count)
         device.ask(ask(1, due_ms), ask(2, due_ms))
         return device.batches[0][2]
     assert first_batch(0.001, 42) == [1]
@@ -132,9 +132,9 @@ def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(mon
                                                               for name, after in names.items()]}}})
     device.ask(ask(1, 100))
     scheduler = device.scheduler
-    cohort = scheduler.policies[0]._flights.cohorts[0]
-    index = {node.name: node.index for node in cohort.line.nodes}
+    cohort = scheduler.policies[0]._in_flight.cohorts[0]
+    index = {node.name: node.index for node in cohort.pipeline.nodes}
     assert cohort.stage(scheduler.board) == index["a"]  # nothing stands ready: what runs will bring it
-    monkeypatch.setattr(pard_local_flight, "can_run_now", lambda name, board: name != "b")
+    monkeypatch.setattr(in_flight, "can_run_now", lambda name, board: name != "b")
     device.advance(6)
     assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there

@@ -10,22 +10,22 @@ from test_policy_pard_local import MS, Device, ask, chain, fan, model
 
 from edgeserve.sched.latency.model import ModelLatency, timing_constant
 from edgeserve.sched.policies.pard_local.choice import deviations_milli
-from edgeserve.sched.policies.pard_local.cost import Split
+from edgeserve.sched.policies.pard_local.cost import BatchCost
 
 
 def learnt(sizes=32, truth=lambda size: 1.0, noise=0.0, batches=600, seed="noise"):
-    """A split after so many batches of random size, whose profile says ``10 + size`` ms."""
+    """A batch_cost after so many batches of random size, whose profile says ``10 + size`` ms."""
     profile = {size: (10 + size) * MS for size in range(1, sizes + 1)}
     latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
                            list(profile))
-    split, draw = Split(latency), random.Random(seed)
-    split.refresh()
+    batch_cost, draw = BatchCost(latency), random.Random(seed)
+    batch_cost.refresh()
     for number in range(batches):
         size = draw.randrange(1, sizes + 1)
         took_ns = round(profile[size] * truth(size) * draw.gauss(1.0, noise))
         latency.observe(number, size, took_ns)
-        split.saw(size, took_ns)
-    return {size: split.time_ns(size * 1000) / profile[size] for size in profile}, latency
+        batch_cost.observe(size, took_ns)
+    return {size: batch_cost.time_ns(size * 1000) / profile[size] for size in profile}, latency
 
 
 def test_noise_does_not_carry_the_sizes_apart():
@@ -55,9 +55,9 @@ def test_a_second_cohort_leaves_those_in_flight_room_for_more_parts():
         table["app"]["app"]["node"] = [{"name": "look"}, {"name": "cut", "fan_out": True}, {"name": "part"},
                                        {"name": "end", "gather": True}]
         device = Device(table)
-        line = device.scheduler.policies[0]._line_of["app"]
+        pipeline = device.scheduler.policies[0]._pipeline_of["app"]
         for count in (2, 6) * 20:
-            line.saw_parts(line.nodes[1], count)
+            pipeline.observe_parts(pipeline.nodes[1], count)
         device.ask(ask(1, 34))  # 5 + 3 + 4 * 4 + 1 = 25; with two parts more 33
         device.now_ns = 1 * MS
         device.ask(ask(2, 90))  # looking at it while the host cuts takes two of the milliseconds that are left
@@ -74,24 +74,24 @@ def noisy_split(noise, sizes=4, batches=600):
     profile = {size: 10 * size * MS for size in range(1, sizes + 1)}
     latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
                            list(profile))
-    split, draw = Split(latency), random.Random(f"sure/{noise}")
-    split.refresh()
+    batch_cost, draw = BatchCost(latency), random.Random(f"sure/{noise}")
+    batch_cost.refresh()
     for number in range(batches):
         size = draw.randrange(1, sizes + 1)
         took_ns = round(profile[size] * draw.gauss(1.0, noise))
         latency.observe(number, size, took_ns)
-        split.saw(size, took_ns)
-    return split
+        batch_cost.observe(size, took_ns)
+    return batch_cost
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.2])
 def test_the_learnt_deviation_of_a_sum_is_that_of_independent_batches(noise):
-    split = noisy_split(noise)
-    times_us = [time_ns / 1000 for time_ns in split.batches(21_000)]
+    batch_cost = noisy_split(noise)
+    times_us = [time_ns / 1000 for time_ns in batch_cost.batches(21_000)]
     wanted = noise * sum(time_us ** 2 for time_us in times_us) ** 0.5
-    assert split.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.25)
-    assert split.variance_us2(21_000, 21_000) ** 0.5 == pytest.approx(  # twice the work, twice as far off
-        2 * split.variance_us2(21_000) ** 0.5, rel=0.05)
+    assert batch_cost.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.25)
+    assert batch_cost.variance_us2(21_000, 21_000) ** 0.5 == pytest.approx(  # twice the work, twice as far off
+        2 * batch_cost.variance_us2(21_000) ** 0.5, rel=0.05)
 
 
 def test_exact_times_leave_nothing_to_be_unsure_of():
@@ -107,9 +107,9 @@ def test_the_chance_that_is_asked_for_is_the_share_that_is_left():
 
 def unsure(device, share):
     """Let the device believe that the second model's batches miss by this share."""
-    places = device.scheduler.policies[0]._places
-    split = places.split("b", "l", device.scheduler.board)
-    split._surprise_ppm = round(share * share * 1_000_000)
+    places = device.scheduler.policies[0]._stage_costs
+    batch_cost = places.batch_cost("b", "l", device.scheduler.board)
+    batch_cost._surprise_ppm = round(share * share * 1_000_000)
 
 
 def two(slo_ms):

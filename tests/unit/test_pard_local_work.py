@@ -1,4 +1,4 @@
-"""``pard_local`` with jobs of unequal work: what facts tell of it, before a request begins or on its way."""
+"""``pard_local`` with jobs of unequal work: what hints tell of it, before a request begins or on its way."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import pytest
 from test_policy_pard_local import MS, Device, ask, chain, fan, model
 
 from edgeserve.sched.latency.model import ModelLatency, timing_constant
-from edgeserve.sched.policies.pard_local.cost import Split
+from edgeserve.sched.policies.pard_local.cost import BatchCost
 from edgeserve.sched.protocol.events import JobResult
 
 
 class Teller(Device):
-    """Its nodes say facts, by node or by node and part; batches take what they are expected to, by these facts."""
+    """Its nodes say hints, by node or by node and part; batches take what they are expected to, by these hints."""
 
     def __init__(self, table):
         super().__init__(table)
-        self.said = {}
+        self.result_hints = {}
 
     def _result(self, job):
         return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node),
-                         facts=self.said.get((job.node, job.part), self.said.get(job.node)))
+                         hints=self.result_hints.get((job.node, job.part), self.result_hints.get(job.node)))
 
-    def line(self):
-        return self.scheduler.policies[0]._line_of["app"]
+    def pipeline(self):
+        return self.scheduler.policies[0]._pipeline_of["app"]
 
 
 def slow_second(**more):
@@ -35,9 +35,9 @@ def slow_second(**more):
 def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
     profile = {size: round((fixed_ms + each_ms * size) * MS) for size in sizes}
     latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()}, list(sizes))
-    split = Split(latency)
-    split.refresh()
-    return split, latency
+    batch_cost = BatchCost(latency)
+    batch_cost.refresh()
+    return batch_cost, latency
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
@@ -45,53 +45,54 @@ def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
 
 @pytest.mark.parametrize("fixed_ms", [0, 8])
 def test_the_learnt_times_are_those_of_usual_work_whatever_work_was_seen(fixed_ms):
-    split, latency = split_of(fixed_ms, 10)
+    batch_cost, latency = split_of(fixed_ms, 10)
     draw = random.Random(f"work/{fixed_ms}")
     for number in range(400):
         size = draw.choice((1, 2, 4))
         works = [draw.uniform(0.2, 3.0) for _ in range(size)]
         took_ns = round((fixed_ms + 10 * sum(works)) * MS * 1.5)  # the machine is half as slow again as profiled
         latency.observe(number, size, took_ns)
-        split.saw(size, took_ns, round(sum(work - 1 for work in works) * 1000))
+        batch_cost.observe(size, took_ns, round(sum(work - 1 for work in works) * 1000))
     for size in (1, 2, 4):
-        assert split.time_ns(size * 1000) == pytest.approx(1.5 * (fixed_ms + 10 * size) * MS, rel=0.01)
-    assert split.time_ns(2000, 3000) == pytest.approx(1.5 * (fixed_ms + 50) * MS, rel=0.01)
-    assert split.time_ns(2000, -1000) == pytest.approx(1.5 * (fixed_ms + 10) * MS, rel=0.01)
+        assert batch_cost.time_ns(size * 1000) == pytest.approx(1.5 * (fixed_ms + 10 * size) * MS, rel=0.01)
+    assert batch_cost.time_ns(2000, 3000) == pytest.approx(1.5 * (fixed_ms + 50) * MS, rel=0.01)
+    assert batch_cost.time_ns(2000, -1000) == pytest.approx(1.5 * (fixed_ms + 10) * MS, rel=0.01)
 
 
 def test_one_request_of_much_work_is_not_taken_for_a_slow_machine():
-    split, latency = split_of(0, 10, (1,))
+    batch_cost, latency = split_of(0, 10, (1,))
     for number in range(10):  # as after a page of ten wide lines
         latency.observe(number, 1, 25 * MS)
-        split.saw(1, 25 * MS, 1500)
-    assert latency.typical_ns(1) == 25 * MS and split.time_ns(1000) == 10 * MS
+        batch_cost.observe(1, 25 * MS, 1500)
+    assert latency.typical_ns(1) == 25 * MS and batch_cost.time_ns(1000) == 10 * MS
 
 
 def test_batches_that_are_said_to_be_no_work_teach_nothing():
-    split, latency = split_of(0, 10)
+    batch_cost, latency = split_of(0, 10)
     for number in range(30):
         latency.observe(number, 1, 20 * MS)
-        split.saw(1, 20 * MS, -1000)
-    assert split.time_ns(1000) == 10 * MS and split.variance_us2(1000) == 0
+        batch_cost.observe(1, 20 * MS, -1000)
+    assert batch_cost.time_ns(1000) == 10 * MS and batch_cost.variance_us2(1000) == 0
 
 
 def test_work_beyond_the_usual_lies_in_the_batches_in_proportion():
-    split, _ = split_of(0, 10)
-    assert sum(split.batches(5000)) == 50 * MS and sum(split.batches(5000, 2500)) == 75 * MS
-    assert split.batches(5000, 2500) == [round(1.5 * time_ns) for time_ns in split.batches(5000)]
-    assert min(split.batches(3000, -3000)) >= 1 and split.time_ns(3000, -3000) >= 1  # no work takes no negative time
+    batch_cost, _ = split_of(0, 10)
+    assert sum(batch_cost.batches(5000)) == 50 * MS and sum(batch_cost.batches(5000, 2500)) == 75 * MS
+    assert batch_cost.batches(5000, 2500) == [round(1.5 * time_ns) for time_ns in batch_cost.batches(5000)]
+    # No work takes no negative time.
+    assert min(batch_cost.batches(3000, -3000)) >= 1 and batch_cost.time_ns(3000, -3000) >= 1
 
 
 def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
     def worth(unit):
         device = Teller(slow_second())
-        places, board = device.scheduler.policies[0]._places, device.scheduler.board
+        places, board = device.scheduler.policies[0]._stage_costs, device.scheduler.board
         over = round((unit - 1) * 1000)
-        split = places.split("b", "l", board)
+        batch_cost = places.batch_cost("b", "l", board)
         for number in range(30):
             board.latency("b", "l").observe(number, 1, 20 * MS)
-            split.saw(1, 20 * MS, over)
-        return places.worth_ns(device.line(), [0, 1000, 0, over], board)
+            batch_cost.observe(1, 20 * MS, over)
+        return places.cost_share_ns(device.pipeline(), [0, 1000, 0, over], board)
     assert worth(1.0) == pytest.approx(20 * MS, rel=0.02)
     assert worth(500.0) == pytest.approx(20 * MS, rel=0.02)  # as when work is told in pixels or tokens
 
@@ -100,23 +101,23 @@ def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
 
 
 def test_a_line_learns_the_usual_work_and_the_room_for_more():
-    line = Device(slow_second()).scheduler.policies[0]._line_of["app"]
-    assert line.template == [1000, 1000, 0, 0] and not any(line.spread)
+    pipeline = Device(slow_second()).scheduler.policies[0]._pipeline_of["app"]
+    assert pipeline.template == [1000, 1000, 0, 0] and not any(pipeline.spread)
     for work in (500, 2500) * 10:
-        line.saw_work(1, 1000, work)
-    assert line.template == [1000, 1000, 0, 500]  # one and a half times the usual
-    assert line.spread == [0, 0, 0, 1500]  # one and a half deviations of 1000
-    assert line.left_of(4, surely=True) == [4000, 4000, 0, 2000 + 2 * 1500]
+        pipeline.observe_work(1, 1000, work)
+    assert pipeline.template == [1000, 1000, 0, 500]  # one and a half times the usual
+    assert pipeline.spread == [0, 0, 0, 1500]  # one and a half deviations of 1000
+    assert pipeline.left_of(4, surely=True) == [4000, 4000, 0, 2000 + 2 * 1500]
 
 
 def test_many_parts_of_much_work_need_room_for_both():
-    line = Device(fan()).scheduler.policies[0]._line_of["app"]
+    pipeline = Device(fan()).scheduler.policies[0]._pipeline_of["app"]
     for count, work in ((2, 500), (6, 1500)) * 20:  # 1 and 9 usual parts' work
-        line.saw_parts(line.nodes[0], count)
-        line.saw_work(1, count * 1000, work)
-    jobs, over = line.template[1], line.template[4]
+        pipeline.observe_parts(pipeline.nodes[0], count)
+        pipeline.observe_work(1, count * 1000, work)
+    jobs, over = pipeline.template[1], pipeline.template[4]
     assert jobs == 4000 and jobs + over == 5000
-    assert line.spread[1] + line.spread[4] == 6000  # 1.5 deviations of 4
+    assert pipeline.spread[1] + pipeline.spread[4] == 6000  # 1.5 deviations of 4
 
 
 def test_what_one_part_says_counts_for_that_part():
@@ -126,7 +127,7 @@ def test_what_one_part_says_counts_for_that_part():
     table["app"]["app"]["node"] = [look, {"name": "turn"}, part, end]
     device = Teller(table)
     device.parts["look"] = 2
-    device.said.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
+    device.result_hints.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
     device.ask(ask(1, 1000))
     device.advance(2)
     member = device.scheduler.policies[0]._members[1]
@@ -140,13 +141,13 @@ def test_what_one_part_says_counts_for_that_part():
 
 def test_a_request_that_says_it_is_dear_is_refused_when_it_cannot_make_it():
     device = Teller(slow_second())
-    device.ask(ask(1, 60, facts={"b.work": 2.0}), ask(2, 60, facts={"b.work": 4.0}), ask(3, 60, facts={"work": 2.0}))
+    device.ask(ask(1, 60, hints={"b.work": 2.0}), ask(2, 60, hints={"b.work": 4.0}), ask(3, 60, hints={"work": 2.0}))
     assert device.ends == {2: ("rejected", 0.0)}  # 6 + 80; the third: 4 + 4 + 40
 
 
 def test_a_node_that_finds_much_work_ends_the_request_before_it_costs_anything():
     device = Teller(slow_second())
-    device.said["a"] = {"b.work": 4.0}
+    device.result_hints["a"] = {"b.work": 4.0}
     device.ask(ask(1, 60))
     device.advance()
     assert device.ends == {1: ("dropped", 6.0)} and [batch[1] for batch in device.batches] == ["a"]
@@ -155,7 +156,7 @@ def test_a_node_that_finds_much_work_ends_the_request_before_it_costs_anything()
 def test_a_node_that_finds_little_work_makes_room_for_another():
     def play(said):
         device = Teller(slow_second(cohorts=1))
-        device.said["a"] = said
+        device.result_hints["a"] = said
         for number in range(1, 11):
             device.ask(ask(number, device.now_ns // MS + 500, device.now_ns // MS))
             device.advance()
@@ -169,7 +170,7 @@ def test_a_node_that_finds_little_work_makes_room_for_another():
 
 def test_the_bid_expects_the_time_of_the_work_that_is_known():
     device = Teller(slow_second())
-    device.said["a"] = {"b.work": 2.5}
+    device.result_hints["a"] = {"b.work": 2.5}
     device.ask(ask(1, 500))
     device.advance()
     assert device.ends == {1: ("completed", 6.0 + 50.0)}
@@ -177,7 +178,7 @@ def test_the_bid_expects_the_time_of_the_work_that_is_known():
 
 def test_nothing_said_nothing_changes():
     plain, told = Teller(slow_second()), Teller(slow_second())
-    told.said["a"] = {"b.work": 1.0}
+    told.result_hints["a"] = {"b.work": 1.0}
     for device in (plain, told):
         for number in range(1, 30):
             device.ask(ask(number, 7 * number + 90, 7 * number))

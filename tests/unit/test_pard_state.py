@@ -41,8 +41,8 @@ def test_observed_waits_are_drawn_again():
     waits = Waits("empirical", 0.5, 4000, 2, seed=1)
     assert waits.quantile_ns("ab", [9, 9]) == 0  # nothing seen: nothing to wait for
     for value in range(1000):
-        waits.saw(value, "a", value * 1000)
-        waits.saw(value, "b", 5 * MS)
+        waits.observe(value, "a", value * 1000)
+        waits.observe(value, "b", 5 * MS)
     assert waits.quantile_ns("a", [9]) == pytest.approx(500_000, rel=0.05)
     assert waits.quantile_ns("ab", [9, 9]) == pytest.approx(5_500_000, rel=0.02)
 
@@ -50,9 +50,9 @@ def test_observed_waits_are_drawn_again():
 def test_joint_sums_are_of_those_that_passed_the_whole_path():
     waits = Waits("joint", 0.5, 100, 2, seed=1)
     for number in range(9):
-        waits.saw(number, "a", number)
+        waits.observe(number, "a", number)
         if number < 5:
-            waits.saw(number, "b", 100)
+            waits.observe(number, "b", 100)
     assert waits.quantile_ns("ab", [9, 9]) == 102
     assert waits.quantile_ns("a", [9]) == 4
 
@@ -75,7 +75,7 @@ def test_the_order_turns_late_both_ways():
     load = LoadFactor()
     turns = []
     for rate in (90, 90, 90, 90, 90, 110, 104, 104, 104, 104, 101, 99, 99, 99, 99, 99, 85):
-        load.saw(rate * 1000, 100 * 1000)
+        load.observe(rate * 1000, 100 * 1000)
         turns.append(load.high)
     #        steady below: no    jumps: 1.10 is not above 1 + eps at once; 0.99 is above 1 - eps: it stays
     assert turns[:5] == [False] * 5
@@ -88,23 +88,23 @@ def test_what_jumps_much_turns_late_and_instant_at_once():
     jumpy, instant = LoadFactor(), LoadFactor(instant=True)
     for rate in (50, 150, 50, 150, 50, 110):
         for load in (jumpy, instant):
-            load.saw(rate * 1000, 100 * 1000)
+            load.observe(rate * 1000, 100 * 1000)
     assert jumpy.eps_ppm() > 300_000 and jumpy.high is False
     assert instant.eps_ppm() == 0 and instant.high is True
 
 
 def test_nothing_arriving_ends_the_high_order():
     load = LoadFactor()
-    load.saw(150_000, 100_000)
+    load.observe(150_000, 100_000)
     assert load.high
-    load.saw(0, 100_000)
+    load.observe(0, 100_000)
     assert not load.high
 
 
 def test_pard_plus_turns_only_when_the_load_is_clearly_too_high():
     load = LoadFactor(1.05, 1.05)
     for rate, high in ((103, False), (103, False), (112, True), (103, False)):
-        load.saw(rate * 1000, 100 * 1000)
+        load.observe(rate * 1000, 100 * 1000)
         assert load.high is high, rate
 
 

@@ -18,18 +18,18 @@ def graph(nodes=None, policy="pard+", **options):
                   policy={policy: {"lam": 0.0, "plan": 0, **options}}, lane={name: {} for name in names})
 
 
-def is_admitted(slo, facts, **given):
+def is_admitted(slo, hints, **given):
     world = graph(**given)
-    world.step(RequestArrived(world.request("app", slo, facts=facts)))
+    world.step(RequestArrived(world.request("app", slo, hints=hints)))
     return world.outcome(1) == ""
 
 
-@pytest.mark.parametrize(("facts", "least_ms"), [
+@pytest.mark.parametrize(("hints", "least_ms"), [
     ({}, 42), ({"work": 1.0}, 42), ({"work": 2.0}, 54), ({"work": 0.5}, 36), ({"b.work": 3.0}, 50),
     ({"work": 2.0, "b.work": 1.0}, 50), ({"c.steps": 3.0}, 70), ({"a.steps": 2.0}, 56), ({"work": -5.0}, 30)])
-def test_declared_work_counts_here_and_at_every_module_behind(facts, least_ms):
-    assert is_admitted(least_ms, facts)
-    assert not is_admitted(least_ms - NS, facts)
+def test_declared_work_counts_here_and_at_every_module_behind(hints, least_ms):
+    assert is_admitted(least_ms, hints)
+    assert not is_admitted(least_ms - NS, hints)
 
 
 def test_the_published_policy_takes_everybody_as_usual():
@@ -40,8 +40,8 @@ def test_the_published_policy_takes_everybody_as_usual():
 @pytest.mark.parametrize(("slo", "outcome"), [(50, ""), (50 - NS, "dropped")])
 def test_who_shares_a_batch_with_a_dear_one_takes_longer_too(slo, outcome):
     world = graph(order="hbf")  # the dear one, with more time left, joins first
-    world.step(RequestArrived(world.request("app", 100, facts={"work": 3.0})),
-               RequestArrived(world.request("app", slo, facts={"work": 1.0})))
+    world.step(RequestArrived(world.request("app", 100, hints={"work": 3.0})),
+               RequestArrived(world.request("app", slo, hints={"work": 1.0})))
     assert [world.outcome(1), world.outcome(2)] == ["", outcome]  # 14 + 8, then 14 and 14
 
 
@@ -57,7 +57,7 @@ def test_a_dear_one_is_judged_again_when_its_batch_starts(ends_at, outcome):
     world = graph()
     world.step(RequestArrived(world.request("app", 200)))
     world.now_ms = 9
-    world.step(RequestArrived(world.request("app", 55, facts={"work": 2.0})))  # it would end at 10 + 54 = 64
+    world.step(RequestArrived(world.request("app", 55, hints={"work": 2.0})))  # it would end at 10 + 54 = 64
     assert world.outcome(2) == ""
     world.finish("a", at=ends_at)
     assert world.outcome(2) == outcome

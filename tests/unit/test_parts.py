@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver, app_of, job
 
-from edgeserve.sched.policies.common.bidding import Worth, best_class, bid_for, earliest_end_ns, take
+from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.resources.lanes import Lane
 
@@ -15,7 +15,7 @@ PIPE_MODELS = {"x": {1: 10}, "y": {1: 20}, "z": {1: 5}}
 
 
 def test_worth_counts_each_request_at_its_own_deadline_times_its_value():
-    worth = Worth([job(1, APP, deadline=50, worth=10), job(2, APP, deadline=30, worth=10, value=3)], 20 * MS)
+    worth = Utility([job(1, APP, deadline=50, worth=10), job(2, APP, deadline=30, worth=10, value=3)], 20 * MS)
     assert worth.value(10 * MS) == 40 * MS
     assert worth.value(10 * MS + 1) == 10 * MS
     assert worth.value(30 * MS) == 10 * MS
@@ -23,7 +23,7 @@ def test_worth_counts_each_request_at_its_own_deadline_times_its_value():
 
 
 def test_what_is_answered_late_keeps_less_the_later_it_comes():
-    worth = Worth([job(1, APP, deadline=100, worth=10, on_late="answer")], 10 * MS)
+    worth = Utility([job(1, APP, deadline=100, worth=10, on_late="answer")], 10 * MS)
     assert worth.value(90 * MS) == 10 * MS
     assert worth.value(190 * MS) == pytest.approx(5 * MS)  # one SLO late: half
     assert worth.value(390 * MS) == pytest.approx(2.5 * MS)
@@ -31,7 +31,7 @@ def test_what_is_answered_late_keeps_less_the_later_it_comes():
 
 def test_several_parts_of_a_request_count_it_once():
     parts = [job(seq, APP, id=1, part=[seq], worth=10) for seq in (1, 2, 3)]
-    assert Worth([*parts, job(4, APP, id=2, part=[0], worth=7)], 0).value(0) == 17 * MS
+    assert Utility([*parts, job(4, APP, id=2, part=[0], worth=7)], 0).value(0) == 17 * MS
 
 
 def test_jobs_whose_state_another_lane_holds_stay_in_the_queue():
@@ -58,15 +58,15 @@ def test_a_bid_counts_the_rest_of_the_pipeline():
     app = world.scheduler.apps["a"]
     bid = bid_for([job(1, app, node="x", deadline=36, worth=35)], 1, 10 * MS, world.scheduler.board)
     assert bid.remaining_ns == 35 * MS
-    assert bid.worth.value(1 * MS) == 35 * MS
-    assert bid.worth.value(1 * MS + 1) == 0
+    assert bid.utility.value(1 * MS) == 35 * MS
+    assert bid.utility.value(1 * MS + 1) == 0
     last = bid_for([job(1, app, node="z", deadline=36)], 1, 5 * MS, world.scheduler.board)
     assert last.remaining_ns == 5 * MS
 
 
 def test_a_bid_counts_the_steps_that_an_iterative_job_still_needs():
     world = Driver({"m": {1: 10}}, {"a": "m"})
-    iterative = job(1, world.scheduler.apps["a"], deadline=100, facts={"steps": 4})
+    iterative = job(1, world.scheduler.apps["a"], deadline=100, hints={"steps": 4})
     assert bid_for([iterative], 1, 10 * MS, world.scheduler.board).remaining_ns == 40 * MS
     iterative.steps = 3
     assert bid_for([iterative], 1, 10 * MS, world.scheduler.board).remaining_ns == 10 * MS

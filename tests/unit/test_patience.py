@@ -6,48 +6,48 @@ from edgeserve.live.receive_coalescing import (
     AGAIN_NS_MAX,
     AGAIN_PAUSE_NS,
     AGAIN_SHARE,
-    NAP_NS_MAX,
-    NAP_NS_MIN,
-    NAP_SHARED_NS_MAX,
-    Patience,
+    HOLD_NS_MAX,
+    HOLD_NS_MIN,
+    HOLD_SHARED_NS_MAX,
+    ReceiveCoalescing,
 )
 
 MS = 1_000_000
 
 
 def test_a_loop_with_a_core_of_its_own_reads_half_way_through_a_batch():
-    patience = Patience(shares_cores=False)
+    patience = ReceiveCoalescing(shares_cores=False)
     patience.launched(100 * MS, 8 * MS)
-    assert patience.look_at_ns(103 * MS) == 104 * MS
-    assert patience.look_at_ns(104 * MS) is None
+    assert patience.receive_at_ns(103 * MS) == 104 * MS
+    assert patience.receive_at_ns(104 * MS) is None
 
 
 def test_a_loop_that_shares_its_core_reads_when_the_lane_is_back_or_overdue():
-    patience = Patience(shares_cores=True)
+    patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 8 * MS)
-    assert patience.look_at_ns(8 * MS) == 10 * MS
-    assert patience.look_at_ns(10 * MS) is None
+    assert patience.receive_at_ns(8 * MS) == 10 * MS
+    assert patience.receive_at_ns(10 * MS) is None
 
 
 def test_no_nap_is_longer_than_a_refusal_may_wait_nor_too_short_to_pay():
-    for shared, longest in ((False, NAP_NS_MAX), (True, NAP_SHARED_NS_MAX)):
-        patience = Patience(shared)
+    for shared, longest in ((False, HOLD_NS_MAX), (True, HOLD_SHARED_NS_MAX)):
+        patience = ReceiveCoalescing(shared)
         patience.launched(0, 10_000 * MS)
-        assert patience.look_at_ns(1) == longest
-        patience.launched(0, NAP_NS_MIN // 2)
-        assert patience.nap_ns == 0 and patience.look_at_ns(0) is None
+        assert patience.receive_at_ns(1) == longest
+        patience.launched(0, HOLD_NS_MIN // 2)
+        assert patience.hold_ns == 0 and patience.receive_at_ns(0) is None
 
 
 def test_what_was_read_while_all_lanes_are_busy_begins_another_nap():
-    patience = Patience(shares_cores=False)
+    patience = ReceiveCoalescing(shares_cores=False)
     patience.launched(0, 8 * MS)
-    assert patience.look_at_ns(5 * MS) is None
-    patience.nap_from(5 * MS)
-    assert patience.look_at_ns(6 * MS) == 9 * MS
+    assert patience.receive_at_ns(5 * MS) is None
+    patience.hold_from(5 * MS)
+    assert patience.receive_at_ns(6 * MS) == 9 * MS
 
 
 def test_after_many_answers_a_burst_is_let_in_until_all_are_back_or_the_time_is_up():
-    patience = Patience(shares_cores=True)
+    patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 16 * MS)
     patience.answered(20 * MS, 16)
     assert patience.expects_more(20 * MS, 1)
@@ -57,7 +57,7 @@ def test_after_many_answers_a_burst_is_let_in_until_all_are_back_or_the_time_is_
 
 
 def test_a_lone_request_starts_at_once():
-    patience = Patience(shares_cores=True)
+    patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 16 * MS)
     patience.answered(20 * MS, 1)
     assert not patience.expects_more(20 * MS, 1)
@@ -65,7 +65,7 @@ def test_a_lone_request_starts_at_once():
 
 
 def test_the_wait_for_others_is_bounded_and_nothing_for_short_batches():
-    patience = Patience(shares_cores=True)
+    patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 10_000 * MS)
     patience.answered(0, 16)
     assert not patience.expects_more(AGAIN_NS_MAX, 1)

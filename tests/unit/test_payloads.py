@@ -10,9 +10,9 @@ import pytest
 from edgeserve.config.schema import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.live.request import Terms
+from edgeserve.live.request import ResolvedOptions
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.live.values import Held, Payloads, item_error, wrong_form
+from edgeserve.live.values import LiveRequest, Payloads, item_error, wrong_form
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
@@ -23,11 +23,11 @@ def plan_of(app: Dict[str, Any]) -> AppPlan:
     return AppPlan(parse_config({"app": {"a": app}, "model": models}).apps["a"])
 
 
-def held_of(plan: AppPlan, payloads: Payloads, id: int = 1, stream: str | None = None, **inputs: Any) -> Held:
-    held = Held(plan, inputs, Terms("normal", 1.0, stream, "drop", None), None, 0, 10**9)
-    held.id = id
-    payloads.add(held)
-    return held
+def held_of(plan: AppPlan, payloads: Payloads, id: int = 1, stream: str | None = None, **inputs: Any) -> LiveRequest:
+    request = LiveRequest(plan, inputs, ResolvedOptions("normal", 1.0, stream, "drop", None), None, 0, 10**9)
+    request.id = id
+    payloads.add(request)
+    return request
 
 
 def run(payloads: Payloads, node: str, part: Any = (), id: int = 1, **result: Any) -> JobResult:
@@ -56,7 +56,7 @@ READER = {"outputs": ["text"], "node": [
 
 def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
     payloads = Payloads()
-    held = held_of(plan_of(READER), payloads, image="img")
+    request = held_of(plan_of(READER), payloads, image="img")
     assert item(payloads, "detect") == {"image": "img"}
     run(payloads, "detect", outputs={"map": "m"})
     assert item(payloads, "cut") == {"map": "m", "image": "img"}
@@ -71,8 +71,8 @@ def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
     run(payloads, "join", outputs={"text": "w0 w1 w2"})
     assert item(payloads, "spell") == {"image": "img", "text": "w0 w1 w2"}
     run(payloads, "spell", outputs={"text": "fine", "more": 1})
-    assert payloads.outputs(held) == {"text": "fine"}
-    payloads.end(held)
+    assert payloads.outputs(request) == {"text": "fine"}
+    payloads.end(request)
     assert len(payloads) == 0 and payloads.open_count == 0
 
 
@@ -86,7 +86,7 @@ def test_no_parts_at_all_gather_into_empty_lists() -> None:
 
 def test_nested_fan_outs_close_innermost_first() -> None:
     payloads = Payloads()
-    held = held_of(plan_of({"node": [
+    request = held_of(plan_of({"node": [
         {"name": "pages", "fan_out": True}, {"name": "lines", "fan_out": True}, {"name": "read"},
         {"name": "page", "gather": True}, {"name": "book", "gather": True, "inputs": {"pages": "page.text",
                                                                                       "all": "read.word"}}]}), payloads)
@@ -100,22 +100,22 @@ def test_nested_fan_outs_close_innermost_first() -> None:
         run(payloads, "page", (page,), outputs={"text": f"page {page}"})
     assert item(payloads, "book") == {"pages": ["page 0", "page 1"], "all": [[(0, 0)], [(1, 0), (1, 1)]]}
     run(payloads, "book", outputs={"n": 3})
-    assert payloads.outputs(held) == {"n": 3}
+    assert payloads.outputs(request) == {"n": 3}
 
 
 def test_without_names_outputs_of_predecessors_win_over_the_requests_inputs() -> None:
     payloads = Payloads()
-    held = held_of(plan_of({"node": [{"name": "left", "after": []}, {"name": "right", "after": []},
+    request = held_of(plan_of({"node": [{"name": "left", "after": []}, {"name": "right", "after": []},
                                      {"name": "both", "after": ["left", "right"]}]}), payloads, x=1, y=2)
     run(payloads, "left", outputs={"x": 10, "a": 1})
     run(payloads, "right", outputs={"a": 2})
     assert item(payloads, "both") == {"x": 10, "y": 2, "a": 2}
-    assert held.inputs == {"x": 1, "y": 2}
+    assert request.inputs == {"x": 1, "y": 2}
 
 
 def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
     payloads = Payloads()
-    held = held_of(plan_of({"outputs": ["end.y", "big.z"], "node": [
+    request = held_of(plan_of({"outputs": ["end.y", "big.z"], "node": [
         {"name": "choose", "route": "one"}, {"name": "small", "after": ["choose"]},
         {"name": "big", "after": ["choose"]},
         {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}}]}), payloads, x=1)
@@ -123,7 +123,7 @@ def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
     run(payloads, "small", outputs={"y": 5})
     assert item(payloads, "end") == {"s": 5}
     run(payloads, "end", outputs={"y": 6})
-    assert payloads.outputs(held) == {"y": 6}
+    assert payloads.outputs(request) == {"y": 6}
 
 
 @pytest.mark.parametrize(("node", "result", "says"), [
@@ -159,7 +159,7 @@ def test_a_streams_state_goes_to_its_next_job_and_to_no_other_stream() -> None:
 
 def test_an_unfinished_job_gets_its_state_back_until_it_is_dropped() -> None:
     payloads = Payloads()
-    held = held_of(plan_of({"model": "lm"}), payloads, x=0)
+    request = held_of(plan_of({"model": "lm"}), payloads, x=0)
     job = JobId(1, "lm", ())
     payloads.launch(job)
     assert payloads.returned(job, Result({}, state="half", done=False)).status == "unfinished"
@@ -168,34 +168,35 @@ def test_an_unfinished_job_gets_its_state_back_until_it_is_dropped() -> None:
     payloads.drop_job_state(job)
     assert payloads.launch(job)[1] is None
     assert payloads.returned(job, Result({"y": 1})).status == "done"
-    assert payloads.outputs(held) == {"y": 1}
+    assert payloads.outputs(request) == {"y": 1}
 
 
-def test_facts_of_results_reach_the_scheduler_as_plain_numbers_in_a_table_of_their_own() -> None:
+def test_hints_of_results_reach_the_scheduler_as_plain_numbers_in_a_table_of_their_own() -> None:
     payloads = Payloads()
-    held = held_of(plan_of(READER), payloads, image="img")
+    request = held_of(plan_of(READER), payloads, image="img")
     mine = {"read.work": np.float32(0.5), "length": np.int64(7)}
-    first = run(payloads, "detect", outputs={"map": "m"}, facts=mine)
+    first = run(payloads, "detect", outputs={"map": "m"}, hints=mine)
     mine["length"] = np.int64(8)
-    assert first.facts == {"read.work": 0.5, "length": 7}
-    assert [type(value) for value in first.facts.values()] == [float, int]
-    assert run(payloads, "cut", outputs={"page": 7}, parts=[{"crop": 1, "box": 2}], facts={"x": 1}).facts == {"x": 1}
-    assert run(payloads, "turn", (0,), facts={}).facts == {}
-    failed = run(payloads, "read", (0,), facts={"x": 1})  # it lacks an output
-    assert (failed.status, failed.facts) == ("failed", {})
+    assert first.hints == {"read.work": 0.5, "length": 7}
+    assert [type(value) for value in first.hints.values()] == [float, int]
+    assert run(payloads, "cut", outputs={"page": 7}, parts=[{"crop": 1, "box": 2}], hints={"x": 1}).hints == {"x": 1}
+    assert run(payloads, "turn", (0,), hints={}).hints == {}
+    failed = run(payloads, "read", (0,), hints={"x": 1})  # it lacks an output
+    assert (failed.status, failed.hints) == ("failed", {})
     payloads.launch(JobId(1, "spell", ()))
-    payloads.end(held)
-    late = payloads.returned(JobId(1, "spell", ()), Result({"text": ""}, facts={"y": np.float64(1.5)}))
-    assert type(late.facts["y"]) is float  # an orphan's: nobody heeds it, and it is recorded
+    payloads.end(request)
+    late = payloads.returned(JobId(1, "spell", ()), Result({"text": ""}, hints={"y": np.float64(1.5)}))
+    assert type(late.hints["y"]) is float  # an orphan's: nobody heeds it, and it is recorded
 
 
-def test_a_fact_that_cannot_be_used_costs_no_result() -> None:
+def test_a_hint_that_cannot_be_used_costs_no_result() -> None:
     payloads = Payloads()
     held_of(plan_of(READER), payloads, image="img")
-    said = run(payloads, "detect", outputs={"map": "m"}, facts={"length": "long", "work": 2})
-    assert (said.status, said.facts) == ("done", {"work": 2})
+    said = run(payloads, "detect", outputs={"map": "m"}, hints={"length": "long", "work": 2})
+    assert (said.status, said.hints) == ("done", {"work": 2})
     assert item(payloads, "cut") == {"map": "m", "image": "img"}
-    assert payloads.said.unsaid("detect") == {"length": 1} and payloads.said.unsaid("cut") == {}
+    ignored = payloads.result_hints.ignored_hints
+    assert ignored("detect") == {"length": 1} and ignored("cut") == {}
 
 
 @pytest.mark.parametrize(("fields", "says"), [
@@ -208,7 +209,7 @@ def test_a_fact_that_cannot_be_used_costs_no_result() -> None:
     ({"done": None}, "done = None"), ({"error": "text"}, "error = 'text', expected an exception")])
 def test_a_result_with_a_field_of_the_wrong_kind_fails_its_item_and_not_the_loop(fields: Any, says: str) -> None:
     assert says in str(item_error("m", Result(**{"outputs": {}, **fields})))
-    fine = Result({"y": 1}, [{"z": 2}], "next", "no facts", 1, np.int64(5), np.bool_(False))
+    fine = Result({"y": 1}, [{"z": 2}], "next", "no hints", 1, np.int64(5), np.bool_(False))
     assert item_error("m", fine) is None
 
 
@@ -231,10 +232,10 @@ def test_the_bytes_of_a_state_become_pythons_own() -> None:
 
 def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:
     payloads = Payloads()
-    held = held_of(plan_of({"model": "m"}), payloads, x=0)
+    request = held_of(plan_of({"model": "m"}), payloads, x=0)
     job = JobId(1, "m", ())
     payloads.launch(job)
-    payloads.end(held)
+    payloads.end(request)
     assert (len(payloads), payloads.open_count) == (1, 0)
     payloads.returned(job, Result({"y": 1}))
     assert len(payloads) == 0

@@ -109,7 +109,7 @@ def test_late_answers_are_worth_something_again_after_another_slo():
 
 def test_begun_iterative_jobs_go_before_fresh_ones_of_their_class():
     world = edf({1: 10})
-    world.arrive("a", slo=90, facts={"steps": 2})
+    world.arrive("a", slo=90, hints={"steps": 2})
     world.arrive("a", at=1, slo=60)
     assert world.finish(at=10, status="unfinished") == [ran("m", 1)]
     assert world.finish(at=20) == [ended(1, "completed"), ran("m", 2)]
@@ -117,7 +117,7 @@ def test_begun_iterative_jobs_go_before_fresh_ones_of_their_class():
 
 def test_an_iterative_job_whose_remaining_steps_do_not_fit_is_given_up():
     world = edf({1: 10})
-    world.arrive("a", slo=50, facts={"steps": 4})
+    world.arrive("a", slo=50, hints={"steps": 4})
     assert world.finish(at=20, took=10, status="unfinished") == [ran("m", 1)]  # three more steps end at 50
     assert world.finish(at=31, took=10, status="unfinished") == [ended(1, "dropped", "cannot_make_deadline")]
 

@@ -206,12 +206,12 @@ def test_hints_make_classes_of_one_wide_app():
     world = plus(hint="length", sample=1.0)
     for _ in range(400):  # lone requests: each teaches how long its hint takes alone
         length = draw.uniform(1, 70)
-        burst(world, ("long", 500), facts={"length": length})
+        burst(world, ("long", 500), hints={"length": length})
         world.finish(at=world.now_ms + FIXED + length)
         world.now_ms += 5
     world.now_ms += 1000
-    burst(world, ("long", 500), facts={"length": 40.0})  # a lane at work lets the tables be made
-    world.step(*[RequestArrived(world.request("long", 400, facts={"length": length}))
+    burst(world, ("long", 500), hints={"length": 40.0})  # a lane at work lets the tables be made
+    world.step(*[RequestArrived(world.request("long", 400, hints={"length": length}))
                  for length in (3.0, 4.0, 5.0, 65.0, 66.0)])
     lanes = started(world.finish(at=world.now_ms + 50))
     assert len(lanes) == 3

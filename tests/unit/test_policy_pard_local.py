@@ -11,7 +11,7 @@ from pard_oracle import most_in_time, most_in_time_exhaustive
 from edgeserve.config.schema import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, unequal_cohort
-from edgeserve.sched.policies.pard_local.cost import Course, Stage, forecast
+from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
 from edgeserve.sched.policies.pard_local.price import Price
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, Request, RequestArrived, WorkFinished
@@ -149,8 +149,8 @@ def test_the_price_is_zero_while_nothing_is_lost_and_bounded_per_class():
 
 
 def test_a_forecast_gives_a_free_lane_to_the_first_course_that_has_something_for_it():
-    first = Course([Stage("gpu", [10]), Stage("host", [5]), Stage("gpu", [10])], 0, 0)
-    second = Course([Stage("gpu", [4]), Stage("gpu", [3])], 0, 0)
+    first = Schedule([Stage("gpu", [10]), Stage("host", [5]), Stage("gpu", [10])], 0, 0)
+    second = Schedule([Stage("gpu", [4]), Stage("gpu", [3])], 0, 0)
     assert forecast([first], {"gpu": 2, "host": 0}) == [27]
     # gpu: first 0-10, second's batch of 4 in the gap and of 3 behind it, which delays first's last stage by 2
     assert forecast([first, second], {"gpu": 0, "host": 0}) == [27, 17]
@@ -298,19 +298,20 @@ def test_the_number_of_parts_is_learnt_then_known_or_foretold():
     assert device.ends[1] == ("completed", 23.0)
     device.ask(ask(2, 23 + 22, 23))  # five parts are expected now: 23 ms
     assert device.ends[2][0] == "rejected"
-    device.ask(ask(3, 23 + 22, 23, facts={"look.parts": 2.0}))  # it says two: 11 ms
+    device.ask(ask(3, 23 + 22, 23, hints={"look.parts": 2.0}))  # it says two: 11 ms
     device.parts["look"] = 2
     device.advance()
     assert device.ends[3] == ("completed", 34.0)
 
 
 def test_a_cohort_leaves_room_for_more_parts_as_deviations_add_up():
-    line = Device(fan()).scheduler.policies[0]._line_of["app"]
+    pipeline = Device(fan()).scheduler.policies[0]._pipeline_of["app"]
     for count in (2, 6) * 20:
-        line.saw_parts(line.nodes[0], count)
-    assert line.template[:3] == [1000, 4000, 1000] and line.spread[:3] == [0, 3000, 0]  # one and a half deviations
-    assert line.left_of(4, surely=False)[:3] == [4000, 16000, 4000]
-    assert line.left_of(4, surely=True)[:3] == [4000, 16000 + 2 * 3000, 4000]
+        pipeline.observe_parts(pipeline.nodes[0], count)
+    # One and a half deviations.
+    assert pipeline.template[:3] == [1000, 4000, 1000] and pipeline.spread[:3] == [0, 3000, 0]
+    assert pipeline.left_of(4, surely=False)[:3] == [4000, 16000, 4000]
+    assert pipeline.left_of(4, surely=True)[:3] == [4000, 16000 + 2 * 3000, 4000]
 
 
 def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
@@ -329,14 +330,14 @@ def test_a_branch_counts_by_how_often_it_is_taken():
                  {"name": "short", "after": ["pick"]}]}}}
     device = Device(table)
     device.routes["pick"] = "short"
-    line = device.scheduler.policies[0]._line_of["app"]
-    assert line.template[:3] == [1000, 500, 500]
+    pipeline = device.scheduler.policies[0]._pipeline_of["app"]
+    assert pipeline.template[:3] == [1000, 500, 500]
     for number in range(1, 20):
         device.ask(ask(number, 1000))
         device.advance()
-    assert line.template[1] < 100 and line.template[2] > 900
+    assert pipeline.template[1] < 100 and pipeline.template[2] > 900
     at_ms = device.now_ns // MS
-    device.ask(ask(50, at_ms + 20, at_ms, facts={"pick.route": 0.0}))  # says that it goes the long way
+    device.ask(ask(50, at_ms + 20, at_ms, hints={"pick.route": 0.0}))  # says that it goes the long way
     assert device.ends[50][0] == "rejected"
 
 
@@ -408,7 +409,7 @@ def test_every_request_is_accounted_for_when_forks_joins_and_branches_fail(seed)
         good = end.outcome == "completed" and end.end_ns <= end.request.deadline_ns
         ends["good" if good else "late" if end.outcome == "completed" else end.outcome] += 1
         assert end.outcome == "completed" or end.reason
-    assert sum(ends.values()) == len(run.world.ended) and run.world.books.open_count == 0
-    assert run.world.books.marks["RequestArrived"] == sum(ends.values())
+    assert sum(ends.values()) == len(run.world.ended) and run.world.reference_model.open_count == 0
+    assert run.world.reference_model.marks["RequestArrived"] == sum(ends.values())
     assert all(ends[kind] for kind in ("good", "dropped", "cancelled", "failed")), ends
     assert not run.scheduler.policies[0]._members and not run.scheduler.open_count

@@ -22,7 +22,7 @@ class Walk:
         return shown(joins.start(self.request))
 
     def job(self, name, *part):
-        return Job(1, self.request, self.app.by_name[name], part, 0, self.request.spent)
+        return Job(1, self.request, self.app.by_name[name], part, 0, self.request.breakdown)
 
     def done(self, name, *part, **result):
         made = self.job(name, *part)

@@ -14,7 +14,7 @@ from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.device import TrueResults, TrueTimes
-from edgeserve.sim.reference_model import Books
+from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.run import setting_of
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.workload import Arrival
@@ -129,7 +129,7 @@ class Replayed:
 
 
 def simulated(system, trace, factor):
-    """The same run in ``edgeserve/sim``, with its books."""
+    """The same run in ``edgeserve/sim``, with its reference_model."""
     slo_ns = round(factor * trace.p99_alone_ns())
     scenario = parse_scenario(runs.scenario_table(system, trace, slo_ns))
     config, profiles = scenario.config, [cases.profile_of(trace)]
@@ -137,11 +137,12 @@ def simulated(system, trace, factor):
     requests = cases.requests_of(trace, slo_ns, "answer" if system.answers_late else "drop")
     draw = random.Random(f"{trace.law.name}/{trace.case.name}/{trace.at_ns[-1]}/times")
     world = SimWorld(config, [Replayed(requests)], TrueTimes(config, scenario.truths, profiles, 0.0, draw),
-                     TrueResults(config, scenario.truths, 0), Books(config, setting.footprints, setting.resident),
+                     TrueResults(config, scenario.truths, 0), ReferenceModel(config, setting.footprints,
+                                                                             setting.resident),
                      duration_ns=trace.at_ns[-1] + 1, step_cost_ns=scenario.run.step_cost_ns,
                      event_cost_ns=scenario.run.event_cost_ns)
     drive(build_scheduler(config, profiles, measured={}), world)
-    world.books.closed(world.now_ns)
+    world.reference_model.closed(world.now_ns)
     ended = {}
     for item in world.ended:
         late = item.end_ns > item.request.deadline_ns

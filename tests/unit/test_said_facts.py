@@ -32,14 +32,14 @@ def world_of(nodes, policy="fifo", times=None, **sections):
 
 def known(world, request_id=1):
     """(node, part) of every job of a request -> what is known of it."""
-    jobs = world.scheduler.life.requests[request_id].jobs.values()
-    return {(job.node.name, *job.part): dict(job.facts) for job in jobs}
+    jobs = world.scheduler.request_manager.requests[request_id].jobs.values()
+    return {(job.node.name, *job.part): dict(job.hints) for job in jobs}
 
 
 def finish(world, lane, *each, **result):
-    """The batches at the head of a lane end, one after the other: each with its facts."""
-    for facts in each:
-        world.finish(lane, at=world.now_ms + 1, facts=facts, **result)
+    """The batches at the head of a lane end, one after the other: each with its hints."""
+    for hints in each:
+        world.finish(lane, at=world.now_ms + 1, hints=hints, **result)
 
 
 # --- who knows --------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def finish(world, lane, *each, **result):
 
 def test_what_a_node_says_replaces_what_the_request_declared_for_all_nodes_behind_it():
     world = world_of([*CHAIN, {"name": "c"}])
-    world.arrive("app", facts={"work": 1.0, "length": 7})
+    world.arrive("app", hints={"work": 1.0, "length": 7})
     finish(world, "a", {"work": 2.0, "c.work": 3.0})
     assert known(world) == {("b",): {"work": 2.0, "length": 7, "c.work": 3.0}}
     finish(world, "b", {"c.work": 4.0})
@@ -64,7 +64,7 @@ def test_a_request_that_declared_nothing_learns_and_others_of_its_app_do_not():
 
 def test_what_is_said_of_a_part_is_of_that_part_alone_and_forgotten_where_parts_meet():
     world = world_of(LINES)
-    world.arrive("app", facts={"work": 1.0})
+    world.arrive("app", hints={"work": 1.0})
     finish(world, "cut", {"length": 3}, parts=2)
     finish(world, "look", {"work": 5.0, "own": 1}, {"own": 2})
     everybody = {"work": 1.0, "length": 3}
@@ -134,23 +134,23 @@ def test_what_failed_says_nothing(fate):
 
 def test_an_orphan_says_nothing():
     world = world_of(CHAIN)
-    world.arrive("app", facts={"work": 1.0})
-    request = world.scheduler.life.requests[1]
+    world.arrive("app", hints={"work": 1.0})
+    request = world.scheduler.request_manager.requests[1]
     world.cancel(1)
     finish(world, "a", {"work": 9.0})
-    assert (world.outcome(1), request.facts) == ("cancelled", {"work": 1.0})
+    assert (world.outcome(1), request.hints) == ("cancelled", {"work": 1.0})
     world.over()
 
 
 # --- what policies make of it -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("facts", "outcome"), [({}, ""), ({"b.steps": 4}, ""), ({"b.steps": 5}, "dropped")])
-def test_steps_that_a_node_says_move_the_deadline_of_the_next(facts, outcome):
+@pytest.mark.parametrize(("hints", "outcome"), [({}, ""), ({"b.steps": 4}, ""), ({"b.steps": 5}, "dropped")])
+def test_steps_that_a_node_says_move_the_deadline_of_the_next(hints, outcome):
     """50 ms are left when a has run, and a step of b takes ten, one more for c behind it."""
     world = world_of([*CHAIN, {"name": "c"}], policy="edf")
     world.arrive("app", slo=60)
-    world.finish("a", at=10, facts=facts)
+    world.finish("a", at=10, hints=hints)
     assert world.outcome(1) == outcome
     assert world.actions == ([ran("b", 1)] if not outcome else world.actions)
 
@@ -159,8 +159,8 @@ def test_steps_that_a_node_says_count_in_its_bid_and_in_its_deadline():
     world = world_of(CHAIN)
     world.arrive("app", count=2)
     world.finish("a", at=10)
-    world.finish("a", at=15, facts={"b.steps": 3})
-    (waiting,) = world.scheduler.life.requests[2].jobs.values()
+    world.finish("a", at=15, hints={"b.steps": 3})
+    (waiting,) = world.scheduler.request_manager.requests[2].jobs.values()
     bid = bid_for([waiting], 1, 10 * MS, world.scheduler.board)
     assert (bid.expected_ns, bid.remaining_ns) == (10 * MS, 30 * MS)
     assert waiting.deadline_ns == waiting.request.deadline_ns - 20 * MS
@@ -168,24 +168,24 @@ def test_steps_that_a_node_says_count_in_its_bid_and_in_its_deadline():
 
 def test_steps_that_are_said_of_a_part_are_of_that_part_alone():
     world = world_of(LINES)
-    world.arrive("app", facts={"length": 1})
+    world.arrive("app", hints={"length": 1})
     world.finish("cut", at=10, parts=2)
     finish(world, "look", {"read.steps": 4}, {"read.steps": 2})
-    steps = {job.part: steps_left(job) for job in world.scheduler.life.requests[1].jobs.values()}
+    steps = {job.part: steps_left(job) for job in world.scheduler.request_manager.requests[1].jobs.values()}
     assert steps == {(0,): 4, (1,): 2}
 
 
 TIMES = {1: 10, 2: 14}  # 6 ms and 4 for each; pard takes a batch of two for granted
 
 
-@pytest.mark.parametrize(("facts", "least_ms"), [
+@pytest.mark.parametrize(("hints", "least_ms"), [
     ({}, 28), ({"b.work": 3.0}, 36), ({"work": 0.5}, 24), ({"work": 2.0, "b.work": 1.0}, 32), ({"c.steps": 3}, 56)])
-def test_pard_plus_judges_by_the_work_that_an_earlier_node_said(facts, least_ms):
+def test_pard_plus_judges_by_the_work_that_an_earlier_node_said(hints, least_ms):
     """At 12 ms a has run; b and c take 14 each for a usual request."""
     for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
         world = world_of([*CHAIN, {"name": "c"}], {"pard+": {"lam": 0.0, "plan": 0}}, TIMES)
-        world.step(RequestArrived(world.request("app", 12 + left_ms, facts={"work": 0.0})))
-        world.finish("a", at=12, facts={"work": 1.0, **facts})
+        world.step(RequestArrived(world.request("app", 12 + left_ms, hints={"work": 0.0})))
+        world.finish("a", at=12, hints={"work": 1.0, **hints})
         assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
 
 
@@ -197,7 +197,7 @@ def test_pard_plus_judges_a_part_by_what_was_said_of_that_part(dear, least_ms):
         world.step(RequestArrived(world.request("app", 100 + left_ms)))
         world.finish("cut", at=10, parts=2)
         assert len(world.work("look").jobs) == 2
-        world.step(world.finished("look", at=100, each={part: {"facts": {"read.work": 2.0}} for part in dear}))
+        world.step(world.finished("look", at=100, each={part: {"hints": {"read.work": 2.0}} for part in dear}))
         assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
 
 
@@ -210,8 +210,8 @@ def test_pard_plus_expects_the_branch_that_an_earlier_node_said(said, least_ms):
     for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
         world = Driver({name: {1: ms, "lanes": [name]} for name, ms in times.items()}, {"app": nodes},
                        policy={"pard+": {"lam": 0.0, "plan": 0}}, lane={name: {} for name in times})
-        world.step(RequestArrived(world.request("app", 12 + left_ms, facts={"fork.route": 0})))
-        world.finish("a", at=12, facts=said)
+        world.step(RequestArrived(world.request("app", 12 + left_ms, hints={"fork.route": 0})))
+        world.finish("a", at=12, hints=said)
         assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
 
 
@@ -227,7 +227,7 @@ def test_orloj_plus_sorts_by_the_hint_that_an_earlier_node_said(hint, together):
 
     def look(*lengths):
         world.arrive("app", count=len(lengths))
-        said = {index: {"facts": {"length": length}} for index, length in enumerate(lengths)}
+        said = {index: {"hints": {"length": length}} for index, length in enumerate(lengths)}
         world.now_ms += 1
         world.step(world.finished("cpu", each=said))
 
@@ -255,12 +255,12 @@ def test_a_recording_replays_with_what_nodes_said(tmp_path):
 
     world.scheduler.step = recorded
     world.arrive("app", slo=60)
-    world.finish("a", at=10, facts={"b.steps": 5})
+    world.finish("a", at=10, hints={"b.steps": 5})
     assert (world.outcome(1), world.of(RunBatch)) == ("dropped", [])
     recorder.close()
     steps = read_recording(path).steps
     assert replay(build_scheduler(world.config), steps) is None
     for event in steps[1].events:
-        event.results[0].facts = {}
+        event.results[0].hints = {}
     difference = replay(build_scheduler(world.config), [Step(*step) for step in steps])
     assert difference is not None and isinstance(difference.replayed, RunBatch)

@@ -11,7 +11,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.orloj.sampler import NOTHING, Sample, Sampler
 from edgeserve.sched.policy_api.policy import Bid
-from edgeserve.sched.protocol.actions import DropKept, EvictModel, FinishRequest, KeepJob
+from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, ReleaseInputs, RetainInputs
 from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished
 
 ONE = {"m": {1: 10, 4: 12}}
@@ -20,13 +20,13 @@ ONE = {"m": {1: 10, 4: 12}}
 class Sampling(Edf):
     """edf that samples; with ``hold`` it runs nothing but probes."""
 
-    defaults = {**Edf.defaults, "sample": 1.0, "budget": 1.0, "kept_max": 8, "hold": False}
+    defaults = {**Edf.defaults, "sample": 1.0, "budget": 1.0, "retained_max": 8, "hold": False}
 
     def __init__(self, name, apps, options):
         super().__init__(name, apps, options)
         self.hold = self.options["hold"]
         self.sampler = Sampler(name, apps, share=self.options["sample"], budget=self.options["budget"],
-                               kept_max=self.options["kept_max"])
+                               retained_max=self.options["retained_max"])
         self.samples = []
         self.started = []
 
@@ -46,8 +46,8 @@ class Sampling(Edf):
         if sample is not None:
             self.samples.append(sample)
 
-    def look_again_ns(self, board):
-        return self.sampler.look_again_ns(board)
+    def next_wakeup_ns(self, board):
+        return self.sampler.next_wakeup_ns(board)
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +72,8 @@ def probe(request_id, model="m", **fields):
     return ran(model, request_id, probe=True, size=1, **fields)
 
 
-def kept(world):
-    return ids([item.id for item in world.scheduler.probes.kept.values()])
+def retained(world):
+    return ids([item.id for item in world.scheduler.probes.retained.values()])
 
 
 def took(*times_ms):
@@ -85,7 +85,8 @@ def took(*times_ms):
 
 def test_what_ran_in_a_batch_is_run_again_alone_when_the_lane_idles():
     world = world_of()
-    assert world.arrive("a", count=2, facts={"length": 3}) == [KeepJob(jid(1)), KeepJob(jid(2)), ran("m", 1, 2, size=4)]
+    assert world.arrive("a", count=2, hints={"length": 3}) == [
+        RetainInputs(jid(1)), RetainInputs(jid(2)), ran("m", 1, 2, size=4)]
     assert world.finish(at=12) == [ended(1, "completed"), ended(2, "completed"),
                                    probe(1, expected_ns=10 * MS, steps_max=None)]
     assert world.finish(at=23) == [probe(2)]
@@ -94,13 +95,13 @@ def test_what_ran_in_a_batch_is_run_again_alone_when_the_lane_idles():
                                      Sample("a", "m", {"length": 3}, 12 * MS, "cpu0", True)]
     assert policy(world).started == [1]  # a probe has no job to unqueue
     world.over()
-    assert kept(world) == []
+    assert retained(world) == []
 
 
 def test_what_ran_alone_by_itself_needs_no_probe():
     world = world_of()
     world.arrive("a")
-    assert world.finish(at=12) == [ended(1, "completed"), DropKept(jid(1))]
+    assert world.finish(at=12) == [ended(1, "completed"), ReleaseInputs(jid(1))]
     assert policy(world).samples == [Sample("a", "m", {}, 12 * MS, "cpu0", False)]
     world.over()
 
@@ -117,7 +118,7 @@ def test_what_is_dropped_while_it_waits_is_sampled_too():
     world.arrive("a")
     world.arrive("a", at=1, slo=20)
     assert world.step(at=14) == [ended(2, "dropped", "cannot_make_deadline")]
-    assert world.finish(at=30) == [ended(1, "completed"), DropKept(jid(1)), probe(2)]
+    assert world.finish(at=30) == [ended(1, "completed"), ReleaseInputs(jid(1)), probe(2)]
     world.finish(at=45)
     assert [(sample.alone_ns, sample.probed) for sample in policy(world).samples] == [(30 * MS, False), (15 * MS, True)]
 
@@ -125,17 +126,17 @@ def test_what_is_dropped_while_it_waits_is_sampled_too():
 def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again():
     def drawn(seed, name="s"):
         board = Board()
-        sampler = Sampler(name, [app], share=0.1, budget=1.0, kept_max=10_000, seed=seed)
+        sampler = Sampler(name, [app], share=0.1, budget=1.0, retained_max=10_000, seed=seed)
         for item in jobs:
             sampler.on_ready(item, board)
-        return list(board.kept)
+        return list(board.retained)
 
     class Board:
         def __init__(self):
-            self.kept = {}
+            self.retained = {}
 
-        def is_kept(self, job):
-            return job.seq in self.kept
+        def is_retained(self, job):
+            return job.seq in self.retained
 
         def lanes_of(self, model):
             return [None]
@@ -143,8 +144,8 @@ def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again
         def can_probe(self, model, lane):
             return True
 
-        def keep(self, job):
-            self.kept[job.seq] = True
+        def retain(self, job):
+            self.retained[job.seq] = True
             return True
 
     app = app_of("m")
@@ -157,20 +158,20 @@ def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again
 
 
 def test_a_place_is_kept_until_its_probe_rather_than_given_to_a_newer_job():
-    world = world_of(options={"kept_max": 2})
+    world = world_of(options={"retained_max": 2})
     world.arrive("a", count=3)
-    assert kept(world) == [1, 2]
+    assert retained(world) == [1, 2]
     assert world.finish(at=20)[-1] == probe(1)
     world.arrive("a", at=21)
-    assert kept(world) == [2, 4]
+    assert retained(world) == [2, 4]
 
 
-@pytest.mark.parametrize("options", [{"sample": 0.0}, {"budget": 0.0}, {"kept_max": 0}])
+@pytest.mark.parametrize("options", [{"sample": 0.0}, {"budget": 0.0}, {"retained_max": 0}])
 def test_without_share_budget_or_place_nothing_is_kept(options):
     world = world_of(options=options)
     world.arrive("a", count=2)
     world.finish(at=12)
-    assert not [action for action in world.seen if isinstance(action, (KeepJob, DropKept))]
+    assert not [action for action in world.seen if isinstance(action, (RetainInputs, ReleaseInputs))]
     world.over()
     assert world.wake_ms is None
 
@@ -179,16 +180,16 @@ def test_states_of_streams_and_steps_are_not_sampled():
     streams = world_of(apps={"a": {"model": "m", "stream": "in_order"}})
     streams.arrive("a", stream="cam")
     steps = world_of()
-    steps.arrive("a", facts={"steps": 3})
-    assert kept(streams) == kept(steps) == []
+    steps.arrive("a", hints={"steps": 3})
+    assert retained(streams) == retained(steps) == []
 
 
 def test_a_model_that_comes_back_unfinished_is_not_sampled_any_more():
     world = world_of()
     world.arrive("a", count=2)
-    assert world.finish(at=12, status="unfinished") == [DropKept(jid(1)), DropKept(jid(2)), ran("m", 1, 2)]
+    assert world.finish(at=12, status="unfinished") == [ReleaseInputs(jid(1)), ReleaseInputs(jid(2)), ran("m", 1, 2)]
     world.arrive("a", at=13)
-    assert kept(world) == []
+    assert retained(world) == []
     assert policy(world).samples == []
 
 
@@ -197,7 +198,7 @@ def test_a_job_that_fails_and_a_probe_that_fails_teach_nothing():
     world.arrive("a", count=3)
     known_ns = world.scheduler.latency["m", "cpu0"].estimate_ns(1)
     actions = world.step(world.finished(at=20, each={0: {"status": "failed", "reason": "bad"}}))
-    assert DropKept(jid(1)) in actions and actions[-1] == probe(2)
+    assert ReleaseInputs(jid(1)) in actions and actions[-1] == probe(2)
     assert world.finish(at=90, status="failed", reason="bad")[-1] == probe(3)
     assert world.scheduler.latency["m", "cpu0"].estimate_ns(1) == known_ns
     world.finish(at=105)
@@ -211,7 +212,7 @@ def test_a_job_that_fails_and_a_probe_that_fails_teach_nothing():
 
 def test_no_probe_starts_while_a_job_waits_that_the_lane_could_run():
     world = world_of(options={"hold": True}, apps={"a": {"model": "m", "slo": "1s"}})
-    assert world.arrive("a") == [KeepJob(jid(1))]
+    assert world.arrive("a") == [RetainInputs(jid(1))]
     assert world.cancel(1, at=1) == [ended(1, "cancelled"), probe(1)]
     world.finish(at=10)
     world.arrive("a", count=2)
@@ -238,7 +239,7 @@ def test_a_probe_yields_to_every_bid_also_of_background_work_that_is_worth_nothi
 def test_a_request_that_comes_just_after_the_start_can_still_be_in_time(slo, starts):
     world = world_of({"m": {1: 10, 4: 12}, "n": {1: 10}}, {"a": "m", "b": {"model": "n", "slo": f"{slo}ms"}})
     world.arrive("a", count=2)
-    assert kept(world) == ([1, 2] if starts else [])
+    assert retained(world) == ([1, 2] if starts else [])
     assert world.finish(at=12)[2:] == ([probe(1)] if starts else [])
     world = world_of({"m": {1: 10}, "n": {1: 10}}, {"a": "m", "b": {"model": "n", "slo": f"{slo}ms"}})
     world.arrive("a")
@@ -259,9 +260,9 @@ def test_where_a_probe_has_become_too_long_what_is_kept_is_let_go():
     world.arrive("a", count=2)
     assert world.finish(at=12)[-1] == probe(1)
     assert world.finish(at=47) == []  # 35 ms: after that, nobody who arrives could be in time
-    assert kept(world) == [2]
-    assert world.arrive("a", at=60) == [DropKept(jid(2)), ran("m", 3)]
-    assert kept(world) == []
+    assert retained(world) == [2]
+    assert world.arrive("a", at=60) == [ReleaseInputs(jid(2)), ran("m", 3)]
+    assert retained(world) == []
 
 
 PIPE = {"first": {1: 10, "lanes": ["l0"]}, "then": {1: 10, "lanes": ["l1"]}}
@@ -283,8 +284,8 @@ def test_a_pipeline_that_is_due_soon_keeps_the_lane_free_for_its_next_node(slo, 
 
 def test_what_runs_or_waits_may_yet_run_alone_by_itself():
     world = world_of(lane=TWO)
-    assert world.arrive("a", at=5) == [KeepJob(jid(1)), ran("m", 1, lane="l0")]  # and no probe of it on the other
-    assert world.finish(at=15) == [ended(1, "completed"), DropKept(jid(1))]
+    assert world.arrive("a", at=5) == [RetainInputs(jid(1)), ran("m", 1, lane="l0")]  # and no probe of it on the other
+    assert world.finish(at=15) == [ended(1, "completed"), ReleaseInputs(jid(1))]
 
 
 def test_what_runs_elsewhere_and_needs_no_other_lane_does_not_mind():
@@ -319,7 +320,7 @@ def test_whoever_offers_a_probe_it_never_stands_behind_other_work():
     world.arrive("a", count=3)
     assert world.finish(at=12)[-1] == probe(1)
     probes, lane = world.scheduler.probes, world.scheduler.lanes["cpu0"]
-    bid = Bid("m", (probes.kept[3],), 1, 10 * MS, NOTHING, 0, probe=True)
+    bid = Bid("m", (probes.retained[3],), 1, 10 * MS, NOTHING, 0, probe=True)
     assert lane.accepts(13 * MS) and not probes.may_start(bid, lane, 13 * MS)
     world.finish(at=22)
     world.finish(at=32)
@@ -350,27 +351,28 @@ def test_unused_budget_adds_up_for_a_second_only():
     assert count == 3  # 20 ms are saved up; the third may begin with what is left of them
 
 
-# --- what is kept is let go -------------------------------------------------------------------------------------------
+# --- what is retained is let go
+# -------------------------------------------------------------------------------------------
 
 
 def test_draining_lets_go_of_everything_and_keeps_nothing_more():
     world = world_of()
     world.arrive("a", count=3)
     world.finish(at=20)  # the probe of 1 runs
-    assert world.drain() == [DropKept(jid(2)), DropKept(jid(3))]
+    assert world.drain() == [ReleaseInputs(jid(2)), ReleaseInputs(jid(3))]
     assert world.finish(at=30) == []
     world.over()
-    assert kept(world) == []
+    assert retained(world) == []
     assert [sample.probed for sample in policy(world).samples] == [True]
 
 
 def test_while_draining_jobs_that_become_ready_are_not_kept():
     world = world_of({"first": {1: 10}, "then": {1: 10}}, {"a": [{"name": "first"}, {"name": "then"}]})
     world.arrive("a")
-    assert kept(world) == [1]
-    assert world.drain() == [DropKept(jid(1, "first"))]
+    assert retained(world) == [1]
+    assert world.drain() == [ReleaseInputs(jid(1, "first"))]
     assert world.finish(at=10) == [ran("then", 1)]
-    assert kept(world) == []
+    assert retained(world) == []
 
 
 def test_a_probe_that_is_refused_or_lost_is_over_and_nobody_is_told():
@@ -378,7 +380,8 @@ def test_a_probe_that_is_refused_or_lost_is_over_and_nobody_is_told():
     world.arrive("a", count=4)
     world.finish(at=20)
     assert world.refuse(at=21) == [probe(2)]
-    assert world.lane("cpu0", up=False, at=22) == [DropKept(jid(3)), DropKept(jid(4))]  # no lane could run them
+    # No lane could run them.
+    assert world.lane("cpu0", up=False, at=22) == [ReleaseInputs(jid(3)), ReleaseInputs(jid(4))]
     world.over()
     assert policy(world).samples == []
     world.lane("cpu0", at=30)
@@ -389,7 +392,7 @@ def test_a_probe_that_hangs_marks_the_lane_like_any_work():
     world = world_of(lane={"cpu0": {"hang": "100ms"}}, apps={"a": {"model": "m", "slo": "1s"}})
     world.arrive("a", count=2)
     assert world.finish(at=12)[-1] == probe(1)
-    assert world.pass_time(200) == [DropKept(jid(2))]
+    assert world.pass_time(200) == [ReleaseInputs(jid(2))]
     assert world.scheduler.lanes["cpu0"].hung
     world.finish(at=300)
     assert not world.scheduler.lanes["cpu0"].hung
@@ -405,18 +408,18 @@ def test_inputs_of_a_model_that_leaves_the_memory_are_let_go():
     world.arrive("a", count=2)
     assert world.finish(at=12)[-1] == probe(1)
     world.finish(at=30)
-    assert kept(world) == [2]
+    assert retained(world) == [2]
     actions = world.arrive("b", at=31)
-    assert like(EvictModel, model="m") in actions and DropKept(jid(2)) in actions
-    assert kept(world) == [3]
+    assert like(EvictModel, model="m") in actions and ReleaseInputs(jid(2)) in actions
+    assert retained(world) == [3]
 
 
 def test_a_job_that_is_made_ready_again_is_not_drawn_again():
-    world = world_of(options={"kept_max": 8})
+    world = world_of(options={"retained_max": 8})
     world.arrive("a", at=1)
-    world.scheduler.probes.let_go_all()
+    world.scheduler.probes.release_all()
     world.refuse(at=2)
-    assert kept(world) == []
+    assert retained(world) == []
 
 
 # --- illegal moves ----------------------------------------------------------------------------------------------------
@@ -426,20 +429,20 @@ def test_only_ready_jobs_are_kept_and_only_what_is_kept_is_let_go():
     world = world_of(options={"sample": 0.0})
     world.arrive("a")
     board, running = world.scheduler.board, world.scheduler.works.by_id[1].jobs[0]
-    for move in (board.keep, board.let_go):
+    for move in (board.retain, board.release):
         with pytest.raises(PolicyError, match=r"Job\(1/m running\)"):
             move(running)
     world.arrive("a", at=1)
     waiting = policy(world).queued()[0]
-    assert board.keep(waiting)
-    with pytest.raises(PolicyError, match="kept not yet"):
-        board.keep(waiting)
-    board.let_go(waiting)
-    with pytest.raises(PolicyError, match="it is not kept"):
-        board.let_go(waiting)
+    assert board.retain(waiting)
+    with pytest.raises(PolicyError, match="not retained yet"):
+        board.retain(waiting)
+    board.release(waiting)
+    with pytest.raises(PolicyError, match="it is not retained"):
+        board.release(waiting)
     waiting.steps = 1
     with pytest.raises(PolicyError, match="steps behind it"):
-        board.keep(waiting)
+        board.retain(waiting)
 
 
 BAD = {
@@ -448,13 +451,14 @@ BAD = {
     "with drops": lambda jobs: Bid("m", jobs[:1], 1, 10 * MS, NOTHING, 0, probe=True,
                                    drops=[(jobs[1].request, "why")]),
     "another model": lambda jobs: Bid("n", jobs[:1], 1, 10 * MS, NOTHING, 0, probe=True),
-    "not kept": lambda jobs: Bid("m", jobs[2:], 1, 10 * MS, NOTHING, 0, probe=True),
+    "not retained": lambda jobs: Bid("m", jobs[2:], 1, 10 * MS, NOTHING, 0, probe=True),
 }
 
 
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_probe_that_is_none_raises_and_changes_nothing(name):
-    world = world_of({"m": {1: 10, 4: 20}, "n": {1: 10}}, {"a": "m", "b": "n"}, options={"hold": True, "kept_max": 2})
+    world = world_of({"m": {1: 10, 4: 20}, "n": {1: 10}}, {"a": "m", "b": "n"},
+                     options={"hold": True, "retained_max": 2})
     world.arrive("a", count=3)
     jobs = policy(world).queued()
     bad = BAD[name](jobs)
@@ -462,7 +466,7 @@ def test_a_probe_that_is_none_raises_and_changes_nothing(name):
     with pytest.raises(PolicyError, match="may not run"):
         world.scheduler._launch(world.scheduler.board.lanes[0], bad, 0)
     world.scheduler.check()
-    assert kept(world) == [1, 2]
+    assert retained(world) == [1, 2]
 
 
 def test_a_probe_must_bring_the_result_of_its_job():
@@ -485,4 +489,4 @@ def test_the_end_of_requests_and_what_is_kept_come_in_an_order_that_a_world_can_
     world.arrive("a", count=4)
     world.finish(at=20)
     kinds = [type(action) for action in world.seen]
-    assert kinds.index(KeepJob) < kinds.index(FinishRequest)
+    assert kinds.index(RetainInputs) < kinds.index(FinishRequest)

@@ -7,7 +7,15 @@ from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.scheduler import CRITICAL_MEMORY_NS
-from edgeserve.sched.protocol.actions import DropState, EvictModel, FinishRequest, LoadModel, Outcome, RunBatch, Spent
+from edgeserve.sched.protocol.actions import (
+    DropState,
+    EvictModel,
+    FinishRequest,
+    LatencyBreakdown,
+    LoadModel,
+    Outcome,
+    RunBatch,
+)
 from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished, WorkRefused
 from edgeserve.sched.resources.model_cache import LOAD_RETRY_NS
 
@@ -32,7 +40,8 @@ def test_a_request_runs_and_is_completed_with_where_its_time_went():
     world = one()
     assert world.arrive("a", at=5) == [like(RunBatch, lane="cpu0", model="m", jobs=(JobId(1, "m", ()),), size=1,
                                             expected_ns=10 * MS, steps_max=None, probe=False)]
-    assert world.finish(at=17, took=11) == [FinishRequest(1, Outcome.COMPLETED, "", Spent(0, 0, 1 * MS, 11 * MS))]
+    assert world.finish(at=17, took=11) == [FinishRequest(1, Outcome.COMPLETED, "",
+                                                          LatencyBreakdown(0, 0, 1 * MS, 11 * MS))]
     world.over()
     assert world.wake_ms is None
 
@@ -42,7 +51,8 @@ def test_an_idle_lane_starts_at_once_and_a_busy_one_when_it_is_free():
     world.arrive("a")
     assert world.arrive("a", at=4) == []
     assert world.finish(at=10) == [ended(1, "completed"), ran("m", 2)]
-    assert world.finish(at=20) == [FinishRequest(2, "completed", "", Spent(queue_ns=6 * MS, execute_ns=10 * MS))]
+    assert world.finish(at=20) == [
+        FinishRequest(2, "completed", "", LatencyBreakdown(queue_ns=6 * MS, execute_ns=10 * MS))]
 
 
 def test_a_burst_is_planned_once_as_one_batch():
@@ -251,7 +261,7 @@ def test_time_is_counted_over_every_step_of_an_unfinished_job():
     world = one()
     world.arrive("a")
     world.finish(at=10, status="unfinished")
-    assert world.finish(at=25, took=12) == [FinishRequest(1, "completed", "", Spent(0, 0, 3 * MS, 22 * MS))]
+    assert world.finish(at=25, took=12) == [FinishRequest(1, "completed", "", LatencyBreakdown(0, 0, 3 * MS, 22 * MS))]
 
 
 @pytest.mark.parametrize(("results", "words"), [
@@ -282,7 +292,7 @@ def test_a_pipeline_counts_the_time_along_its_chain():
     world = Driver(PIPE_MODELS, {"a": PIPE})
     world.arrive("a")
     assert world.finish(at=10) == [ran("b", 1)]
-    assert world.finish(at=35) == [FinishRequest(1, "completed", "", Spent(execute_ns=35 * MS))]
+    assert world.finish(at=35) == [FinishRequest(1, "completed", "", LatencyBreakdown(execute_ns=35 * MS))]
 
 
 def test_a_pipeline_is_refused_when_its_rest_does_not_fit():
@@ -443,7 +453,7 @@ def test_a_lane_that_plans_ahead_is_given_the_next_work_early():
     assert world.wake_ms == 5
     assert world.step(at=5) == [ran("m", 2)]
     assert world.finish("cpu0", at=10) == [ended(1, "completed")]
-    assert world.finish("cpu0", at=20) == [FinishRequest(2, "completed", "", Spent(3 * MS, 0, 0, 15 * MS))]
+    assert world.finish("cpu0", at=20) == [FinishRequest(2, "completed", "", LatencyBreakdown(3 * MS, 0, 0, 15 * MS))]
 
 
 # --- admission and draining -------------------------------------------------------------------------------------------
@@ -570,7 +580,8 @@ def test_a_model_is_loaded_in_the_place_of_an_idle_one_and_then_runs():
     assert world.arrive("an") == [like(EvictModel, model="m", lane="copy:cpu"), like(LoadModel, model="n")]
     assert world.finish("copy:cpu", at=1) == []
     assert world.finish("copy:cpu", at=7) == [ran("n", 1)]
-    assert world.finish("cpu0", at=17) == [FinishRequest(1, "completed", "", Spent(load_ns=7 * MS, execute_ns=10 * MS))]
+    assert world.finish("cpu0", at=17) == [
+        FinishRequest(1, "completed", "", LatencyBreakdown(load_ns=7 * MS, execute_ns=10 * MS))]
 
 
 def test_what_works_is_never_evicted():

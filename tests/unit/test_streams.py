@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hand_world import MS, app_of, job
 
-from edgeserve.sched.protocol.actions import DropState, Spent
+from edgeserve.sched.protocol.actions import DropState, LatencyBreakdown
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.streams import Streams
 
@@ -62,9 +62,9 @@ def test_what_waits_or_has_not_begun_is_superseded():
     assert streams.superseded(newer) == [active, second]
     active.running = 1
     assert streams.superseded(newer) == [second]
-    active.running, active.spent = 0, Spent(execute_ns=5)  # a node of it ran: it is under way
+    active.running, active.breakdown = 0, LatencyBreakdown(execute_ns=5)  # a node of it ran: it is under way
     assert streams.superseded(newer) == [second]
-    active.spent = Spent()
+    active.breakdown = LatencyBreakdown()
     part = job(4, APP)
     part.steps = 1
     active.jobs[4] = part

@@ -67,20 +67,20 @@ def test_large_arrays_are_not_copied_either_way():
 
 def test_every_key_of_a_request_arrives():
     options = {"slo_ms": 12.5, "class": "critical", "value": 2, "stream": "cam", "on_late": "answer",
-               "facts": {"length": 3}, "client": "arm"}
+               "hints": {"length": 3}, "client": "arm"}
     ask = decode(wire.encode_request(b"k", "a", {"t": "hé", "x": np.zeros(2)}, 5, options))
     assert (ask.app, ask.slo_ns, ask.sent_ns, ask.klass, ask.value) == ("a", 12_500_000, 5, "critical", 2)
-    assert (ask.stream, ask.on_late, ask.facts, ask.name) == ("cam", "answer", {"length": 3}, "arm")
+    assert (ask.stream, ask.on_late, ask.hints, ask.name) == ("cam", "answer", {"length": 3}, "arm")
     assert ask.inputs["t"] == "hé"
 
 
 def test_an_answer_with_everything_arrives():
     frames = wire.encode_answer(b"k", {"y": np.ones(3), "t": "x", "lines": ["a", "b"], "n": np.int64(4)}, BYTES_MAX,
-                                reason="partial: 2 of 3", late=True, finished_ns=9, total_ns=7, spent=(1, 2, 3, 4))
+                                reason="partial: 2 of 3", late=True, finished_ns=9, total_ns=7, breakdown=(1, 2, 3, 4))
     reply = wire.decode_reply(frames, BYTES_MAX)
     assert (reply.key, reply.reason, reply.late) == (b"k", "partial: 2 of 3", True)
     assert (reply.finished_ns, reply.total_ns) == (9, 7)
-    assert tuple(reply.spent) == (1, 2, 3, 4)
+    assert tuple(reply.breakdown) == (1, 2, 3, 4)
     assert (reply.outputs["t"], reply.outputs["lines"], int(reply.outputs["n"])) == ("x", ["a", "b"], 4)
 
 
@@ -135,7 +135,7 @@ BROKEN = [
     ([header(slo_ms=1e300)], Malformed, "slo_ms"),
     ([header(**{"class": "critica"})], Malformed, "did you mean 'critical'"),
     ([header(value=-1)], Malformed, "value"),
-    ([header(facts={"a": "b"})], Malformed, "facts.a"),
+    ([header(hints={"a": "b"})], Malformed, "hints.a"),
     ([header(sent_ns="now")], Malformed, "sent_ns"),
     ([header(texts={"t": 3})], Malformed, "texts.t"),
     ([header(tensors=TENSOR, texts={"x": "y"}), bytes(8)], Malformed, "both"),
@@ -179,7 +179,7 @@ def test_nested_lists_that_claim_to_be_long_cost_little():
 
 
 GOOD = [wire.encode_request(5, "app", {"x": np.arange(6, dtype=np.float32), "b": np.ones(3, bool), "t": "text"}, 1,
-                            {"slo_ms": 5, "facts": {"n": 1}, "stream": "s"}),
+                            {"slo_ms": 5, "hints": {"n": 1}, "stream": "s"}),
         [wire.encode_plain("cancel", 5)],
         wire.encode_answer(5, {"y": np.arange(4), "t": ["a"]}, BYTES_MAX),
         [wire.encode_error(5, Rejected("no", "full"))]]
@@ -232,7 +232,7 @@ def test_damage_never_raises_anything_but_a_typed_error(frames):
                     | st.binary(max_size=8), lambda inner: st.lists(inner, max_size=4)
                     | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=8),
        st.sampled_from(("id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-                        "facts", "client", "kind")))
+                        "hints", "client", "kind")))
 def test_any_value_under_any_key_is_read_or_refused(value, key):
     try:
         fields = wire.unpack_header(header(**{key: value}))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgeserve.sched.core.scheduler import Scheduler
 
 
-def check_books(scheduler: Scheduler) -> None:
+def check_invariants(scheduler: Scheduler) -> None:
     """Raise AssertionError, with the request's story where there is one, when the books do not agree."""
     on_lanes = _check_lanes(scheduler)
     _check_requests(scheduler, on_lanes)
@@ -49,7 +49,7 @@ def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
     running: Dict[int, int] = {}
     for job in on_lanes.values():
         running[job.request.id] = running.get(job.request.id, 0) + 1
-    for request in scheduler.life.requests.values():
+    for request in scheduler.request_manager.requests.values():
         story = "\n".join(request.story())
         assert request.state in (OPEN, HELD), f"an ended request is in the table\n{story}"
         assert (request.state == HELD) == (not request.jobs), f"open without a job, or held with one\n{story}"
@@ -58,9 +58,10 @@ def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
             assert job.state in (READY, RUNNING), f"{job!r} is in its request's table\n{story}"
             assert (job.state == RUNNING) == (job.seq in on_lanes), f"{job!r} against the lanes\n{story}"
             assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{story}"
-    for admission in scheduler.life.admission.values():
+    for admission in scheduler.request_manager.admission.values():
         ids = sorted(id for theirs in admission.clients.values() for id in theirs)
-        expected = sorted(id for id, request in scheduler.life.requests.items() if request.app is admission.app)
+        expected = sorted(id for id, request in scheduler.request_manager.requests.items()
+                          if request.app is admission.app)
         assert ids == expected, f"admission of {admission.app.name} holds {ids}, open are {expected}"
         assert admission.pending == len(ids), f"admission of {admission.app.name} counts {admission.pending}"
 
@@ -75,14 +76,15 @@ def _check_queues(scheduler: Scheduler) -> None:
             assert job.queued, f"{job!r} stands in a queue but is not marked so"
             assert job.state == READY, f"{job!r} stands in a queue"
             held[job.seq] = policy.name
-    ready = {job.seq for request in scheduler.life.requests.values() for job in request.jobs.values() if job.queued}
+    ready = {job.seq for request in scheduler.request_manager.requests.values() for job in request.jobs.values()
+             if job.queued}
     assert ready == set(held), f"ready jobs {sorted(ready ^ set(held))} stand in no queue, or the other way round"
 
 
 def _check_memory(scheduler: Scheduler) -> None:
     demand: Dict[Tuple[str, str], int] = {}  # by device ("" for all) and model
     in_flight: Dict[Tuple[str, str], int] = {}
-    for request in scheduler.life.requests.values():
+    for request in scheduler.request_manager.requests.values():
         for job in request.jobs.values():
             key = (scheduler.lanes[job.lane].device if job.lane else "", job.node.model)
             demand[key] = demand.get(key, 0) + (job.demand_ns if job.state == READY else 0)
@@ -90,7 +92,7 @@ def _check_memory(scheduler: Scheduler) -> None:
         if work.kind == RUN:
             key = (work.lane.device, work.model)
             in_flight[key] = in_flight.get(key, 0) + 1
-    holders = {job.seq: job for request in scheduler.life.requests.values() for job in request.jobs.values()}
+    holders = {job.seq: job for request in scheduler.request_manager.requests.values() for job in request.jobs.values()}
     holders.update({job.seq: job for work in scheduler.works.by_id.values() for job in work.jobs})
     for device in scheduler.devices.values():
         used = sum(item.bytes for item in device.placements.values() if item.state in (RESIDENT, LOADING))
@@ -105,13 +107,14 @@ def _check_memory(scheduler: Scheduler) -> None:
             assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), \
                 f"{placement!r}: demand is wrong"
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
-        states += sum(bytes for _, stream in scheduler.life.streams for node, bytes in stream.state_bytes.items()
+        states += sum(bytes for _, stream in scheduler.request_manager.streams for node, bytes in
+        stream.state_bytes.items()
                       if stream.device[node] == device.name)
         assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
 
 
 def _check_streams(scheduler: Scheduler) -> None:
-    for key, stream in scheduler.life.streams:
+    for key, stream in scheduler.request_manager.streams:
         if stream.active is not None:
             request = stream.active
             assert not request.ended or request.running > 0, f"stream {key} is held by a request that is over"
@@ -123,10 +126,11 @@ def _check_streams(scheduler: Scheduler) -> None:
 def _check_probes(scheduler: Scheduler) -> None:
     """Inputs are kept once, for jobs that a probe can still run; nothing is kept while draining."""
     probes = scheduler.probes
-    assert not (scheduler.life.draining and probes.kept), f"{list(probes.kept.values())} are kept while draining"
-    for seq, job in probes.kept.items():
-        assert job.seq == seq, f"{job!r} is kept as {seq}"
+    draining = scheduler.request_manager.draining
+    assert not (draining and probes.retained), f"{list(probes.retained.values())} are retained while draining"
+    for seq, job in probes.retained.items():
+        assert job.seq == seq, f"{job!r} is retained as {seq}"
     for work in scheduler.works.by_id.values():
         if work.probe is not None:
             assert work.kind == RUN and not work.jobs, f"work {work.id} is a probe and has jobs"
-            assert work.probe.seq not in probes.kept, f"{work.probe!r} is being probed and still kept"
+            assert work.probe.seq not in probes.retained, f"{work.probe!r} is being probed and still kept"

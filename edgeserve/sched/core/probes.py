@@ -1,23 +1,22 @@
 """Probes: jobs that are run again alone, for what that teaches, when it delays nobody.
 
-The world keeps the inputs of the jobs that a policy asks for (``KeepJob``), whatever becomes of their requests. Each is
-taken by one batch with ``probe`` or let go of (``DropKept``), never both. A probe has no job in the sense of
-``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers.
+The world keeps the inputs of the jobs that a policy asks for (``RetainInputs``), whatever becomes of their requests.
+Each is taken by one batch with ``probe`` or let go of (``ReleaseInputs``), never both. A probe has no job in the sense
+of ``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers.
 
-Which jobs are worth it is the policy's business (``sched/policies/orloj/sampler.py``); that no probe delays real work is kept here,
-for every policy. Knows no policy by name and no lane's thread.
-"""
+Which jobs are worth it is the policy's business (``sched/policies/orloj/sampler.py``); that no probe delays real work
+is retained here, for every policy. Knows no policy by name and no lane's thread. """
 
 from __future__ import annotations
 
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.core.request_manager import Life
+from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.policy import Bid
-from edgeserve.sched.protocol.actions import Action, DropKept, EvictModel, KeepJob
+from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
@@ -33,58 +32,59 @@ class Probes:
     """The inputs that the world keeps, by the job's ``seq``, oldest first; and when a probe may start."""
 
     def __init__(self, apps: Sequence[App], run_lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 costs: Mapping[str, AppCosts], memory: Memory, life: Life) -> None:
-        self.kept: Dict[int, Job] = {}
+                 costs: Mapping[str, AppCosts], memory: Memory, request_manager: RequestManager) -> None:
+        self.retained: Dict[int, Job] = {}
         self._latency = latency
         self._costs = costs
         self._memory = memory
-        self._life = life
+        self._request_manager = request_manager
         self._apps_on = {lane.name: tuple(app for app in apps if any(node.model in lane.models for node in app.nodes))
                          for lane in run_lanes}
 
-    # --- what is kept -------------------------------------------------------------------------------------------------
+    # --- what is retained
+    # -------------------------------------------------------------------------------------------------
 
-    def keep(self, job: Job) -> bool:
+    def retain(self, job: Job) -> bool:
         """Keep a ready job's inputs. False while draining: what nobody waits for is not begun any more."""
         request = job.request
         streams = request.stream is not None and request.app.stream != "none"
-        if job.state != READY or job.steps or streams or job.seq in self.kept:
-            raise PolicyError(f"keep({job!r}): it must be ready, kept not yet, and have neither a stream's state nor "
-                              "steps behind it\n" + "\n".join(request.story()))
-        if self._life.draining:
+        if job.state != READY or job.steps or streams or job.seq in self.retained:
+            raise PolicyError(f"retain({job!r}): the job must be ready, not retained yet, and have neither a stream's "
+                              "state nor steps behind it\n" + "\n".join(request.story()))
+        if self._request_manager.draining:
             return False
-        self.kept[job.seq] = job
-        self._life.actions.append(KeepJob(job.id))
+        self.retained[job.seq] = job
+        self._request_manager.actions.append(RetainInputs(job.id))
         return True
 
-    def let_go(self, job: Job) -> None:
+    def release(self, job: Job) -> None:
         """No probe of this job will be run."""
-        if self.kept.pop(job.seq, None) is None:
-            raise PolicyError(f"let_go({job!r}): it is not kept\n" + "\n".join(job.request.story()))
-        self._life.actions.append(DropKept(job.id))
+        if self.retained.pop(job.seq, None) is None:
+            raise PolicyError(f"release({job!r}): it is not retained\n" + "\n".join(job.request.story()))
+        self._request_manager.actions.append(ReleaseInputs(job.id))
 
     def take(self, job: Job) -> None:
         """A probe of it was launched; the batch takes the inputs."""
-        del self.kept[job.seq]
+        del self.retained[job.seq]
 
-    def let_go_all(self) -> None:
+    def release_all(self) -> None:
         """The server drains."""
-        for job in list(self.kept.values()):
-            self.let_go(job)
+        for job in list(self.retained.values()):
+            self.release(job)
 
-    def let_go_stranded(self, can_run: Callable[[str], bool]) -> None:
-        """Lanes were lost: inputs that none can run are not kept in the hope of their return."""
-        for job in list(self.kept.values()):
+    def release_stranded(self, can_run: Callable[[str], bool]) -> None:
+        """Lanes were lost: inputs that none can run are not retained in the hope of their return."""
+        for job in list(self.retained.values()):
             if not can_run(job.node.model):
-                self.let_go(job)
+                self.release(job)
 
-    def let_go_evicted(self, actions: Sequence[Action]) -> None:
+    def release_evicted(self, actions: Sequence[Action]) -> None:
         """Models left the memory: a probe is no reason to load one again, so inputs that only these could run go."""
         gone = {action.model for action in actions if type(action) is EvictModel}
-        for job in list(self.kept.values()):
+        for job in list(self.retained.values()):
             model = job.node.model
             if model in gone and all(item.state != RESIDENT for item in self._memory.placements[model]):
-                self.let_go(job)
+                self.release(job)
 
     # --- when a probe may start ---------------------------------------------------------------------------------------
 
@@ -94,9 +94,9 @@ class Probes:
         if len(bid.jobs) != 1 or bid.size != smallest or bid.drops or bid.steps_max is not None:
             return f"a probe runs one job in the smallest size, {smallest}, and drops nobody"
         job = bid.jobs[0]
-        if self.kept.get(job.seq) is not job or job.node.model != bid.model:
-            return f"the inputs of {job!r} are not kept for model {bid.model!r}"
-        if self._life.policy_of[job.request.app.name] is not bid.policy:
+        if self.retained.get(job.seq) is not job or job.node.model != bid.model:
+            return f"the inputs of {job!r} are not retained for model {bid.model!r}"
+        if self._request_manager.policy_of[job.request.app.name] is not bid.policy:
             return f"{job!r} is not this policy's"
         return ""
 
@@ -113,7 +113,7 @@ class Probes:
             return False
         over_ns = now_ns + self._latency[bid.model, lane.name].alone_ns
         for app in self._apps_on[lane.name]:
-            admission = self._life.admission[app.name]
+            admission = self._request_manager.admission[app.name]
             if not admission.pending:
                 continue
             if admission.pending > LOOKED_AT_MAX:

@@ -1,8 +1,8 @@
 """The lives of requests and jobs as they happen: arrival, progress, return from a lane, the one end, deadlines.
 
-The tables are ``sched/requests/states.py``, the graphs ``sched/requests/joins.py``; here they meet the policies. Every end of a
-request passes through :meth:`Life.end`. Knows no clock (``now_ns`` is set by the scheduler) and no lane.
-"""
+The tables are ``sched/requests/states.py``, the graphs ``sched/requests/joins.py``; here they meet the policies. Every
+end of a request passes through :meth:`RequestManager.end`. Knows no clock (``now_ns`` is set by the scheduler) and no
+lane. """
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
-from edgeserve.sched.protocol.actions import Action, DropState, FinishRequest, Spent
+from edgeserve.sched.protocol.actions import Action, DropState, FinishRequest, LatencyBreakdown
 from edgeserve.sched.protocol.events import JobResult, Part, Request
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.admission import OVER_SHARE, QUEUE_FULL, Admission
@@ -41,7 +41,7 @@ STORIES_KEPT = 512
 EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "partial"
 
 
-class Life:
+class RequestManager:
     """Every accepted request that has not ended, and the stories of the last that have.
 
     ``actions`` collects what the world must do; the scheduler empties it. ``alone_ns(model)`` is the time of one job,
@@ -77,34 +77,34 @@ class Life:
 
     # --- arrival ------------------------------------------------------------------------------------------------------
 
-    def arrive(self, facts: Request) -> None:
+    def arrive(self, arrived: Request) -> None:
         """Accept or reject a request, and begin it unless its stream is busy."""
         now = self.now_ns
-        if facts.id in self.requests:
-            raise PolicyError(f"request id {facts.id} arrived twice")
-        app = self.apps[facts.app]
-        request = RequestRecord(facts, app)
+        if arrived.id in self.requests:
+            raise PolicyError(f"request id {arrived.id} arrived twice")
+        app = self.apps[arrived.app]
+        request = RequestRecord(arrived, app)
         request.log.append((now, ("arrived",)))
-        costs = self.costs[facts.app]
+        costs = self.costs[arrived.app]
         costs.refresh(now)
-        request.worth_ns = costs.worth_ns
-        if facts.facts and app.simple:
-            request.worth_ns *= max(1, int(facts.facts.get("steps", 1)))
-        admission = self.admission[facts.app]
+        request.cost_share_ns = costs.cost_share_ns
+        if arrived.hints and app.simple:
+            request.cost_share_ns *= max(1, int(arrived.hints.get("steps", 1)))
+        admission = self.admission[arrived.app]
         if self.draining:
             self._reject(request, DRAINING)
             return
-        if facts.deadline_ns <= now and facts.on_late != "answer":
+        if arrived.deadline_ns <= now and arrived.on_late != "answer":
             self._reject(request, EXPIRED)
             return
         displaced = None
         if admission.pending >= app.pending_max:
-            displaced = admission.to_displace(facts.client)
+            displaced = admission.to_displace(arrived.client)
             if displaced is None:
                 clients = len(admission.clients)
-                self._reject(request, OVER_SHARE if clients > 1 and admission.use(facts.client) > 0 else QUEUE_FULL)
+                self._reject(request, OVER_SHARE if clients > 1 and admission.use(arrived.client) > 0 else QUEUE_FULL)
                 return
-        policy = self.policy_of[facts.app]
+        policy = self.policy_of[arrived.app]
         self._in_request = request
         refused = policy.on_request(request, self.board)
         self._in_request = None
@@ -139,7 +139,7 @@ class Life:
         move_request(request, "open")
         if request.on_late == PARTIAL:
             self._plan_to_settle(request)
-        self._proceed(request, joins.start(request), request.spent)
+        self._proceed(request, joins.start(request), request.breakdown)
 
     def _plan_to_settle(self, request: RequestRecord) -> None:
         """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
@@ -165,11 +165,11 @@ class Life:
         """Fire the request's joins that have something."""
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
-        places = joins.settle(request)
+        ready = joins.settle(request)
         self._shed_useless(request)
-        self._proceed(request, places, request.spent)
+        self._proceed(request, ready, request.breakdown)
 
-    def give_up(self, job: Job, reason: str) -> None:
+    def abandon_branch(self, job: Job, reason: str) -> None:
         """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
         for it, any other is dropped."""
         request = job.request
@@ -177,20 +177,20 @@ class Life:
             del request.jobs[job.seq]
             self._take_out(job)
             request.note(self.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
-            places = joins.skip(request, job)
-            if places or request.jobs or request.done_exits:
-                self._proceed(request, places, request.spent)
+            ready = joins.skip(request, job)
+            if ready or request.jobs or request.done_exits:
+                self._proceed(request, ready, request.breakdown)
                 return
         self.end(request, "drop", reason)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    def _proceed(self, request: RequestRecord, places: Sequence[Tuple[Node, Part]], spent: Spent) -> None:
-        """Make jobs at these places; a request with no job left is complete."""
+    def _proceed(self, request: RequestRecord, ready: Sequence[Tuple[Node, Part]], breakdown: LatencyBreakdown) -> None:
+        """Make jobs at these ready; a request with no job left is complete."""
         made = []
-        for node, part in places:
+        for node, part in ready:
             self._job_seq += 1
-            job = Job(self._job_seq, request, node, part, self.now_ns, spent)
+            job = Job(self._job_seq, request, node, part, self.now_ns, breakdown)
             request.jobs[job.seq] = job
             made.append(job)
         if not request.jobs:
@@ -208,7 +208,7 @@ class Life:
             self.memory.want(job, self._alone_ns(node.model))
         if node.succs:
             job.deadline_ns = request.deadline_ns - self.costs[request.app.name].rest_ns[node.name]
-        if job.facts:  # an iterative job's next step must leave time for those behind it
+        if job.hints:  # an iterative job's next step must leave time for those behind it
             behind_ns = self.costs[request.app.name].rest_ns[node.name] if node.succs else 0
             job.deadline_ns = request.deadline_ns - behind_ns - (steps_left(job) - 1) * self._alone_ns(node.model)
         job.queued = True
@@ -237,9 +237,10 @@ class Life:
         if self.memory.tracked:
             since_ns = self.memory.devices[work.lane.device].placements[work.model].since_ns
             load_ns = max(0, min(since_ns, work.launched_ns) - job.ready_ns)
-        spent = job.spent
-        job.spent = Spent(spent[0] + work.launched_ns - job.ready_ns - load_ns, spent[1] + load_ns,
-                          spent[2] + max(0, started_ns - work.launched_ns), spent[3] + finished_ns - started_ns)
+        breakdown = job.breakdown
+        job.breakdown = LatencyBreakdown(breakdown[0] + work.launched_ns - job.ready_ns - load_ns,
+                                         breakdown[1] + load_ns,
+                          breakdown[2] + max(0, started_ns - work.launched_ns), breakdown[3] + finished_ns - started_ns)
         if result.state_bytes and request.stream is not None and request.app.stream != "none":
             self.actions.extend(self.streams.keep_state(request, job.node.name, work.lane.device, result.state_bytes))
         status = result.status
@@ -263,26 +264,26 @@ class Life:
         del request.jobs[job.seq]
         if job.state_device:
             self._drop_state(job)
-        request.spent = job.spent
+        request.breakdown = job.breakdown
         if request.app.simple:
             self.end(request, "complete", "")
             return
         node = job.node
         request.note(self.now_ns, "node", node.name, list(job.part) or "", "done",
                      f"({result.parts} parts)" if node.fan_out else "")
-        if result.facts:
-            request.learn(job.part, result.facts)
-            request.note(self.now_ns, "node", node.name, list(job.part) or "", "said", dict(result.facts))
+        if result.hints:
+            request.learn(job.part, result.hints)
+            request.note(self.now_ns, "node", node.name, list(job.part) or "", "said", dict(result.hints))
         if node.fan_out and result.parts is not None:
-            self.costs[request.app.name].saw_parts(node, result.parts)
-        places = joins.after(request, job, result)
+            self.costs[request.app.name].observe_parts(node, result.parts)
+        ready = joins.after(request, job, result)
         self._shed_useless(request)
         if not node.succs:
             request.done_exits += 1
-        if not places and not request.jobs:
+        if not ready and not request.jobs:
             self._complete(request)
         elif not self._expire_on_return(request):
-            self._proceed(request, places, job.spent)
+            self._proceed(request, ready, job.breakdown)
 
     def _job_failed(self, job: Job, reason: str) -> None:
         request = job.request
@@ -292,11 +293,11 @@ class Life:
         request.note(self.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if joins.can_do_without(job):
             request.failure = reason
-            places = joins.skip(request, job)
+            ready = joins.skip(request, job)
             if self._expire_on_return(request):
                 return
             if not joins.is_starved(request, job):
-                self._proceed(request, places, job.spent)
+                self._proceed(request, ready, job.breakdown)
                 return
         self.end(request, "fail", reason)
 
@@ -382,7 +383,7 @@ class Life:
         move_request(request, "reject")
         request.log.append((self.now_ns, ("rejected:", reason)))
         self._remember(request)
-        self.actions.append(FinishRequest(request.id, request.state, reason, request.spent))
+        self.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
 
     def end(self, request: RequestRecord, what: str, reason: str) -> None:
         """Give a request its one outcome; its jobs leave the queues, or become orphans on their lanes."""
@@ -398,7 +399,7 @@ class Life:
             for job in jobs:
                 self._take_out(job)
         self._remember(request)
-        self.actions.append(FinishRequest(request.id, request.state, reason, request.spent))
+        self.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
         if request.stream is not None and request.running == 0 and request.app.stream != "none":
             self._release_stream(request)
 

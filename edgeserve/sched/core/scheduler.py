@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.core.invariants import check_books
+from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
-from edgeserve.sched.core.request_manager import Life
+from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api import arbiter
@@ -70,9 +70,9 @@ class Scheduler:
         self.board = Board(self)
         streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         policy_of = {app.name: policy for policy in policies for app in policy.apps}
-        self.life = Life(self.apps, policy_of, self.costs, self.memory, streams, self.board,
+        self.request_manager = RequestManager(self.apps, policy_of, self.costs, self.memory, streams, self.board,
                          lambda model: self._batch_time_ns(model, 1), self._can_run)
-        self.probes = Probes(apps, self.run_lanes, latency, self.costs, self.memory, self.life)
+        self.probes = Probes(apps, self.run_lanes, latency, self.costs, self.memory, self.request_manager)
         self.now_ns = -1
         self._bidders = {lane.name: tuple(policy for policy in self.policies if _may_use(policy, lane))
                          for lane in self.run_lanes}
@@ -89,9 +89,9 @@ class Scheduler:
         """Absorb ``events`` as of ``now_ns`` and return what to do, in order. Without events it is the timer."""
         if now_ns < self.now_ns:
             raise PolicyError(f"step at {now_ns} ns after one at {self.now_ns} ns: time must not go backwards")
-        board, life = self.board, self.life
-        self.now_ns = board.now_ns = life.now_ns = now_ns
-        actions = life.actions = []
+        board, request_manager = self.board, self.request_manager
+        self.now_ns = board.now_ns = request_manager.now_ns = now_ns
+        actions = request_manager.actions = []
         handlers = self._handlers
         if now_ns >= self._forget_at_ns:  # before the events: an arrival is judged by what is still known
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
@@ -99,7 +99,7 @@ class Scheduler:
                 latency.forget(now_ns)
         for event in events:
             handlers[type(event)](event)
-        life.run_timers()
+        request_manager.run_timers()
         self._look_for_hangs()
         for policy in self.policies:
             policy.plan(board)
@@ -107,24 +107,24 @@ class Scheduler:
         if self.memory.tracked:
             managed = self.memory.manage(now_ns)
             actions.extend(managed)
-            if self.probes.kept:
-                self.probes.let_go_evicted(managed)
+            if self.probes.retained:
+                self.probes.release_evicted(managed)
         return actions
 
     def wake_at(self) -> int | None:
         """When :meth:`step` wants to be called although nothing happened, or None. Later than the last step."""
         now = self.now_ns
-        life = self.life
-        times = [life.next_timer_ns(), life.streams.due_ns, self._background_at_ns]
+        request_manager = self.request_manager
+        times = [request_manager.next_timer_ns(), request_manager.streams.due_ns, self._background_at_ns]
         for policy in self.policies:
-            at = policy.look_again_ns(self.board)
+            at = policy.next_wakeup_ns(self.board)
             if at is not None and at <= now:
                 raise PolicyError(f"policy {policy.name!r} wants to look again at {at} ns, not after {now} ns")
             times.append(at)
         for lane in self.lanes.values():
             if lane.works:
                 times.append(lane.hangs_at_ns())
-                if lane.ahead_ns and life.requests:
+                if lane.ahead_ns and request_manager.requests:
                     times.append(lane.asks_at_ns(now))
         if self.memory.tracked:
             times.append(self.memory.retry_at_ns(now))
@@ -133,17 +133,17 @@ class Scheduler:
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
-        request = self.life.find(request_id)
+        request = self.request_manager.find(request_id)
         return request.story() if request is not None else []
 
     def check(self) -> None:
         """Assert every invariant (``sched/core/invariants.py``). O(everything)."""
-        check_books(self)
+        check_invariants(self)
 
     @property
     def open_count(self) -> int:
         """Accepted requests that have not ended."""
-        return len(self.life.requests)
+        return len(self.request_manager.requests)
 
     @property
     def busy(self) -> bool:
@@ -153,12 +153,12 @@ class Scheduler:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: RequestArrived) -> None:
-        self.life.arrive(event.request)
+        self.request_manager.arrive(event.request)
 
     def _cancelled(self, event: RequestCancelled) -> None:
-        request = self.life.requests.get(event.request_id)
+        request = self.request_manager.requests.get(event.request_id)
         if request is not None:
-            self.life.end(request, "cancel", event.reason)
+            self.request_manager.end(request, "cancel", event.reason)
 
     def _finished(self, event: WorkFinished) -> None:
         work = self._answered(event.work_id, event.finished_ns)
@@ -185,7 +185,7 @@ class Scheduler:
             if result.job != job.id:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
             work.failed = work.failed and result.status == "failed"
-            self.life.returned(job, result, work, took)
+            self.request_manager.returned(job, result, work, took)
         if not work.failed:
             self.latency[work.model, lane.name].observe(self.now_ns, work.size, event.finished_ns - event.started_ns)
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
@@ -215,7 +215,7 @@ class Scheduler:
         for job in work.jobs:
             job.request.note(self.now_ns, "lane", work.lane.name, "refused work", work.id, "-", event.reason)
         work.policy.on_refused(work, self.board)
-        self.life.give_back(work)
+        self.request_manager.give_back(work)
 
     def _lane_changed(self, event: LaneChanged) -> None:
         lane = self.lanes[event.lane]
@@ -244,8 +244,8 @@ class Scheduler:
             policy.on_device(self.board)
 
     def _drain_requested(self, event: DrainRequested) -> None:
-        self.life.draining = True
-        self.probes.let_go_all()
+        self.request_manager.draining = True
+        self.probes.release_all()
 
     # --- lanes --------------------------------------------------------------------------------------------------------
 
@@ -277,9 +277,9 @@ class Scheduler:
             return
         work.lost = True
         if running:
-            self.life.lost(work, reason)
+            self.request_manager.lost(work, reason)
         else:
-            self.life.give_back(work)
+            self.request_manager.give_back(work)
 
     def _answered(self, work_id: int, at_ns: int) -> Work | None:
         """The lane is done with a work. None for one that was lost with its lane."""
@@ -319,7 +319,7 @@ class Scheduler:
         before anybody could."""
         if bid.probe and not self.probes.may_start(bid, lane, self.now_ns):
             return False
-        for app, (last_ns, slack_ns) in self.life.critical.items():
+        for app, (last_ns, slack_ns) in self.request_manager.critical.items():
             until_ns = last_ns + CRITICAL_MEMORY_NS
             if until_ns > self.now_ns and bid.expected_ns > slack_ns and _uses(self.apps[app], lane):
                 if self._background_at_ns is None or until_ns < self._background_at_ns:
@@ -337,7 +337,7 @@ class Scheduler:
             raise PolicyError(f"policy {name!r} may not run {bid!r} on {lane.name}: {problem}\n{story}")
         for request, reason in bid.drops:
             if not request.ended:
-                self.life.end(request, "drop", reason)
+                self.request_manager.end(request, "drop", reason)
         if bid.probe:
             self._launch_probe(lane, bid, placement)
             return
@@ -359,7 +359,8 @@ class Scheduler:
         placement.in_flight += 1
         if self.memory.tracked:
             self.devices[lane.device].touch(placement)
-        self.life.actions.append(RunBatch(work.id, lane.name, bid.model, tuple([job.id for job in jobs]), bid.size,
+        self.request_manager.actions.append(RunBatch(work.id, lane.name, bid.model, tuple([job.id for job in jobs]),
+                                                     bid.size,
                                           bid.start_after_ns, min(bid.start_before_ns, patience_ns),
                                           bid.expected_ns, bid.steps_max, bid.probe))
         work.policy.on_started(work, self.board)
@@ -370,7 +371,8 @@ class Scheduler:
         self.probes.take(job)
         work = self.works.put(self.now_ns, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
         placement.in_flight += 1
-        self.life.actions.append(RunBatch(work.id, lane.name, bid.model, (job.id,), bid.size, bid.start_after_ns,
+        self.request_manager.actions.append(RunBatch(work.id, lane.name, bid.model, (job.id,), bid.size,
+                                                     bid.start_after_ns,
                                           min(bid.start_before_ns, self.now_ns + lane.hang_ns), bid.expected_ns,
                                           None, True))
 
@@ -386,7 +388,7 @@ class Scheduler:
         for job in bid.jobs:
             if job.state != READY or job.node.model != bid.model or (job.lane and job.lane != lane.name):
                 return f"{job!r} is not ready for model {bid.model!r} here"
-            if self.life.policy_of[job.request.app.name] is not bid.policy or job.request in dropped:
+            if self.request_manager.policy_of[job.request.app.name] is not bid.policy or job.request in dropped:
                 return f"{job!r} is not this policy's, or its request is dropped by the same bid"
         if len({job.seq for job in bid.jobs}) != len(bid.jobs):
             return "a job stands in the batch twice"
@@ -419,8 +421,8 @@ class Scheduler:
         for policy in self.policies:
             for job in policy.queued():
                 if job.request.on_late == "answer" and not job.request.ended:
-                    self.life.fail_if_stranded(job)
-        self.probes.let_go_stranded(self._can_run)
+                    self.request_manager.fail_if_stranded(job)
+        self.probes.release_stranded(self._can_run)
 
     def _share_time_ns(self, model: str) -> int:
         """Lane time of one job in a full batch, on the lane that is fastest for it."""
@@ -432,7 +434,7 @@ class Scheduler:
         for policy in self.policies:
             for job in policy.queued():
                 if job.node.model == model and not job.request.ended and self.memory.is_hopeless(job):
-                    self.life.end(job.request, "fail", reason)
+                    self.request_manager.end(job.request, "fail", reason)
 
 
 def _may_use(policy: Policy, lane: Lane) -> bool:

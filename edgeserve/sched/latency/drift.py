@@ -13,12 +13,12 @@ from collections import deque
 from typing import Deque, Dict, Mapping, Tuple
 
 PPM = 1_000_000
-PACE_LEN = 10  # measured batches that the pace looks back on, of any size
+DRIFT_LEN = 10  # measured batches that the pace looks back on, of any size
 BIAS_STEP = 32  # a batch that was slower or faster than the pace moves its size's place by this part
 BIAS_MAX = 2  # a size is at most so many times slower or faster beside the others than the profile says
 
 
-class Pace:
+class Drift:
     """Likely and typical times per batch size. ``shape_ns`` are the times at pace 1; ``likely_ppm`` is how much longer
     than these three of four batches take at most, before any was measured."""
 
@@ -27,12 +27,12 @@ class Pace:
     def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM) -> None:
         self._shape_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
         self._bias_ppm: Dict[int, int] = dict.fromkeys(shape_ns, PPM)  # how a size's place differs from the profile's
-        self._ratios: Deque[Tuple[int, int, int]] = deque(maxlen=PACE_LEN)  # (when, size, measured over shape in ppm)
+        self._ratios: Deque[Tuple[int, int, int]] = deque(maxlen=DRIFT_LEN)  # (when, size, measured over shape in ppm)
         self._first_ppm = self._likely_ppm = likely_ppm
         self._slowest_ppm = likely_ppm
         self._typical_ppm = PPM
 
-    def saw(self, now_ns: int, size: int, duration_ns: int) -> None:
+    def observe(self, now_ns: int, size: int, duration_ns: int) -> None:
         """A batch of this size took so long. Its place in the shape is judged by the other sizes' last batches: where
         only one size runs, nothing tells its place from the pace, and noise alone would carry it away (after 300 such
         batches with 8 % of noise every other size seemed twice as slow, so that it was never run again)."""

@@ -15,7 +15,7 @@ from typing import Deque, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ConfigError, ProfileError
-from edgeserve.sched.latency.drift import PPM, Pace
+from edgeserve.sched.latency.drift import PPM, Drift
 from edgeserve.units import NS_PER_MS
 
 WINDOW_LEN = 10
@@ -121,7 +121,7 @@ class ModelLatency:
     speed 1 and scaled on the way out, rounded up.
     """
 
-    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_pace", "_speed",
+    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_drift", "_speed",
                  "_oldest_ns", "age_ns", "_size_for", "alone_ns", "alone_likely_ns", "fixed_ns", "alone")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
@@ -144,7 +144,7 @@ class ModelLatency:
         self._speed = 1.0
         self._estimates: Dict[int, int] = {}
         self._oldest_ns = 2**62
-        self._pace = _pace_of(self._seeds)
+        self._drift = _drift_of(self._seeds)
         self._size_for = [next(size for size in self.sizes if size >= count) for count in range(1, self.size_max + 1)]
         for size in self.sizes:
             self._refresh(size)
@@ -158,18 +158,18 @@ class ModelLatency:
         return self._estimates[size]
 
     def likely_ns(self, size: int) -> int:
-        """What three of four batches stay below (``sched/latency/drift.py``): for decisions that one slow batch in ten must not
-        sway. The careful estimate would refuse everything for as long as a single outlier above the deadline stays in
-        the window."""
-        return self._scaled(self._pace.likely_ns(size))
+        """What three of four batches stay below (``sched/latency/drift.py``): for decisions that one slow batch in ten
+        must not sway. The careful estimate would refuse everything for as long as a single outlier above the deadline
+        stays in the window."""
+        return self._scaled(self._drift.likely_ns(size))
 
     def slowest_ns(self, size: int) -> int:
         """As slow as the slowest of the last ten batches of any size: for what must not be late."""
-        return self._scaled(self._pace.slowest_ns(size))
+        return self._scaled(self._drift.slowest_ns(size))
 
     def typical_ns(self, size: int) -> int:
         """The middle of what batches take now: what the work is worth, not what it may take."""
-        return self._scaled(self._pace.typical_ns(size))
+        return self._scaled(self._drift.typical_ns(size))
 
     def profiled_ns(self, size: int) -> int:
         """The profile's mean, whatever was measured since: for policies that planned ahead of time."""
@@ -203,7 +203,7 @@ class ModelLatency:
         """A batch of this size took ``duration_ns`` at the present speed."""
         duration = duration_ns if self._speed == 1.0 else math.ceil(duration_ns * self._speed)
         self._windows[size].append((now_ns, duration))
-        self._pace.saw(now_ns, size, duration)
+        self._drift.observe(now_ns, size, duration)
         if now_ns < self._oldest_ns:
             self._oldest_ns = now_ns
         self._refresh(size)
@@ -213,7 +213,7 @@ class ModelLatency:
         if now_ns - self._oldest_ns <= self.age_ns:
             return
         self._oldest_ns = 2**62
-        self._pace.forget(now_ns - self.age_ns)
+        self._drift.forget(now_ns - self.age_ns)
         for size, window in self._windows.items():
             while window and now_ns - window[0][0] > self.age_ns:
                 window.popleft()
@@ -254,11 +254,11 @@ def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
     return max(0, min(round(mean_ns - rise * mean_size), round(times_ns[first] - rise * first), min(times_ns.values())))
 
 
-def _pace_of(seeds: Mapping[int, Timing]) -> Pace:
+def _drift_of(seeds: Mapping[int, Timing]) -> Drift:
     """Before the first measurement: the profile's medians, and its spread over all sizes."""
     spreads = sorted([seed.quantiles_ns[LIKELY] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM
                       for seed in seeds.values()])
-    return Pace({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2])
+    return Drift({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2])
 
 
 def timing_of(samples_ns: Sequence[int]) -> Timing:

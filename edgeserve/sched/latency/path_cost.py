@@ -26,10 +26,10 @@ class AppCosts:
 
     ``rest_ns[node]`` is the longest time from the end of a node to the end of the request; ``rest_lane_ns[node]`` the
     lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
-    ``worth_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
+    ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
     """
 
-    __slots__ = ("app", "alone_ns", "worth_ns", "rest_ns", "rest_lane_ns", "_parts", "_batch_time", "_share_time",
+    __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "_parts", "_batch_time", "_share_time",
                  "_fresh_until_ns")
 
     def __init__(self, app: App, batch_time: BatchTime, share_time: Callable[[str], int]) -> None:
@@ -39,12 +39,12 @@ class AppCosts:
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
         self._fresh_until_ns = -1
         self.alone_ns = 0
-        self.worth_ns = 0
+        self.cost_share_ns = 0
         self.rest_ns: Dict[str, int] = {}
         self.rest_lane_ns: Dict[str, int] = {}
         self.refresh(0)
 
-    def saw_parts(self, node: Node, parts: int) -> None:
+    def observe_parts(self, node: Node, parts: int) -> None:
         """A fan-out made this many parts."""
         self._parts[node.name].append(parts)
 
@@ -64,7 +64,7 @@ class AppCosts:
                 (cost[succ.name] + self.rest_ns[succ.name] for succ in node.succs), default=0)
             self.rest_lane_ns[node.name] = sum(cost[other.name] for other in behind)
         self.alone_ns = sum(cost.values())
-        self.worth_ns = sum([self._jobs(node) * self._share_time(node.model) for node in self.app.nodes])
+        self.cost_share_ns = sum([self._jobs(node) * self._share_time(node.model) for node in self.app.nodes])
 
     def _jobs(self, node: Node) -> int:
         """How many jobs a request makes at a node: the product of the mean parts of the scopes around it, rounded

@@ -7,8 +7,8 @@ models, the one whose first member must start first (:meth:`Clockwork.bid` says 
 Requests that the batch overtook are dropped, as in the authors' implementation. Each action carries a start window;
 a lane that misses it refuses, and those requests fail without a retry (section 4.2).
 
-Estimates are the maximum of the last ten measurements (``sched/latency/model.py``), unless ``estimate = "mean"``; LOAD and
-EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
+Estimates are the maximum of the last ten measurements (``sched/latency/model.py``), unless ``estimate = "mean"``; LOAD
+and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Clockwork(Policy):
             for _, _, job in late:
                 if job.state != READY or not droppable(job):  # another job of its request has taken it along
                     continue
-                board.give_up(job, CANNOT_MAKE_DEADLINE)
+                board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         """The first eligible strategy of the walk.

@@ -104,7 +104,7 @@ class Edf(Policy):
                 while ends_ns is not None and rows and rows[0][0] < ends_ns:
                     job = rows[0][2]
                     if droppable(job):
-                        board.give_up(job, CANNOT_MAKE_DEADLINE)
+                        board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
                     else:
                         postpone(queue, job, ends_ns)
             for queue in queues.begun:

@@ -60,7 +60,7 @@ class Nexus(Policy):
                 job = queue.rows[0][2]
                 if job.deadline_ns >= ends_ns or not droppable(job):
                     break
-                board.give_up(job, CANNOT_MAKE_DEADLINE)
+                board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         model = self._waiting.oldest(lane, board)

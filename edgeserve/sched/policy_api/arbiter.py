@@ -37,7 +37,7 @@ def is_background(bid: Bid) -> bool:
 def _first(bids: Sequence[Bid], at_ns: int) -> Bid:
     """The bid that begins the best order, of those that no other keeps from going first (of all if they all do)."""
     free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns) for other in bids)]
-    now = [bid.worth.value(at_ns) for bid in bids]
+    now = [bid.utility.value(at_ns) for bid in bids]
     losses = _losses(bids, now, at_ns)
     first, *others = free or range(len(bids))
     for index in others:
@@ -63,7 +63,7 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int) -> List[float
     least = [0.0] * (1 << count)  # by the set that has run: the least that the others lose
     for done in range((1 << count) - 2, 0, -1):
         starts_ns = at_ns + took_ns[done]
-        least[done] = min([now[index] - bids[index].worth.value(starts_ns) + least[done | 1 << index]
+        least[done] = min([now[index] - bids[index].utility.value(starts_ns) + least[done | 1 << index]
                            for index in range(count) if not done >> index & 1])
     return [least[1 << index] for index in range(count)]
 
@@ -72,6 +72,6 @@ def _bars(a: Bid, b: Bid, at_ns: int) -> bool:
     """Whether ``a`` keeps ``b`` from going first, whatever they are worth."""
     if a.klass != b.klass and "critical" in (a.klass, b.klass):
         critical, other = (a, b) if a.klass == "critical" else (b, a)
-        if critical.worth.value(at_ns + other.expected_ns) < critical.worth.value(at_ns):
+        if critical.utility.value(at_ns + other.expected_ns) < critical.utility.value(at_ns):
             return critical is a
     return a is not b and a.latest_start_ns is not None and at_ns + b.expected_ns > a.latest_start_ns >= at_ns

@@ -50,8 +50,8 @@ class Board:
 
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
-        :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all that waits for
-        the model: whoever hoped for that load would wait for ever."""
+        :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all
+        that waits for the model: whoever hoped for that load would wait for ever."""
         device = self._scheduler.devices[lane.device]
         placement = device.placements[model]
         if placement.state == RESIDENT:
@@ -75,9 +75,9 @@ class Board:
         """Lane time that a request still needs behind a node."""
         return self._scheduler.costs[app.name].rest_lane_ns[node.name] if node.succs else 0
 
-    def is_kept(self, job: Job) -> bool:
+    def is_retained(self, job: Job) -> bool:
         """Whether the world keeps this job's inputs for a probe."""
-        return job.seq in self._scheduler.probes.kept
+        return job.seq in self._scheduler.probes.retained
 
     def can_probe(self, model: str, lane: Lane) -> bool:
         """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
@@ -95,30 +95,30 @@ class Board:
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up. Its ready jobs leave (``on_gone`` is called for each), running ones are ignored."""
-        self._scheduler.life.end(request, "drop", reason)
+        self._scheduler.request_manager.end(request, "drop", reason)
 
-    def give_up(self, job: Job, reason: str) -> None:
+    def abandon_branch(self, job: Job, reason: str) -> None:
         """A ready job cannot be in time: a request with ``on_late = "partial"`` goes on without it where it can, any
         other is dropped."""
-        self._scheduler.life.give_up(job, reason)
+        self._scheduler.request_manager.abandon_branch(job, reason)
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
         """During ``on_request``: run only these of the first nodes and of a fork's branches; the rest are skipped."""
-        self._scheduler.life.choose(request, nodes)
+        self._scheduler.request_manager.choose(request, nodes)
 
     def settle(self, request: RequestRecord) -> None:
         """Let every join that has something go on without waiting for the rest."""
-        self._scheduler.life.settle(request)
+        self._scheduler.request_manager.settle(request)
 
-    def keep(self, job: Job) -> bool:
+    def retain(self, job: Job) -> bool:
         """Have the world keep a ready job's inputs, whatever becomes of its request, until a bid with ``probe`` runs
-        them or :meth:`let_go`. False, and nothing is kept, while the server drains."""
-        return self._scheduler.probes.keep(job)
+        them or :meth:`release`. False, and nothing is kept, while the server drains."""
+        return self._scheduler.probes.retain(job)
 
-    def let_go(self, job: Job) -> None:
+    def release(self, job: Job) -> None:
         """No probe of this job will be run."""
-        self._scheduler.probes.let_go(job)
+        self._scheduler.probes.release(job)
 
     def open_requests(self) -> Tuple[RequestRecord, ...]:
         """Every accepted request that has not ended, oldest first. O(open requests): not for the hot path."""
-        return tuple(self._scheduler.life.requests.values())
+        return tuple(self._scheduler.request_manager.requests.values())

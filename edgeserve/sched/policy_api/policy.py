@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgeserve.sched.resources.lanes import Lane, Work
 
 
-class WorthOfStart(Protocol):
+class UtilityOfStart(Protocol):
     """What a bid delivers, as a function of when it starts (``sched/policies/common/bidding.py`` makes it)."""
 
     def value(self, start_ns: int) -> float:
@@ -29,16 +29,16 @@ class Bid:
     """The best batch a policy would run on a lane now, and what it is worth.
 
     ``jobs`` of one ``model`` run as a batch of ``size`` in ``expected_ns``; the lane refuses to start after
-    ``start_before_ns``. ``worth`` gives the value delivered as a function of the start time; ``remaining_ns`` is the
+    ``start_before_ns``. ``utility`` gives the value delivered as a function of the start time; ``remaining_ns`` is the
     lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
     cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
     reason, if and only if the bid wins.
     """
 
-    __slots__ = ("model", "jobs", "size", "expected_ns", "worth", "remaining_ns", "start_after_ns", "start_before_ns",
+    __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
                  "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy")
 
-    def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, worth: WorthOfStart,
+    def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, utility: UtilityOfStart,
                  remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
                  latest_start_ns: int | None = None, drops: Sequence[Tuple[RequestRecord, str]] = (),
                  steps_max: int | None = None, probe: bool = False, klass: str = "normal") -> None:
@@ -46,7 +46,7 @@ class Bid:
         self.jobs = jobs
         self.size = size
         self.expected_ns = expected_ns
-        self.worth = worth
+        self.utility = utility
         self.remaining_ns = remaining_ns
         self.start_after_ns = start_after_ns
         self.start_before_ns = start_before_ns
@@ -101,7 +101,7 @@ class Policy:
         """The best work you would run on this lane now, or None. Changes nothing."""
         raise NotImplementedError(f"policy {self.name!r} does not bid")
 
-    def look_again_ns(self, board: Board) -> int | None:
+    def next_wakeup_ns(self, board: Board) -> int | None:
         """When you want to be asked although nothing happens (later than now), or None."""
         return None
 

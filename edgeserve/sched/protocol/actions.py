@@ -24,7 +24,7 @@ class Outcome:
 OUTCOMES = (Outcome.COMPLETED, Outcome.REJECTED, Outcome.DROPPED, Outcome.CANCELLED, Outcome.FAILED)
 
 
-class Spent(NamedTuple):
+class LatencyBreakdown(NamedTuple):
     """Where a request's time went, in nanoseconds, along the chain of jobs that ended last.
 
     ``queue_ns`` ready but not launched (without the loading below); ``load_ns`` of that, waiting for the model to be
@@ -45,7 +45,7 @@ class RunBatch:
     until ``start_after_ns`` and refuses to start after ``start_before_ns``. ``expected_ns`` is the predicted
     execution time. ``steps_max`` bounds the steps of an iterative model before it returns ``unfinished`` jobs.
     ``probe`` marks work that nobody waits for (the online profiler): its one job's inputs were kept
-    (:class:`KeepJob`), this batch takes them, and its result is thrown away.
+    (:class:`RetainInputs`), this batch takes them, and its result is thrown away.
     """
 
     work_id: int
@@ -90,15 +90,15 @@ class DropState:
 
 
 @dataclass(frozen=True)
-class KeepJob:
-    """Keep the inputs of a ready job, whatever becomes of its request, until a probe takes them or :class:`DropKept`
-    says that none will."""
+class RetainInputs:
+    """Keep the inputs of a ready job, whatever becomes of its request, until a probe takes them or
+    :class:`ReleaseInputs` says that none will."""
 
     job: JobId
 
 
 @dataclass(frozen=True)
-class DropKept:
+class ReleaseInputs:
     """Let go of inputs that were kept."""
 
     job: JobId
@@ -111,13 +111,13 @@ class FinishRequest:
     request_id: int
     outcome: str
     reason: str = ""
-    spent: Spent = Spent()
+    breakdown: LatencyBreakdown = LatencyBreakdown()
 
 
-Action = Union[RunBatch, LoadModel, EvictModel, DropState, KeepJob, DropKept, FinishRequest]
+Action = Union[RunBatch, LoadModel, EvictModel, DropState, RetainInputs, ReleaseInputs, FinishRequest]
 
 ACTION_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in (
-    RunBatch, LoadModel, EvictModel, DropState, KeepJob, DropKept, FinishRequest)}
+    RunBatch, LoadModel, EvictModel, DropState, RetainInputs, ReleaseInputs, FinishRequest)}
 
 START_ANY_TIME_NS = 2**62
 """A ``start_before_ns`` that never passes."""

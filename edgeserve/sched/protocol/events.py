@@ -29,15 +29,15 @@ class JobId(NamedTuple):
 class Request:
     """What a client asked. A plain record that nobody changes after it was made.
 
-    ``deadline_ns`` and ``arrival_ns`` are on the world's monotonic clock. ``facts`` are declared numbers that later
+    ``deadline_ns`` and ``arrival_ns`` are on the world's monotonic clock. ``hints`` are declared numbers that later
     decisions may need (``{"length": 37}``); a policy names those it reads.
     """
 
-    __slots__ = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream", "on_late", "facts")
+    __slots__ = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream", "on_late", "hints")
 
     def __init__(self, id: int, app: str, arrival_ns: int, deadline_ns: int, client: str = "", klass: str = "normal",
                  value: float = 1.0, stream: str | None = None, on_late: str = "drop",
-                 facts: Mapping[str, float] | None = None) -> None:
+                 hints: Mapping[str, float] | None = None) -> None:
         self.id = id
         self.app = app
         self.arrival_ns = arrival_ns
@@ -47,7 +47,7 @@ class Request:
         self.value = value
         self.stream = stream
         self.on_late = on_late
-        self.facts: Mapping[str, float] = facts if facts is not None else _NO_FACTS
+        self.hints: Mapping[str, float] = hints if hints is not None else _NO_HINTS
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and all(
@@ -60,7 +60,7 @@ class Request:
         return "Request(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in Request.__slots__) + ")"
 
 
-_NO_FACTS: Mapping[str, float] = {}
+_NO_HINTS: Mapping[str, float] = {}
 
 
 class JobResult:
@@ -68,19 +68,19 @@ class JobResult:
     state) or ``failed``.
 
     ``parts`` is the number of parts it fans out into (only for a fan-out node), ``route`` the successor that was
-    taken (only for a node with ``route = "one"``), ``facts`` what it says of the request, or of its part, for the nodes
+    taken (only for a node with ``route = "one"``), ``hints`` what it says of the request, or of its part, for the nodes
     behind it (only when ``done``), ``state_bytes`` what its state occupies on the device from now on.
     """
 
-    __slots__ = ("job", "status", "parts", "route", "facts", "reason", "state_bytes")
+    __slots__ = ("job", "status", "parts", "route", "hints", "reason", "state_bytes")
 
     def __init__(self, job: JobId, status: str = "done", parts: int | None = None, route: str | None = None,
-                 facts: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0) -> None:
+                 hints: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0) -> None:
         self.job = job
         self.status = status
         self.parts = parts
         self.route = route
-        self.facts: Mapping[str, float] = facts if facts is not None else _NO_FACTS
+        self.hints: Mapping[str, float] = hints if hints is not None else _NO_HINTS
         self.reason = reason
         self.state_bytes = state_bytes
 

@@ -1,8 +1,7 @@
 """How a request moves through its graph: tokens, joins, fan-outs. Pure bookkeeping on one ``RequestRecord``.
 
-The rule is on top of ``sched/requests/graph.py``. These functions say which nodes may run next; making jobs of them, and ending
-the request when none is left, is the scheduler's. A join row is ``[tokens, done, fired]``.
-"""
+The rule is on top of ``sched/requests/graph.py``. These functions say which nodes may run next; making jobs of them,
+and ending the request when none is left, is the scheduler's. A join row is ``[tokens, done, fired]``. """
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from edgeserve.sched.protocol.events import JobResult, Part
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import Job, RequestRecord
 
-Place = Tuple[Node, Part]
+NodePart = Tuple[Node, Part]
 
 
-def start(request: RequestRecord) -> List[Place]:
+def start(request: RequestRecord) -> List[NodePart]:
     """The nodes that run first. With several entries, those that were not chosen are skipped."""
-    ready: List[Place] = []
+    ready: List[NodePart] = []
     entries = request.app.entries
     for node in entries:
         if len(entries) > 1 and not _is_chosen(request, node):
@@ -27,23 +26,23 @@ def start(request: RequestRecord) -> List[Place]:
     return ready
 
 
-def after(request: RequestRecord, job: Job, result: JobResult) -> List[Place]:
+def after(request: RequestRecord, job: Job, result: JobResult) -> List[NodePart]:
     """A job is done: the nodes that may run now."""
-    ready: List[Place] = []
+    ready: List[NodePart] = []
     _pass_on(request, job.node, job.part, result, ready)
     return ready
 
 
-def skip(request: RequestRecord, job: Job) -> List[Place]:
+def skip(request: RequestRecord, job: Job) -> List[NodePart]:
     """A job came to nothing, but those that wait for it can do without: pass *skipped* on."""
-    ready: List[Place] = []
+    ready: List[NodePart] = []
     _pass_on(request, job.node, job.part, None, ready)
     return ready
 
 
-def settle(request: RequestRecord) -> List[Place]:
+def settle(request: RequestRecord) -> List[NodePart]:
     """Fire every join that has at least one done token, without waiting for the rest."""
-    ready: List[Place] = []
+    ready: List[NodePart] = []
     for (index, part), row in list((request.joins or {}).items()):
         if row[1] > 0 and not row[2]:
             row[2] = 1
@@ -114,7 +113,7 @@ def _is_chosen(request: RequestRecord, node: Node) -> bool:
     return request.chosen is None or node.name in request.chosen
 
 
-def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[Place]) -> None:
+def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[NodePart]) -> None:
     """Give a token to each successor; ``result`` None means skipped."""
     if node.fan_out:
         _open_scope(request, node, part, result, ready)
@@ -126,7 +125,8 @@ def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult |
         _token(request, succ, part, done, ready)
 
 
-def _open_scope(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[Place]) -> None:
+def _open_scope(request: RequestRecord, node: Node, part: Part, result: JobResult | None,
+                ready: List[NodePart]) -> None:
     """A fan-out ended: one token per part and successor. No part at all: what gathers them runs with empty lists."""
     count = 0 if result is None or result.parts is None else result.parts
     if request.scopes is None:
@@ -143,7 +143,7 @@ def _open_scope(request: RequestRecord, node: Node, part: Part, result: JobResul
                 ready.append((closer, part))
 
 
-def _token(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[Place]) -> None:
+def _token(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[NodePart]) -> None:
     """One predecessor of ``node`` came to its end at ``part``."""
     if node.gather:
         scope = node.preds[0].scope_after()
@@ -168,7 +168,7 @@ def _token(request: RequestRecord, node: Node, part: Part, done: bool, ready: Li
         _fire(request, node, part, row[1] > 0, ready)
 
 
-def _fire(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[Place]) -> None:
+def _fire(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[NodePart]) -> None:
     if done:
         ready.append((node, part))
     else:

@@ -5,10 +5,10 @@ in flight is ``held``; when its turn comes it opens. While ``open``, its jobs co
 once: ``completed``, ``dropped``, ``cancelled`` or ``failed``. A request can end while some of its jobs still run: the
 answer goes out at once, and the jobs stay on their lanes as orphans until the lanes return them.
 
-A *job* is made when the tokens of its node are complete (``sched/requests/graph.py``); it is ``ready`` until a policy's bid
-wins, then ``running`` (launched: on the lane or in its inbox). The lane returns it ``done``, ``failed``, or back to
-``ready``: *unfinished* (iterative models) or *refused* (the start window had passed). A ready job whose request ends
-is ``gone``; a running one is an ``orphan``, and whatever its lane says later makes it ``gone``.
+A *job* is made when the tokens of its node are complete (``sched/requests/graph.py``); it is ``ready`` until a policy's
+bid wins, then ``running`` (launched: on the lane or in its inbox). The lane returns it ``done``, ``failed``, or back to
+``ready``: *unfinished* (iterative models) or *refused* (the start window had passed). A ready job whose request ends is
+``gone``; a running one is an ``orphan``, and whatever its lane says later makes it ``gone``.
 
 Nothing else changes a state: :func:`move_request` and :func:`move_job` are the only ways, and a pair that the tables
 do not hold raises :class:`~edgeserve.errors.PolicyError` with the request's story. The records know no clock, no
@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.protocol.actions import Spent
+from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.protocol.events import JobId, Part, Request
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.units import format_duration
@@ -69,20 +69,20 @@ STORY_LEN_MAX = 256
 class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
-    ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``. ``worth_ns`` is
-    what the request counts in the auction: its lane time in full batches (``docs/policies/arbiter.md``). ``facts`` are
-    what it declared and what its nodes said since; ``part_facts`` what nodes inside a fan-out said of one part.
-    """
+    ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``.
+    ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
+    (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
+    nodes inside a fan-out said of one part. """
 
-    __slots__ = ("id", "app", "facts", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
-                 "state", "jobs", "running", "joins", "scopes", "chosen", "worth_ns", "spent", "log",
-                 "done_exits", "failure", "part_facts")
+    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
+                 "state", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
+                 "done_exits", "failure", "part_hints")
 
     def __init__(self, request: Request, app: App) -> None:
         self.id = request.id
         self.app = app
-        self.facts: Mapping[str, float] = request.facts
-        self.part_facts: Dict[Part, Mapping[str, float]] | None = None
+        self.hints: Mapping[str, float] = request.hints
+        self.part_hints: Dict[Part, Mapping[str, float]] | None = None
         self.arrival_ns = request.arrival_ns
         self.deadline_ns = request.deadline_ns
         self.client = request.client
@@ -96,29 +96,29 @@ class RequestRecord:
         self.joins: Dict[Tuple[int, Part], List[int]] | None = None  # (node, part) -> [tokens, of them done, fired]
         self.scopes: Dict[Tuple[int, Part], int] | None = None  # (fan-out node, part) -> number of parts
         self.chosen: List[str] | None = None
-        self.worth_ns = 0
-        self.spent = NOTHING_SPENT
+        self.cost_share_ns = 0
+        self.breakdown = NO_BREAKDOWN
         self.done_exits = 0  # jobs of last nodes that were done
         self.failure = ""  # why a job failed that the joins behind it could do without
         self.log: List[Tuple[Any, ...]] = []
 
-    def learn(self, part: Part, facts: Mapping[str, float]) -> None:
-        """A node said ``facts`` of the request, or of one part. They replace what was known: it saw more. Jobs that are
+    def learn(self, part: Part, hints: Mapping[str, float]) -> None:
+        """A node said ``hints`` of the request, or of one part. They replace what was known: it saw more. Jobs that are
         made from now on know them."""
         if not part:
-            self.facts = {**self.facts, **facts}
+            self.hints = {**self.hints, **hints}
             return
-        if self.part_facts is None:
-            self.part_facts = {}
-        self.part_facts[part] = {**self.part_facts.get(part, {}), **facts}
+        if self.part_hints is None:
+            self.part_hints = {}
+        self.part_hints[part] = {**self.part_hints.get(part, {}), **hints}
 
-    def facts_at(self, part: Part) -> Mapping[str, float]:
+    def hints_at(self, part: Part) -> Mapping[str, float]:
         """What is known of a part: of the request, of the parts that it lies in, and of itself."""
-        if not part or not self.part_facts:
-            return self.facts
-        known = dict(self.facts)
+        if not part or not self.part_hints:
+            return self.hints
+        known = dict(self.hints)
         for depth in range(1, len(part) + 1):
-            known.update(self.part_facts.get(part[:depth], {}))
+            known.update(self.part_hints.get(part[:depth], {}))
         return known
 
     @property
@@ -143,27 +143,29 @@ class RequestRecord:
         return lines
 
 
-NOTHING_SPENT = Spent()
+NO_BREAKDOWN = LatencyBreakdown()
 
 
 class Job:
     """One request, or one fanned-out part of it, at one node. Policies read it; only the scheduler writes it,
-    except ``key``, which belongs to the :class:`~edgeserve.sched.policies.common.job_queue.JobQueue` that holds the job.
+    except ``key``, which belongs to the :class:`~edgeserve.sched.policies.common.job_queue.JobQueue` that holds the
+    job.
 
     ``seq`` rises with every job made and breaks every tie. ``lane`` names the lane that holds the job's state, to which
-    it is bound, or is ``""``. ``facts`` are what was known of it when it was made.
+    it is bound, or is ``""``. ``hints`` are what was known of it when it was made.
     """
 
-    __slots__ = ("id", "seq", "request", "node", "part", "facts", "state", "ready_ns", "launched_ns", "key",
-                 "demand_ns", "lane", "steps", "spent", "deadline_ns", "queued", "state_bytes", "state_device")
+    __slots__ = ("id", "seq", "request", "node", "part", "hints", "state", "ready_ns", "launched_ns", "key",
+                 "demand_ns", "lane", "steps", "breakdown", "deadline_ns", "queued", "state_bytes", "state_device")
 
-    def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int, spent: Spent) -> None:
+    def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int,
+                 breakdown: LatencyBreakdown) -> None:
         self.id = JobId(request.id, node.name, part)
         self.seq = seq
         self.request = request
         self.node = node
         self.part = part
-        self.facts = request.facts if not request.part_facts else request.facts_at(part)
+        self.hints = request.hints if not request.part_hints else request.hints_at(part)
         self.state = READY
         self.ready_ns = ready_ns
         self.launched_ns = 0
@@ -171,7 +173,7 @@ class Job:
         self.demand_ns = 0
         self.lane = ""
         self.steps = 0
-        self.spent = spent
+        self.breakdown = breakdown
         self.queued = False  # a policy holds it
         self.state_bytes = 0  # of an unfinished job outside a stream
         self.state_device = ""  # that holds them
@@ -182,12 +184,12 @@ class Job:
 
 
 def steps_left(job: Job) -> int:
-    """Steps an iterative job still needs, as far as they were declared or said: the fact ``steps`` of an app with one
+    """Steps an iterative job still needs, as far as they were declared or said: the hint ``steps`` of an app with one
     node, ``NODE.steps`` otherwise. At least 1: a job that was expected to be over needs one more."""
-    facts = job.facts
-    if not facts:
+    hints = job.hints
+    if not hints:
         return 1
-    declared = facts.get("steps" if job.request.app.simple else job.node.name + ".steps", 1)
+    declared = hints.get("steps" if job.request.app.simple else job.node.name + ".steps", 1)
     return max(1, int(declared) - job.steps)
 
 

@@ -1,8 +1,7 @@
 """The memory of all devices: demand for models, and the loads and evictions that follow from it.
 
-Which model to load and which to give up is decided per device in ``sched/resources/model_cache.py``; here the decisions become
-works on the copy lanes. Knows no request and no policy.
-"""
+Which model to load and which to give up is decided per device in ``sched/resources/model_cache.py``; here the decisions
+become works on the copy lanes. Knows no request and no policy. """
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ class Streams:
             return []
         older = [held for held in stream.held if held.state == HELD]
         active = stream.active
-        if active is not None and not active.ended and active.running == 0 and active.spent.execute_ns == 0 \
-                and all(not job.spent.execute_ns and not job.steps for job in active.jobs.values()):
+        if active is not None and not active.ended and active.running == 0 and active.breakdown.execute_ns == 0 \
+                and all(not job.breakdown.execute_ns and not job.steps for job in active.jobs.values()):
             older.insert(0, active)
         return older
 

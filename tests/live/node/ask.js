@@ -8,7 +8,7 @@ async function main() {
   said.health = await client.health();
   const vector = { data: Float32Array.from([1, 2.5, -3, 4]), shape: [2, 2] };
   const answer = await client.infer('echo', { x: vector, t: 'grüß dich' }, { slo_ms: 5000, class: 'critical' });
-  said.answer = { outcome: answer.outcome, late: answer.late, spent: answer.spent_ns.length, shape: answer.outputs.x.shape,
+  said.answer = { outcome: answer.outcome, late: answer.late, breakdown: answer.breakdown_ns.length, shape: answer.outputs.x.shape,
     dtype: answer.outputs.x.dtype, data: Array.from(answer.outputs.x.data), text: answer.outputs.t };
   const large = new Float32Array(150528).map((_, index) => index % 251);
   const back = await client.infer('echo', { x: { data: large, shape: [3, 224, 224] } });

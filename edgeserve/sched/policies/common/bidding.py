@@ -23,12 +23,11 @@ CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 """Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
 
 
-class Worth:
+class Utility:
     """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
 
-    A request counts its ``worth_ns`` (its lane time in full batches times its value) if it ends by its deadline. One
-    that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it.
-    """
+    A request counts its ``cost_share_ns`` (its lane time in full batches times its value) if it ends by its deadline.
+    One that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it. """
 
     __slots__ = ("rows", "after_ns")
 
@@ -43,7 +42,8 @@ class Worth:
                     continue
                 counted.add(request.id)
             soft_ns = request.deadline_ns - request.arrival_ns if request.on_late == "answer" else 0
-            self.rows.append((request.deadline_ns, request.worth_ns * request.value, max(1, soft_ns) if soft_ns else 0))
+            self.rows.append((request.deadline_ns, request.cost_share_ns * request.value, max(1, soft_ns)
+                              if soft_ns else 0))
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
@@ -80,22 +80,22 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
         if job.node.succs:
             rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
             rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
-    steps_ns = max([(steps_left(job) - 1) * expected_ns for job in jobs if job.facts], default=0)
+    steps_ns = max([(steps_left(job) - 1) * expected_ns for job in jobs if job.hints], default=0)
     rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
-    return Bid(jobs[0].node.model, jobs, size, expected_ns, Worth(jobs, expected_ns + rest_ns),
+    return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns),
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
 
 
-class LikelyWorth:
+class LikelyUtility:
     """What a bid of uncertain length is expected to deliver: each request counts with its chance to be in time.
 
-    Like :class:`Worth` otherwise; ``after_ns`` is what follows the bid's own work.
+    Like :class:`Utility` otherwise; ``after_ns`` is what follows the bid's own work.
     """
 
     __slots__ = ("rows", "after_ns", "_known")
 
     def __init__(self, jobs: Iterable[Job], known: Distribution, after_ns: int) -> None:
-        sure = Worth(jobs, after_ns)
+        sure = Utility(jobs, after_ns)
         self.rows = sure.rows
         self.after_ns = after_ns
         self._known = known
@@ -118,7 +118,7 @@ def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board
     expected_ns = math.ceil(known.mean_ns())
     bid = bid_for(jobs, size, expected_ns, board)
     after_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
-    bid.worth = LikelyWorth(jobs, known, after_ns)
+    bid.utility = LikelyUtility(jobs, known, after_ns)
     return bid
 
 
@@ -189,7 +189,7 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
         if job.key is None or job.key >= ends_ns[job.lane]:  # gone with another job of its request, or not late
             continue
         if droppable(job):
-            board.give_up(job, CANNOT_MAKE_DEADLINE)
+            board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
         else:
             postpone(queue, job, ends_ns[job.lane])
 

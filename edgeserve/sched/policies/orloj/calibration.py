@@ -30,15 +30,15 @@ HITS_LEN = 200
 class Calibration:
     """States by when a batch ends with :data:`QUANTILE`, and counts how often that was true.
 
-    ``stated`` batches have ended, ``kept`` of them in time, ``uncorrected`` by the model's own quantile;
+    ``stated`` batches have ended, ``covered`` of them in time, ``uncorrected`` by the model's own quantile;
     :meth:`recent` is the share kept of the last ones.
     """
 
-    __slots__ = ("stated", "kept", "uncorrected", "_hits", "_open", "_factor")
+    __slots__ = ("stated", "covered", "uncorrected", "_hits", "_open", "_factor")
 
     def __init__(self) -> None:
         self.stated = 0
-        self.kept = 0
+        self.covered = 0
         self.uncorrected = 0
         self._hits: Deque[bool] = deque(maxlen=HITS_LEN)
         self._open: Dict[int, Tuple[int, int]] = {}  # work -> predicted, stated
@@ -58,7 +58,7 @@ class Calibration:
         predicted_ns, stated_ns = entry
         hit = took_ns <= stated_ns
         self.stated += 1
-        self.kept += hit
+        self.covered += hit
         self.uncorrected += took_ns <= predicted_ns
         self._hits.append(hit)
         moved = self._factor * math.exp(STEP * ((0.0 if hit else 1.0) - (1.0 - QUANTILE)))

@@ -213,7 +213,7 @@ class SizeBias:
         self._fixed_ns = fixed_ns
         self._pairs: Dict[int, Deque[Tuple[float, float]]] = {}
 
-    def saw(self, size: int, uncorrected_ns: float, took_ns: float) -> None:
+    def observe(self, size: int, uncorrected_ns: float, took_ns: float) -> None:
         """A batch was expected (by the law alone) to take ``uncorrected_ns`` and took ``took_ns``."""
         self._pairs.setdefault(size, deque(maxlen=BIAS_LEN)).append(
             (max(1.0, uncorrected_ns - self._fixed_ns), max(1.0, took_ns - self._fixed_ns)))

@@ -21,7 +21,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.orloj.lengths import Lengths
-from edgeserve.sched.policies.orloj.shared import DynamicModel, DynamicPolicy, Place
+from edgeserve.sched.policies.orloj.shared import DynamicModel, DynamicPolicy, QueueKey
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.graph import App
@@ -33,7 +33,7 @@ EVEN_ODDS = 0.5
 
 SAFE = 0.95
 """Beside those that are just expected in time, a candidate is made of those that are so with this chance: of two
-requests it may be the more urgent one that wastes the lane. Worth up to a point where deadlines are tight."""
+requests it may be the more urgent one that wastes the lane. Utility up to a point where deadlines are tight."""
 
 LOSS_WEIGHT = 0.3
 """What a chance that a waiting request loses counts, beside a member's (specification, 11.3)."""
@@ -58,15 +58,15 @@ class OrlojPlus(DynamicPolicy):
         super().__init__(name, apps, options, hint=str(dict(self.defaults, **options)["hint"]))
         self._medians: Dict[Tuple[str, str], Tuple[Lengths, Dict[str, int]]] = {}
 
-    def _hopeless_ns(self, model: DynamicModel, place: Place, lane: Lane, board: Board) -> int:
+    def _hopeless_ns(self, model: DynamicModel, queue_key: QueueKey, lane: Lane, board: Board) -> int:
         """What a request of this class takes alone with :data:`EVEN_ODDS`."""
         lengths = model.lengths(lane.name, board)
         known = self._medians.get((model.model, lane.name))
         if known is None or known[0] is not lengths:
             known = self._medians[model.model, lane.name] = (lengths, {})
-        median_ns = known[1].get(place.name)
+        median_ns = known[1].get(queue_key.name)
         if median_ns is None:
-            median_ns = known[1][place.name] = lengths.alone(place.name).quantile_ns(EVEN_ODDS) + 1
+            median_ns = known[1][queue_key.name] = lengths.alone(queue_key.name).quantile_ns(EVEN_ODDS) + 1
         return median_ns
 
     def _best_batch(self, model: DynamicModel, lane: Lane, board: Board) -> Bid | None:
@@ -112,11 +112,11 @@ class OrlojPlus(DynamicPolicy):
     def _urgent(self, model: DynamicModel, lane: Lane, starts_ns: int, board: Board) -> List[Row]:
         """The most urgent jobs that have better than even odds here: critical ones first, then by deadline."""
         rows: List[Row] = []
-        for place, queue in model.queues.items():
-            first = queue.position(starts_ns + self._hopeless_ns(model, place, lane, board))
+        for queue_key, queue in model.queues.items():
+            first = queue.position(starts_ns + self._hopeless_ns(model, queue_key, lane, board))
             for deadline_ns, seq, job in queue.rows[first:first + LOOKED_AT_MAX]:
                 if job.lane in ("", lane.name):
-                    rows.append((place.rank, deadline_ns, seq, job, place.name, place.value))
+                    rows.append((queue_key.rank, deadline_ns, seq, job, queue_key.name, queue_key.value))
         rows.sort(key=_urgency)
         return rows[:LOOKED_AT_MAX]
 

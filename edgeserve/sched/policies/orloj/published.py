@@ -24,7 +24,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.orloj.lengths import Lengths
-from edgeserve.sched.policies.orloj.shared import DynamicModel, DynamicPolicy, Place
+from edgeserve.sched.policies.orloj.shared import DynamicModel, DynamicPolicy, QueueKey
 from edgeserve.sched.policies.orloj.slack import SlackScore, top
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
@@ -88,25 +88,26 @@ class Orloj(DynamicPolicy):
         self._steps = _cost_steps(name, self.options["cost_steps"])
         self._tables: Dict[Tuple[str, str], Table] = {}
 
-    def _hopeless_ns(self, model: DynamicModel, place: Place, lane: Lane, board: Board) -> int:
+    def _hopeless_ns(self, model: DynamicModel, queue_key: QueueKey, lane: Lane, board: Board) -> int:
         """A request in no feasible set is timed out. The sets are nested, so that of the smallest size decides."""
-        return self._table(model, lane, board).expected_ns(place.name, board.latency(model.model, lane.name).sizes[0])
+        smallest = board.latency(model.model, lane.name).sizes[0]
+        return self._table(model, lane, board).expected_ns(queue_key.name, smallest)
 
     def _best_batch(self, model: DynamicModel, lane: Lane, board: Board) -> Bid | None:
         """Algorithm 1, lines 15 to 19. O(sizes * classes * log n), and the top of one size."""
         starts_ns = lane.available_ns(board.now_ns)
         table = self._table(model, lane, board)
         candidates: List[Tuple[int, int]] = []  # (earliest deadline in the set, size)
-        positions: Dict[int, List[Tuple[Place, JobQueue, int]]] = {}
+        positions: Dict[int, List[Tuple[QueueKey, JobQueue, int]]] = {}
         for size in table.sizes:
             count, earliest = 0, 0
             rows = []
-            for place, queue in model.queues.items():
-                first = queue.position(starts_ns + table.expected_ns(place.name, size))
+            for queue_key, queue in model.queues.items():
+                first = queue.position(starts_ns + table.expected_ns(queue_key.name, size))
                 if first < len(queue.rows):
                     count += len(queue.rows) - first
                     earliest = min(earliest, queue.rows[first][0]) if earliest else queue.rows[first][0]
-                    rows.append((place, queue, first))
+                    rows.append((queue_key, queue, first))
             if count < size and size > table.sizes[0]:
                 break  # larger sizes hold fewer still
             if rows:
@@ -129,13 +130,13 @@ class Orloj(DynamicPolicy):
             return min(candidates, key=lambda item: (item[0], -item[1]))[1]
         return min(candidates)[1]
 
-    def _top(self, table: Table, rows: Sequence[Tuple[Place, JobQueue, int]], starts_ns: int, size: int,
+    def _top(self, table: Table, rows: Sequence[Tuple[QueueKey, JobQueue, int]], starts_ns: int, size: int,
              lane: str) -> List[Job]:
         """The jobs of highest score, critical ones before normal ones before background."""
         jobs: List[Job] = []
-        for rank in sorted({place.rank for place, _, _ in rows}):
-            of_rank = [(queue, table.score(place.name, size, place.value), first)
-                       for place, queue, first in rows if place.rank == rank]
+        for rank in sorted({queue_key.rank for queue_key, _, _ in rows}):
+            of_rank = [(queue, table.score(queue_key.name, size, queue_key.value), first)
+                       for queue_key, queue, first in rows if queue_key.rank == rank]
             best = self._top_by_steps if self._steps else top
             jobs += best(of_rank, starts_ns, size - len(jobs), lane)
             if len(jobs) == size:

@@ -2,11 +2,11 @@
 
 Orloj (section 5 of the paper) samples finished requests and runs them again off the critical path. Here jobs are drawn
 when they become ready, before anything about them is known: of those that finish, or finish in time, the long ones are
-missing, since they are the ones that are dropped while they wait. Their inputs are kept whatever becomes of them
+missing, since they are the ones that are dropped while they wait. Their inputs are retained whatever becomes of them
 (``sched/core/probes.py``, which also sees to it that a probe delays nobody).
 
-A policy owns one :class:`Sampler` and calls ``on_ready``, ``finished`` and ``look_again_ns`` from its hooks
-``on_ready``, ``on_finished`` and ``look_again_ns``, and ``offer`` when it has nothing else to bid. Of a probe a policy
+A policy owns one :class:`Sampler` and calls ``on_ready``, ``finished`` and ``next_wakeup_ns`` from its hooks
+``on_ready``, ``on_finished`` and ``next_wakeup_ns``, and ``offer`` when it has nothing else to bid. Of a probe a policy
 hears only through ``on_finished``, with ``work.probe`` set and no jobs.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 from zlib import crc32
 
-from edgeserve.sched.policies.common.bidding import Worth
+from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, GONE, JOB_FAILED, Job, steps_left
@@ -30,17 +30,17 @@ PPM = 1_000_000
 BUDGET_DEPTH_NS = NS_PER_S
 """How long a lane's unused budget adds up: lanes that idle rarely may probe a few times in a row when they do."""
 
-NOTHING = Worth((), 0)
+NOTHING = Utility((), 0)
 """A probe delivers no value."""
 
 
 class Sample(NamedTuple):
-    """How long one job took alone, in the smallest batch size of its model, on ``lane`` at its present speed. ``facts``
+    """How long one job took alone, in the smallest batch size of its model, on ``lane`` at its present speed. ``hints``
     are what was known of the job when it was made. ``probed`` is False where it ran alone by itself."""
 
     app: str
     node: str
-    facts: Mapping[str, float]
+    hints: Mapping[str, float]
     alone_ns: int
     lane: str
     probed: bool
@@ -51,43 +51,43 @@ class Sampler:
 
     ``share`` of the ready jobs is drawn, all alike, also those that will be dropped; not those with a stream's state
     or with steps, whose time alone is not one number. ``budget`` is the share of each lane's time that probes may
-    take. At most ``kept_max`` inputs of a model are kept at a time; while so many are, no further ones are: dropping
+    take. At most ``retained_max`` inputs of a model are retained at a time; while so many are, no others: dropping
     the oldest instead would favour those that happen to run alone before they are dropped, whereas now each job that
-    is kept gives its sample, if its lane lives. Integers only, so that decisions are the same on every Python.
+    is retained gives its sample, if its lane lives. Integers only, so that decisions are the same on every Python.
 
     A drawn job that ran alone by itself gives its sample at once, and its inputs are let go of. Where a probe could
     never start (``Board.can_probe``: its app's deadline is too tight), those are the only samples there are.
     """
 
     def __init__(self, name: str, apps: Sequence[App], *, share: float = 0.05, budget: float = 0.02,
-                 kept_max: int = 8, seed: int = 0) -> None:
+                 retained_max: int = 8, seed: int = 0) -> None:
         if not 0 <= share <= 1 or not 0 <= budget <= 1:
             raise ValueError(f"policy {name!r}: sample share {share} and budget {budget} must be between 0 and 1")
         self._draw_below = round(share * 2**32)
         self._salt = crc32(f"{seed}/sampler/{name}".encode())
         self._budget_ppm = round(budget * PPM)
-        self._kept_max = kept_max if self._budget_ppm else 0
-        self._kept: Dict[str, List[Job]] = {node.model: [] for app in apps for node in app.nodes}
+        self._retained_max = retained_max if self._budget_ppm else 0
+        self._retained: Dict[str, List[Job]] = {node.model: [] for app in apps for node in app.nodes}
         self._stepwise: Set[str] = set()  # models that returned unfinished jobs
         self._unused: Dict[str, Tuple[int, int]] = {}  # lane -> (lane time left in ns * PPM, as of)
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def on_ready(self, job: Job, board: Board) -> None:
-        """A job is ready: draw whether it is sampled, and if so have its inputs kept."""
-        if not self._is_drawn(job) or job.launched_ns or board.is_kept(job):
+        """A job is ready: draw whether it is sampled, and if so have its inputs retained."""
+        if not self._is_drawn(job) or job.launched_ns or board.is_retained(job):
             return
         model = job.node.model
-        kept = self._kept[model] = [other for other in self._kept[model] if board.is_kept(other)]
+        retained = self._retained[model] = [other for other in self._retained[model] if board.is_retained(other)]
         if not self._can_probe(model, board):
-            while kept:
-                board.let_go(kept.pop())
-        elif len(kept) < self._kept_max and board.keep(job):
-            kept.append(job)
+            while retained:
+                board.release(retained.pop())
+        elif len(retained) < self._retained_max and board.retain(job):
+            retained.append(job)
 
     def offer(self, lane: Lane, board: Board) -> Bid | None:
-        """The probe to run on a lane that nothing runs on: of the oldest kept job whose own way is over, if the budget
-        allows one. Changes nothing."""
+        """The probe to run on a lane that nothing runs on: of the oldest retained job whose own way is over, if the
+        budget allows one. Changes nothing."""
         if lane.works or self._unused_ns_ppm(lane, board.now_ns) <= 0:
             return None
         job = self._oldest(lane, board)
@@ -103,34 +103,35 @@ class Sampler:
             unused = self._unused_ns_ppm(work.lane, board.now_ns)
             self._unused[work.lane.name] = (unused - (finished_ns - started_ns) * PPM, board.now_ns)
             return None if work.failed else _sample(work.probe, work.lane, finished_ns - started_ns, True)
-        if not self._draw_below or (len(work.jobs) > 1 and not self._kept[work.model]):
+        if not self._draw_below or (len(work.jobs) > 1 and not self._retained[work.model]):
             return None
         sample = None
         for job in work.jobs:
-            kept = board.is_kept(job)
+            retained = board.is_retained(job)
             if job.steps:
                 self._stepwise.add(work.model)
             elif job.state == DONE and len(work.jobs) == 1 \
                     and work.size == board.latency(work.model, work.lane.name).sizes[0] \
-                    and (kept or (self._is_drawn(job) and not self._can_probe(work.model, board))):
+                    and (retained or (self._is_drawn(job) and not self._can_probe(work.model, board))):
                 sample = _sample(job, work.lane, finished_ns - started_ns, False)
             elif job.state != JOB_FAILED:
                 continue  # a probe will tell
-            if kept:
-                board.let_go(job)
+            if retained:
+                board.release(job)
         return sample
 
-    def look_again_ns(self, board: Board) -> int | None:
+    def next_wakeup_ns(self, board: Board) -> int | None:
         """When an idle lane's budget allows the next probe, or None."""
         times = []
-        if any(self._kept.values()) and self._budget_ppm:
+        if any(self._retained.values()) and self._budget_ppm:
             for lane in board.lanes:
                 unused = self._unused_ns_ppm(lane, board.now_ns)
                 if not lane.works and unused <= 0 and self._oldest(lane, board) is not None:
                     times.append(board.now_ns + -unused // self._budget_ppm + 1)
         return min(times, default=None)
 
-    # --- the draw, the place, the budget ------------------------------------------------------------------------------
+    # --- the draw, the queue_key, the budget
+    # ------------------------------------------------------------------------------
 
     def _is_drawn(self, job: Job) -> bool:
         """The draw is a function of the job's number and the seed: asked twice, it says the same."""
@@ -142,17 +143,17 @@ class Sampler:
         return request.stream is None or request.app.stream == "none"
 
     def _can_probe(self, model: str, board: Board) -> bool:
-        return self._kept_max > 0 and any(board.can_probe(model, lane) for lane in board.lanes_of(model))
+        return self._retained_max > 0 and any(board.can_probe(model, lane) for lane in board.lanes_of(model))
 
     def _oldest(self, lane: Lane, board: Board) -> Job | None:
-        """The oldest kept job that this lane could run and that neither waits nor runs: those that do may yet run
+        """The oldest retained job that this lane could run and that neither waits nor runs: those that do may yet run
         alone by themselves."""
         oldest: Job | None = None
-        for model, jobs in self._kept.items():
+        for model, jobs in self._retained.items():
             if not jobs or model not in lane.models or not board.is_resident(model, lane):
                 continue
             for job in jobs:
-                if job.state in (DONE, GONE, JOB_FAILED) and board.is_kept(job):
+                if job.state in (DONE, GONE, JOB_FAILED) and board.is_retained(job):
                     if oldest is None or job.seq < oldest.seq:
                         oldest = job
                     break
@@ -165,7 +166,7 @@ class Sampler:
 
 
 def _sample(job: Job, lane: Lane, took_ns: int, probed: bool) -> Sample:
-    return Sample(job.request.app.name, job.node.name, job.facts, took_ns, lane.name, probed)
+    return Sample(job.request.app.name, job.node.name, job.hints, took_ns, lane.name, probed)
 
 
 def _mixed(value: int) -> int:

@@ -49,7 +49,7 @@ HINTS_LEN = 1024
 HINT_BIN = "hint"
 
 
-class Place(NamedTuple):
+class QueueKey(NamedTuple):
     """Which of a model's queues a job stands in: the order of serving first, then what makes jobs alike."""
 
     rank: int  # of its class (critical, normal, background)
@@ -96,7 +96,7 @@ class DynamicModel:
     def __init__(self, model: str, apps: Sequence[str], *, window_len: int, reset_ns: int, hint: str = "",
                  learn: bool = True) -> None:
         self.model = model
-        self.queues: Dict[Place, JobQueue] = {}
+        self.queues: Dict[QueueKey, JobQueue] = {}
         self.has_steps = False  # some job has come back unfinished
         self.calibration = Calibration()
         self._window_len = window_len
@@ -115,7 +115,7 @@ class DynamicModel:
         self._made_shares: Dict[str, float] = {}
         self._fresh_samples = 0
         self._stale = False
-        self._places: Dict[int, Place] = {}  # job -> its queue
+        self._queue_keys: Dict[int, QueueKey] = {}  # job -> its queue
         self._launched: Dict[int, Tuple[Work, Tuple[str, ...], float]] = {}  # work -> members, time by the law alone
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -130,28 +130,28 @@ class DynamicModel:
                 self._shares[known] *= 1.0 - step
             self._shares[name] = self._shares.get(name, 0.0) + step
         self.has_steps = self.has_steps or job.steps > 0
-        place = Place(CLASSES.index(job.request.klass), name, job.request.value)
-        queue = self.queues.get(place)
+        queue_key = QueueKey(CLASSES.index(job.request.klass), name, job.request.value)
+        queue = self.queues.get(queue_key)
         if queue is None:
-            queue = self.queues[place] = JobQueue()
+            queue = self.queues[queue_key] = JobQueue()
         queue.add(job.deadline_ns, job)
-        self._places[job.seq] = place
+        self._queue_keys[job.seq] = queue_key
 
     def remove(self, job: Job) -> None:
         """A job left."""
-        place = self._places.pop(job.seq)
-        queue = self.queues[place]
+        queue_key = self._queue_keys.pop(job.seq)
+        queue = self.queues[queue_key]
         queue.remove(job)
         if not queue.rows:
-            del self.queues[place]
+            del self.queues[queue_key]
 
     def class_name(self, job: Job) -> str:
         """The length class of a job that waits."""
-        return self._places[job.seq].name
+        return self._queue_keys[job.seq].name
 
     def class_of(self, job: Job) -> str:
         """The length class of a job: the interval of its hint, else its app."""
-        hint = job.facts.get(self._hint) if self._hint else None
+        hint = job.hints.get(self._hint) if self._hint else None
         if hint is None:
             return job.request.app.name
         self._bins.add(hint)
@@ -170,7 +170,7 @@ class DynamicModel:
             found = self._make(lane, board)
         return found
 
-    def saw(self, lane: str, app: str, hint: float | None, alone_ns: int, board: Board) -> None:
+    def observe(self, lane: str, app: str, hint: float | None, alone_ns: int, board: Board) -> None:
         """A request of an app took so long alone (at the lane's present speed)."""
         known = self._of_lane(lane, board)
         if app not in known:
@@ -184,7 +184,7 @@ class DynamicModel:
 
     def started(self, work: Work, board: Board) -> None:
         """A batch was launched: its jobs leave the queues, and it is stated by when it ends."""
-        members = tuple(sorted([self._places[job.seq].name for job in work.jobs]))
+        members = tuple(sorted([self._queue_keys[job.seq].name for job in work.jobs]))
         for job in work.jobs:
             self.remove(job)
         lane = work.lane.name
@@ -204,7 +204,7 @@ class DynamicModel:
         bias = self._bias.get(lane)
         if bias is None:
             bias = self._bias[lane] = SizeBias(board.latency(self.model, lane).fixed_ns)
-        bias.saw(work.size, entry[2], took_ns * _speed(board, lane))
+        bias.observe(work.size, entry[2], took_ns * _speed(board, lane))
 
     def refused(self, work: Work) -> None:
         """A lane would not start a batch."""
@@ -248,7 +248,7 @@ class DynamicModel:
                              for name in lengths.known},
                 "corrections": {str(size): factor for size, factor in self._corrections.get(lane, {}).items()}}
         calibration = self.calibration
-        return {"calibration": {"stated": calibration.stated, "kept": calibration.kept,
+        return {"calibration": {"stated": calibration.stated, "covered": calibration.covered,
                                 "uncorrected": calibration.uncorrected, "recent": calibration.recent()},
                 "lanes": lanes}
 
@@ -309,7 +309,7 @@ class DynamicPolicy(Policy):
 
     # --- what differs -------------------------------------------------------------------------------------------------
 
-    def _hopeless_ns(self, model: DynamicModel, place: Place, lane: Lane, board: Board) -> int:
+    def _hopeless_ns(self, model: DynamicModel, queue_key: QueueKey, lane: Lane, board: Board) -> int:
         """A job of this queue that is due sooner than this after a lane is free is not worth running on it."""
         raise NotImplementedError
 
@@ -334,8 +334,8 @@ class DynamicPolicy(Policy):
         model = self._models[work.model]
         sample = self._sampler.finished(work, started_ns, finished_ns, board)
         if sample is not None:
-            hint = sample.facts.get(self._hint) if self._hint else None
-            model.saw(sample.lane, sample.app, hint, sample.alone_ns, board)
+            hint = sample.hints.get(self._hint) if self._hint else None
+            model.observe(sample.lane, sample.app, hint, sample.alone_ns, board)
         if work.probe is None:
             model.ended(work, finished_ns - started_ns, board)
 
@@ -351,12 +351,12 @@ class DynamicPolicy(Policy):
         for model in self._models.values():
             lanes = _starts_ns(model.model, board) if model.queues else []
             if any(lane.accepts(board.now_ns) for lane, _ in lanes):
-                for place in list(model.queues):
-                    ends_ns = {lane.name: starts_ns + self._hopeless_ns(model, place, lane, board)
+                for queue_key in list(model.queues):
+                    ends_ns = {lane.name: starts_ns + self._hopeless_ns(model, queue_key, lane, board)
                                for lane, starts_ns in lanes}
-                    _give_up_before(model, place, min(ends_ns.values()), board)
-                    if model.has_steps and place in model.queues:
-                        look_at_bound(model.queues[place], ends_ns, board)
+                    _abandon_before(model, queue_key, min(ends_ns.values()), board)
+                    if model.has_steps and queue_key in model.queues:
+                        look_at_bound(model.queues[queue_key], ends_ns, board)
             else:
                 model.refresh(board)
 
@@ -371,16 +371,16 @@ class DynamicPolicy(Policy):
             return arbiter.choose(bids, lane.available_ns(board.now_ns))
         return bids[0] if bids else self._sampler.offer(lane, board)
 
-    def look_again_ns(self, board: Board) -> int | None:
-        return self._sampler.look_again_ns(board)
+    def next_wakeup_ns(self, board: Board) -> int | None:
+        return self._sampler.next_wakeup_ns(board)
 
     def figures(self) -> Mapping[str, Any]:
-        """Per model: of the batches that were said to end by a time with 90 %, how many did (``kept`` of ``stated``,
+        """Per model: of the batches that were said to end by a time with 90 %, how many did (``covered`` of ``stated``,
         ``uncorrected`` by the model alone, ``recent`` the share of the last 200); samples that were measured; how each
         class takes alone."""
         models = {name: model.figures() for name, model in self._models.items()}
         sums = {key: sum([table["calibration"][key] for table in models.values()])
-                for key in ("stated", "kept", "uncorrected")}
+                for key in ("stated", "covered", "uncorrected")}
         return {"calibration": sums, "models": models}
 
     def queued(self) -> List[Job]:
@@ -397,12 +397,12 @@ def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
             for lane in board.lanes_of(model) if lane.up and not lane.hung]
 
 
-def _give_up_before(model: DynamicModel, place: Place, ends_ns: int, board: Board) -> None:
+def _abandon_before(model: DynamicModel, queue_key: QueueKey, ends_ns: int, board: Board) -> None:
     """Drop the jobs of a queue that are due before ``ends_ns``; those answered late anyway get one more SLO."""
-    queue = model.queues.get(place)
+    queue = model.queues.get(queue_key)
     while queue is not None and queue.rows and queue.rows[0][0] < ends_ns:
         job = queue.rows[0][2]
         if droppable(job):
-            board.give_up(job, CANNOT_MAKE_DEADLINE)
+            board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
         else:
             postpone(queue, job, ends_ns)

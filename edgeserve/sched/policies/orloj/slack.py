@@ -23,7 +23,7 @@ from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.requests.states import Job
 
 FOREVER_NS = 2**62
-CLOSED = -FOREVER_NS  # in place of a deadline: a piece that nobody has looked into yet
+CLOSED = -FOREVER_NS  # in queue_key of a deadline: a piece that nobody has looked into yet
 
 
 class SlackScore:
@@ -94,7 +94,7 @@ def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: i
     if available <= count:
         return [row[2] for queue, _, start in queues for row in queue.rows[start:] if row[2].lane in ("", lane)]
     # Either a job, (-score, key, seq, index, step, jobs left in its piece, queue's number), or a queue's next piece,
-    # (-peak, CLOSED, number, place in by_peak, 0, 0, number), which goes before a job of the same score.
+    # (-peak, CLOSED, number, queue_key in by_peak, 0, 0, number), which goes before a job of the same score.
     heap = [(score.by_peak[0][0], CLOSED, number, 0, 0, 0, number) for number, (_, score, _) in enumerate(queues)]
     heapify(heap)
     jobs: List[Job] = []

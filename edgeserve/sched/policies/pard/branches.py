@@ -1,6 +1,6 @@
-"""Which branch a request will take in a conditional graph (``route = "one"``): declared by its facts, or learnt.
+"""Which branch a request will take in a conditional graph (``route = "one"``): declared by its hints, or learnt.
 
-A request that declares the fact ``NODE.route`` (the successor's number, from 0) names the branch that the node is
+A request that declares the hint ``NODE.route`` (the successor's number, from 0) names the branch that the node is
 expected to choose; any other number names none of them. What was chosen lately says how likely each branch is (section
 9.4 of the specification). Behind the fork nobody predicts any more: the job stands in the branch that was taken.
 Knows no time.
@@ -31,7 +31,7 @@ class Branches:
     __slots__ = ("_forks", "_seen")
 
     def __init__(self, apps: Sequence[App]) -> None:
-        self._forks: Dict[Node, Tuple[Tuple[str, Node], ...]] = {}  # node -> the forks from it on, each with its fact
+        self._forks: Dict[Node, Tuple[Tuple[str, Node], ...]] = {}  # node -> the forks from it on, each with its hint
         self._seen: Dict[Node, Deque[int]] = {}
         for app in apps:
             for node in reversed(app.nodes):  # successors first
@@ -42,11 +42,11 @@ class Branches:
                 if node.route_one:
                     self._seen[node] = deque(maxlen=SEEN_LEN)
 
-    def declared(self, node: Node, facts: Mapping[str, float]) -> Routes:
+    def declared(self, node: Node, hints: Mapping[str, float]) -> Routes:
         """What a request says of the forks from a node on. O(those forks)."""
-        return tuple([(fork, _place(facts[fact], fork)) for fact, fork in self._forks[node] if fact in facts])
+        return tuple([(fork, _place(hints[hint], fork)) for hint, fork in self._forks[node] if hint in hints])
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """A job of a fork came back: the job that follows it stands in the branch that was taken. Where a branch leads
         straight to a join, which may still be waiting, no job says nothing."""
         fork, request = job.node, job.request

@@ -82,7 +82,7 @@ class Judge:
                 members = [*worker.forming.values(), job] if job.seq not in worker.forming else worker.forming.values()
                 time_ns += self._work.of_batch_ns(members, worker.module.each_ns)
                 extra_ns = self._work.behind_ns(job, self._planner.modules)
-            if job.facts:
+            if job.hints:
                 time_ns *= steps_left(job)
             ends_ns = starts_ns + time_ns + self._planner.rest_of(job, extra_ns)
             if self._siblings is not None:

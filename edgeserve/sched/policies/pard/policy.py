@@ -18,9 +18,9 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.policies.common.bidding import bid_for, droppable
+from edgeserve.sched.policies.pard import rules
 from edgeserve.sched.policies.pard.judge import Judge
 from edgeserve.sched.policies.pard.plan import plan_sizes
-from edgeserve.sched.policies.pard import rules
 from edgeserve.sched.policies.pard.rules import NEVER, RULES
 from edgeserve.sched.policies.pard.siblings import Siblings
 from edgeserve.sched.policies.pard.state import LoadFactor, Planner, models_of
@@ -142,7 +142,7 @@ class Pard(Policy):
         if self._learns:
             for job in work.jobs:
                 if job.node.route_one:
-                    self._planner.branches.saw(job)
+                    self._planner.branches.observe(job)
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._touch_lane(work.lane)
@@ -236,7 +236,7 @@ class Pard(Policy):
                 return bid_for(jobs, size, latency.likely_ns(size), board)
         return None
 
-    def look_again_ns(self, board: Board) -> int | None:
+    def next_wakeup_ns(self, board: Board) -> int | None:
         return self._wakes[0][0] if self._wakes else None
 
     def _look_at(self, worker: Worker, board: Board) -> None:
@@ -315,7 +315,7 @@ class Pard(Policy):
         worker.join(job)
         now = board.now_ns
         worker.module.admitted(now, now - job.ready_ns)
-        self._planner.waits.saw(job.request.id, worker.module.model, starts_ns - now)
+        self._planner.waits.observe(job.request.id, worker.module.model, starts_ns - now)
 
     def _give_way(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
         """It cannot be in time: drop it, or let it wait for a place that nobody else needs."""
@@ -327,7 +327,7 @@ class Pard(Policy):
     def _drop(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
         board.note(job.request, "before", job.node.name, "-", self._judge.why(job, worker, starts_ns, board))
         self._dropping = True
-        board.give_up(job, PROACTIVE)
+        board.abandon_branch(job, PROACTIVE)
         self._dropping = False
         if job.request.state == DROPPED:  # one that is answered in part may go on without this job
             self.dropped[worker.module.model] += 1

@@ -60,7 +60,7 @@ class LoadFactor:
         self._rates: Deque[int] = deque(maxlen=SMOOTHED_OVER)
         self._jumps: Deque[Tuple[int, int]] = deque(maxlen=JUMPS_OVER)  # (rate, how far from the mean of the last)
 
-    def saw(self, rate: int, capacity: int) -> None:
+    def observe(self, rate: int, capacity: int) -> None:
         """The rate of the bucket that just closed, and what the lanes can do, in milli-requests per second."""
         self._rates.append(rate)
         self._jumps.append((rate, abs(rate - sum(self._rates) // len(self._rates))))
@@ -151,7 +151,7 @@ class Module:
         self.period_ns = self.period_count = 0
         age_ns = now_ns - self.bucket_since_ns
         if self.arrived == 0 or self.arrived >= BUCKET_MIN or age_ns >= BUCKET_PERIODS_MAX * length_ns:
-            self.load.saw(self.arrived * MRPS // max(1, age_ns), self.capacity)
+            self.load.observe(self.arrived * MRPS // max(1, age_ns), self.capacity)
             self.arrived = 0
             self.bucket_since_ns = now_ns
 
@@ -174,7 +174,7 @@ class Planner:
         self._rest = rest
         self._worst = worst
         self._expected = expected
-        self._foretold: Dict[Tuple[Node, Routes], int] = {}
+        self._has_hints: Dict[Tuple[Node, Routes], int] = {}
         self._period_ns, self._window_ns, self._threshold_ns = period_ns, window_ns, threshold_ns
         self._paths = paths_behind(apps)
 
@@ -194,7 +194,7 @@ class Planner:
 
     def renew(self) -> None:
         """Sum up what lies behind each node from what the modules publish now."""
-        self._foretold.clear()
+        self._has_hints.clear()
         for app in self._apps:
             for node in reversed(app.nodes):  # successors first
                 self.batches_ns[node] = max([self.batches_ns[succ] + self.modules[succ.model].time_ns
@@ -205,17 +205,17 @@ class Planner:
     def rest_of(self, job: Job, extra_ns: Mapping[Node, int] | None = None) -> int:
         """From the end of a job's batch to the end of its request, on the branches that the request declares.
         ``extra_ns`` is how much longer than usual it takes at the nodes behind."""
-        node, facts = job.node, job.facts
-        routes = self.branches.declared(node, facts) if facts else ()
+        node, hints = job.node, job.hints
+        routes = self.branches.declared(node, hints) if hints else ()
         if extra_ns:
             return self._rest_of(node, routes, extra_ns)
         if not routes:
             return self.rest_ns[node]
-        rest_ns = self._foretold.get((node, routes))
+        rest_ns = self._has_hints.get((node, routes))
         if rest_ns is None:
-            if len(self._foretold) >= FORETOLD_MAX:
-                self._foretold.clear()
-            rest_ns = self._foretold[node, routes] = self._rest_of(node, routes)
+            if len(self._has_hints) >= FORETOLD_MAX:
+                self._has_hints.clear()
+            rest_ns = self._has_hints[node, routes] = self._rest_of(node, routes)
         return rest_ns
 
     def _rest_of(self, node: Node, routes: Routes = (), extra_ns: Mapping[Node, int] = NOTHING) -> int:

@@ -43,7 +43,7 @@ class Waits:
         self._observed: Dict[str, Deque[int]] = {}
         self._requests: OrderedDict[int, Dict[str, int]] = OrderedDict()  # request -> its wait per module
 
-    def saw(self, request_id: int, model: str, wait_ns: int) -> None:
+    def observe(self, request_id: int, model: str, wait_ns: int) -> None:
         """A request joined a batch that starts so much later."""
         if self._estimator == "empirical":
             if model not in self._observed:

@@ -1,4 +1,4 @@
-"""How much more or less than usual a request is to do, as its facts say (section 9.2 of the specification): those
+"""How much more or less than usual a request is to do, as its hints say (section 9.2 of the specification): those
 that it declared, and those that its earlier nodes said of it or of one part.
 
 ``NODE.work``, or ``work`` for every node, is relative to the usual 1.0 and scales the part of a batch's time that grows
@@ -25,7 +25,7 @@ class DeclaredWork:
     __slots__ = ("_steps", "_behind")
 
     def __init__(self, apps: Sequence[App]) -> None:
-        self._steps: Dict[Node, str] = {}  # node -> its fact of steps
+        self._steps: Dict[Node, str] = {}  # node -> its hint of steps
         self._behind: Dict[Node, Tuple[Node, ...]] = {}
         for app in apps:
             for node in reversed(app.nodes):  # successors first
@@ -37,8 +37,8 @@ class DeclaredWork:
 
     def over_usual_ppm(self, job: Job) -> int:
         """How much more work than usual a job is, in millionths of the usual: -1,000,000 is none at all."""
-        facts = job.facts
-        return _over_usual_ppm(facts, job.node.name) if facts else 0
+        hints = job.hints
+        return _over_usual_ppm(hints, job.node.name) if hints else 0
 
     def of_batch_ns(self, jobs: Iterable[Job], each_ns: int) -> int:
         """How much longer (shorter: below 0) these jobs make their batch; ``each_ns`` is what a usual one adds."""
@@ -46,27 +46,27 @@ class DeclaredWork:
 
     def behind_ns(self, job: Job, modules: Mapping[str, Module]) -> Dict[Node, int]:
         """How much longer than usual the modules behind a job's own take for its request. O(nodes behind)."""
-        facts = job.facts
+        hints = job.hints
         found: Dict[Node, int] = {}
-        if facts:
+        if hints:
             for node in self._behind[job.node]:
                 module, steps = modules[node.model], self._steps[node]
-                extra_ns = _over_usual_ppm(facts, node.name) * module.each_ns // PPM
-                if steps in facts:
-                    extra_ns += (max(1, int(min(facts[steps], WORK_MAX))) - 1) * module.time_ns
+                extra_ns = _over_usual_ppm(hints, node.name) * module.each_ns // PPM
+                if steps in hints:
+                    extra_ns += (max(1, int(min(hints[steps], WORK_MAX))) - 1) * module.time_ns
                 if extra_ns:
                     found[node] = extra_ns
         return found
 
 
-def relative_ppm(facts: Mapping[str, float], node: str) -> int | None:
-    """The work at a node beside the usual, in millionths of it; None where the facts do not tell."""
-    declared = facts.get(node + ".work")
+def relative_ppm(hints: Mapping[str, float], node: str) -> int | None:
+    """The work at a node beside the usual, in millionths of it; None where the hints do not tell."""
+    declared = hints.get(node + ".work")
     if declared is None:
-        declared = facts.get("work")
+        declared = hints.get("work")
     return None if declared is None else round(max(0.0, min(declared, WORK_MAX)) * PPM)
 
 
-def _over_usual_ppm(facts: Mapping[str, float], node: str) -> int:
-    relative = relative_ppm(facts, node)
+def _over_usual_ppm(hints: Mapping[str, float], node: str) -> int:
+    relative = relative_ppm(hints, node)
     return 0 if relative is None else relative - PPM

@@ -17,7 +17,7 @@ CALM = 16
 """A model's pace follows what was last measured by this part of the difference. A cohort is a sum of stages, whose
 errors cancel; the shared estimate looks back on ten batches, and its own swing would size the cohorts."""
 
-PLACE_FROM, PLACE_LEN = 8, 64
+BIAS_FROM, PLACE_LEN = 8, 64
 """How a size compares with the profile is the mean of its last batches, beside so many that agreed with the profile.
 The shared estimate follows each batch by the same step; of 32 sizes with 10 % of noise some then always seem 5 % too
 fast, the number of a cohort was chosen among those, and that half of all that was lost to noise."""
@@ -29,45 +29,45 @@ TOLD_LEN = 10
 """Batches that the pace looks back on where jobs tell their work: as many as the shared estimate does."""
 
 COUNT_MAX = 4096
-"""Jobs of one node that are split exactly; more are counted in proportion."""
+"""Jobs of one node that are batch_cost exactly; more are counted in proportion."""
 
 
-class Split:
-    """How one model on one lane serves n jobs fastest: the best split into batches, and the first batch of it.
+class BatchCost:
+    """How one model on one lane serves n jobs fastest: the best batch_cost into batches, and the first batch of it.
 
     Profiles are general: a batch of 8 may take longer than two of 4 (a CPU), or 32 no longer than 17 (padding). The
     table is worked out as far as it was asked for, O(n * sizes), and anew when a time has changed. A time is the
     profile's, times the pace of the model, times the place of the size; :meth:`refresh` and :meth:`saw` follow them.
     """
 
-    __slots__ = ("latency", "each_ns", "_pace_ppm", "_told", "_places", "_times", "_best", "_first", "_squares",
+    __slots__ = ("latency", "each_ns", "_pace_ppm", "_declared", "_size_bias", "_times", "_best", "_first", "_squares",
                  "_surprise_ppm", "_seen")
 
     def __init__(self, latency: ModelLatency) -> None:
         self.latency = latency
         self.each_ns = 0  # what a usual job adds to a batch now: the part of the smallest batch's time that grows
         self._pace_ppm = 0
-        self._told: Deque[int] = deque(maxlen=TOLD_LEN)  # paces of the last batches, once jobs tell their work
-        self._places: Dict[int, Tuple[int, int]] = {}  # size -> (place in ppm, batches seen)
+        self._declared: Deque[int] = deque(maxlen=TOLD_LEN)  # paces of the last batches, once jobs tell their work
+        self._size_bias: Dict[int, Tuple[int, int]] = {}  # size -> (place in ppm, batches seen)
         self._times: List[Tuple[int, int]] = []
         self._best: List[int] = [0]
         self._first: List[int] = [0]
-        self._squares: List[int] = [0]  # sums of the squared times of the batches of the best split, in us^2
+        self._squares: List[int] = [0]  # sums of the squared times of the batches of the best batch_cost, in us^2
         self._surprise_ppm = 0  # mean squared share by which a batch took more or less than was believed
         self._seen = 0
 
-    def saw(self, size: int, took_ns: int, over_milli: int | None = None) -> None:
+    def observe(self, size: int, took_ns: int, over_milli: int | None = None) -> None:
         """A batch of this size was measured, whose jobs are so much more work than as many usual ones (None: none of
         them tells). O(sizes)."""
-        place, count = self._places.get(size, (PPM, 0))
+        place, count = self._size_bias.get(size, (PPM, 0))
         if over_milli is not None:  # what usual ones would have taken
             usual_ns = max(1, self.latency.profiled_ns(size))
             told_ns = usual_ns + self._each_profiled_ns() * over_milli // MILLI
             if told_ns * MILLI < usual_ns:
                 return  # "no work": how long that took tells nothing of any work
             took_ns = took_ns * usual_ns // told_ns
-        if over_milli is not None or self._told:
-            self._told.append(took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // place)
+        if over_milli is not None or self._declared:
+            self._declared.append(took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // place)
         self._follow()
         ratio = took_ns * PPM // max(1, self.latency.profiled_ns(size)) * PPM // self._pace_ppm
         surprise = min(2 * PPM, max(PPM // 2, ratio)) - place
@@ -75,7 +75,7 @@ class Split:
         squared_ppm = (surprise * PPM // place) ** 2 // PPM
         self._surprise_ppm += (squared_ppm - self._surprise_ppm) // self._seen
         count = min(count + 1, PLACE_LEN)
-        self._places[size] = (place + surprise // (count + PLACE_FROM), count)
+        self._size_bias[size] = (place + surprise // (count + BIAS_FROM), count)
         self._set()
 
     def refresh(self) -> None:
@@ -87,7 +87,7 @@ class Split:
         """The pace is the middle of what all sizes seem to need beside the profile. Where jobs tell their work, it is
         the middle of the last batches for usual ones: the shared estimate takes one request's work for the pace."""
         latency, old = self.latency, self._pace_ppm
-        paces = sorted(self._told or [latency.typical_ns(size) * PPM // max(1, latency.profiled_ns(size))
+        paces = sorted(self._declared or [latency.typical_ns(size) * PPM // max(1, latency.profiled_ns(size))
                                       for size in latency.sizes])
         now = paces[len(paces) // 2]
         change = now - old
@@ -97,7 +97,7 @@ class Split:
 
     def _set(self) -> None:
         times = [(size, max(1, self.latency.profiled_ns(size) * self._pace_ppm // PPM
-                            * self._places.get(size, (PPM, 0))[0] // PPM)) for size in self.latency.sizes]
+                            * self._size_bias.get(size, (PPM, 0))[0] // PPM)) for size in self.latency.sizes]
         if times != self._times:
             self._times = times
             self.each_ns = self._each_profiled_ns() * self._pace_ppm // PPM
@@ -105,7 +105,7 @@ class Split:
 
     def time_ns(self, milli: int, over_milli: int = 0) -> int:
         """Lane time of a number of jobs in thousandths, which are so much more work than as many usual ones; between
-        whole numbers on a straight line."""
+        whole numbers on a straight pipeline."""
         whole, rest = divmod(milli, MILLI)
         if whole >= COUNT_MAX:
             time_ns = self._of(COUNT_MAX) * milli // (COUNT_MAX * MILLI)
@@ -136,9 +136,9 @@ class Split:
         return min(count, self._first[min(count, COUNT_MAX)])
 
     @property
-    def is_told(self) -> bool:
+    def is_declared(self) -> bool:
         """Whether these are the times of usual work, since jobs tell theirs: the shared estimate's are not then."""
-        return bool(self._told)
+        return bool(self._declared)
 
     def share_ns(self) -> int:
         """A usual job's share of a full batch."""
@@ -184,7 +184,7 @@ class Stage(NamedTuple):
     batches: Sequence[int]
 
 
-class Course(NamedTuple):
+class Schedule(NamedTuple):
     """What a cohort in flight has still to run. ``ready_ns``: when its first stage may go on; ``busy_ns``: when what
     it has on lanes is over, which its second stage waits for."""
 
@@ -193,34 +193,34 @@ class Course(NamedTuple):
     busy_ns: int
 
 
-def forecast(courses: Sequence[Course], free_ns: Mapping[str, int]) -> List[int]:
-    """When each course ends if a free lane always takes the first course that has something for it.
+def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int]) -> List[int]:
+    """When each schedule ends if a free lane always takes the first schedule that has something for it.
 
-    Exact for what the policy does: batches are not interrupted, the stages of a course follow each other, an earlier
-    course goes first. ``free_ns`` says when each lane is free. O(batches * courses).
+    Exact for what the policy does: batches are not interrupted, the stages of a schedule follow each other, an earlier
+    schedule goes first. ``free_ns`` says when each lane is free. O(batches * schedules).
     """
     free = dict(free_ns)
-    at = [course.ready_ns for course in courses]
-    place = [[0, 0] for _ in courses]  # stage, batch
+    at = [schedule.ready_ns for schedule in schedules]
+    place = [[0, 0] for _ in schedules]  # stage, batch
     while True:
         best: Tuple[int, int] | None = None
-        for index, course in enumerate(courses):
+        for index, schedule in enumerate(schedules):
             stage = place[index][0]
-            if stage < len(course.stages):
-                starts_ns = max(at[index], free[course.stages[stage].lane])
+            if stage < len(schedule.stages):
+                starts_ns = max(at[index], free[schedule.stages[stage].lane])
                 if best is None or starts_ns < best[0]:
                     best = (starts_ns, index)
         if best is None:
-            return [max(at[index], course.busy_ns) for index, course in enumerate(courses)]
+            return [max(at[index], schedule.busy_ns) for index, schedule in enumerate(schedules)]
         starts_ns, index = best
-        course = courses[index]
+        schedule = schedules[index]
         here = place[index]
-        stage_now = course.stages[here[0]]
+        stage_now = schedule.stages[here[0]]
         ends_ns = starts_ns + stage_now.batches[here[1]]
         free[stage_now.lane] = ends_ns
         here[1] += 1
         if here[1] == len(stage_now.batches):
-            at[index] = max(ends_ns, course.busy_ns) if here[0] == 0 else ends_ns
+            at[index] = max(ends_ns, schedule.busy_ns) if here[0] == 0 else ends_ns
             here[0], here[1] = here[0] + 1, 0
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import isqrt
 from typing import Dict, List, Sequence
 
-from edgeserve.sched.policies.pard_local.cost import Course, Stage, forecast
-from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Line, Member
-from edgeserve.sched.policies.pard_local.stages import Places, Steps, free_lanes
+from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
+from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Member, Pipeline
+from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane
@@ -23,14 +23,14 @@ CUT_INS_MAX = 2
 
 
 class Cohort:
-    """Requests that go through their line together. Their order is that of their deadlines. ``is_sure``: it began with
-    its margin; otherwise it began only because nobody could have had one."""
+    """Requests that go through their pipeline together. Their order is that of their deadlines. ``is_sure``: it began
+    with its margin; otherwise it began only because nobody could have had one."""
 
-    __slots__ = ("line", "home", "members", "cuts_in", "is_sure")
+    __slots__ = ("pipeline", "home", "members", "cuts_in", "is_sure")
 
-    def __init__(self, line: Line, home: str, members: Sequence[Member], cuts_in: bool = False,
+    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member], cuts_in: bool = False,
                  is_sure: bool = True) -> None:
-        self.line = line
+        self.pipeline = pipeline
         self.home = home
         self.members = list(members)
         self.cuts_in = cuts_in
@@ -38,12 +38,12 @@ class Cohort:
 
     def left(self) -> List[int]:
         """What is left (``pard_local_line``), the running jobs included."""
-        return added([member.left() for member in self.members], 2 * len(self.line.nodes))
+        return added([member.left() for member in self.members], 2 * len(self.pipeline.nodes))
 
     def surely_left(self) -> List[int]:
-        """The same, with what that may turn out to be more (:meth:`Line.left_of`), where it is not known yet."""
+        """The same, with what that may turn out to be more (:meth:`Pipeline.left_of`), where it is not known yet."""
         unknown = sum([member.is_unsure() for member in self.members])
-        return added([self.left(), self.line.more_of(unknown)], 2 * len(self.line.nodes))
+        return added([self.left(), self.pipeline.more_of(unknown)], 2 * len(self.pipeline.nodes))
 
     def steps(self) -> Steps:
         """How often the stage of an iterative node runs: as often as its longest member."""
@@ -52,7 +52,7 @@ class Cohort:
     def stage(self, board: Board) -> int:
         """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over,
         and so is what may have to wait for those: memory may be waiting for the others to be served."""
-        nodes = self.line.nodes
+        nodes = self.pipeline.nodes
         left = self.left()
         open_nodes = [node.index for node in nodes if left[node.index]]
         passed_over = False
@@ -88,17 +88,17 @@ class Cohort:
     def waits_for_more(self) -> bool:
         """Whether anything is left besides what is on lanes."""
         running = sum([len(member.running()) for member in self.members])
-        return sum(self.left()[:len(self.line.nodes)]) > running * MILLI
+        return sum(self.left()[:len(self.pipeline.nodes)]) > running * MILLI
 
 
-class Flights:
+class InFlight:
     """The cohorts in flight, in the order in which they go first. Knows when each ends; chooses nobody."""
 
-    __slots__ = ("cohorts", "_places", "_cohorts_max")
+    __slots__ = ("cohorts", "_stage_costs", "_cohorts_max")
 
-    def __init__(self, places: Places, cohorts_max: int) -> None:
+    def __init__(self, stage_costs: StageCosts, cohorts_max: int) -> None:
         self.cohorts: List[Cohort] = []
-        self._places = places
+        self._stage_costs = stage_costs
         self._cohorts_max = cohorts_max
 
     def start(self, cohort: Cohort) -> None:
@@ -110,17 +110,17 @@ class Flights:
 
     def ends_ns(self, cohort: Cohort, board: Board) -> int | None:
         """When a cohort in flight ends, those before and beside it considered; None while a stage has no lane."""
-        courses = self.courses(board)
-        own = courses[self.cohorts.index(cohort)]
+        schedules = self.schedules(board)
+        own = schedules[self.cohorts.index(cohort)]
         if own is None:
             return None
-        known = [course for course in courses if course is not None]
+        known = [schedule for schedule in schedules if schedule is not None]
         ends = forecast(known, free_lanes(board))
-        return next(ends_ns for course, ends_ns in zip(known, ends) if course is own)
+        return next(ends_ns for schedule, ends_ns in zip(known, ends) if schedule is own)
 
-    def courses(self, board: Board, surely: bool = False) -> List[Course | None]:
+    def schedules(self, board: Board, surely: bool = False) -> List[Schedule | None]:
         """What each cohort in flight has still to run; ``surely``: and what its parts may be more."""
-        return [self.course(cohort, board, surely) for cohort in self.cohorts]
+        return [self.schedule(cohort, board, surely) for cohort in self.cohorts]
 
     def may_start(self, home: str, lane: Lane, board: Board) -> bool:
         """Whether a new cohort may begin on this lane behind those of its home: when they are about to leave it, or
@@ -138,35 +138,35 @@ class Flights:
         """Whether one more cohort may go before those in flight."""
         return sum([cohort.cuts_in for cohort in self.cohorts]) < CUT_INS_MAX
 
-    def course(self, cohort: Cohort, board: Board, surely: bool = False) -> Course | None:
+    def schedule(self, cohort: Cohort, board: Board, surely: bool = False) -> Schedule | None:
         """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
         lane."""
         busy_ns = now_ns = board.now_ns
-        left, places = cohort.surely_left() if surely else cohort.left(), self._places
-        line = cohort.line
-        size = len(line.nodes)
+        left, stage_costs = cohort.surely_left() if surely else cohort.left(), self._stage_costs
+        pipeline = cohort.pipeline
+        size = len(pipeline.nodes)
         started = [0] * len(left)
         for member in cohort.members:
             for job in member.running():
                 started[job.node.index] += MILLI
-                started[size + job.node.index] += line.over_milli(job.node.index, MILLI, job.facts)
+                started[size + job.node.index] += pipeline.over_milli(job.node.index, MILLI, job.hints)
                 for lane in board.lanes_of(job.node.model):
                     if any(job in work.jobs for work in lane.works):
                         busy_ns = max(busy_ns, lane.available_ns(now_ns))
         steps = cohort.steps()
         stages: List[Stage] = []
-        for node in line.nodes:
+        for node in pipeline.nodes:
             milli = left[node.index] - started[node.index]
             if milli > 0:
                 over_milli = left[size + node.index] - started[size + node.index]
-                place = places.lane_of(node.model, cohort.home, board)
+                place = stage_costs.lane_of(node.model, cohort.home, board)
                 if place is None:
                     return None
-                batches = places.split(node.model, place.name, board).batches(milli, over_milli)
+                batches = stage_costs.batch_cost(node.model, place.name, board).batches(milli, over_milli)
                 stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
         first = cohort.stage(board)
         waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
-        return Course(stages, busy_ns if waits else now_ns, busy_ns)
+        return Schedule(stages, busy_ns if waits else now_ns, busy_ns)
 
 
 class Beside:
@@ -178,23 +178,24 @@ class Beside:
 
     __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "_margin_ppm", "ends")
 
-    def __init__(self, flights: Flights, places: Places, board: Board, line: Line, home: str, from_ns: int,
+    def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
+                 from_ns: int,
                  goes_first: bool, margin_ppm: int = 0) -> None:
         self._board = board
-        self._size = len(line.nodes)
-        self._route = [(node.index, places.place_of(node.model, home, board)) for node in line.nodes]
+        self._size = len(pipeline.nodes)
+        self._route = [(node.index, stage_costs.stage_plan(node.model, home, board)) for node in pipeline.nodes]
         self._from_ns = from_ns
         self._free = free_lanes(board)
         self._first = goes_first
         self._margin_ppm = margin_ppm
-        self._known: List[Course] = []
+        self._known: List[Schedule] = []
         dues: List[int | None] = []
         noises: List[int] = []
-        for cohort, course in zip(flights.cohorts, flights.courses(board, margin_ppm > 0)):
-            if course is not None and course.stages and not cohort.is_stuck(board):
-                self._known.append(course)
+        for cohort, schedule in zip(flights.cohorts, flights.schedules(board, margin_ppm > 0)):
+            if schedule is not None and schedule.stages and not cohort.is_stuck(board):
+                self._known.append(schedule)
                 dues.append(cohort.due_ns())
-                noises.append(places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board)
+                noises.append(stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
                               if margin_ppm > 0 else 0)
         self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
         self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns), ends_ns)
@@ -206,8 +207,8 @@ class Beside:
         return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + self._margin_ppm)
 
     def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
-        """The standard deviation of its lane time (:meth:`Places.noise_ns`)."""
-        return isqrt(sum([place.split.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
+        """The standard deviation of its lane time (:meth:`StageCosts.noise_ns`)."""
+        return isqrt(sum([place.batch_cost.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
                           for index, place in self._route if left[index] and place is not None])) * 1000
 
     def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
@@ -219,15 +220,15 @@ class Beside:
             if milli:
                 if place is None:
                     return None
-                time_ns = place.split.time_ns(milli, left[size + index])
+                time_ns = place.batch_cost.time_ns(milli, left[size + index])
                 if steps:
                     time_ns *= steps.get(index, 1)
                 at_ns = max(at_ns, self._free[place.lane], place.resident_ns) + time_ns
         if not self._known or at_ns > limit_ns:
             return at_ns
-        stages = [Stage(place.lane, place.split.batches(left[index], left[size + index]) * steps.get(index, 1))
+        stages = [Stage(place.lane, place.batch_cost.batches(left[index], left[size + index]) * steps.get(index, 1))
                   for index, place in self._route if left[index] and place is not None]
-        new = Course(stages, self._from_ns, self._from_ns)
+        new = Schedule(stages, self._from_ns, self._from_ns)
         if self._first:
             new_ns, *ends = forecast([new, *self._known], self._free)
         else:
@@ -255,7 +256,7 @@ def most_steps(members: Sequence[Member]) -> Steps:
     """The most steps that any of the members needs at a node; empty where no request declares any."""
     found: Dict[int, int] = {}
     for member in members:
-        if member.request.facts:
+        if member.request.hints:
             for index, steps in member.steps().items():
                 found[index] = max(found.get(index, 1), steps)
     return found

@@ -1,12 +1,12 @@
 """PARD for pipelines whose modules share one device: requests travel in cohorts (specification, section 8).
 
 When all modules share a lane, waiting at a module is a consequence of our own choice. So nothing is interleaved: a
-cohort is admitted at the entry and driven through its line module by module to the end. Its latency is then known
+cohort is admitted at the entry and driven through its pipeline module by module to the end. Its latency is then known
 before it starts, the sum of the batches it needs, and only requests that will be in time are admitted: the largest of
 the tightest feasible sets. What is waiting is dropped when it could not make its deadline even alone. Before every
 later module the survivors are tested again, since times are noisy and parts are known only after a detector.
 
-Several lines share the device, and others' policies do: a cohort's next stage is a continuation, which others may
+Several pipelines share the device, and others' policies do: a cohort's next stage is a continuation, which others may
 interrupt only as long as it still meets its deadlines. ``docs/policies/pard_local.md`` has the whole story; the parts
 are beside this file: ``_line`` (what is left of a request), ``_cost`` (what that takes), ``_flight`` (where),
 ``_choice`` (who goes), ``_price`` (who is not worth it).
@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, Worth, best_class
+from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, Utility, best_class
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
     deviations_milli,
@@ -25,10 +25,10 @@ from edgeserve.sched.policies.pard_local.choice import (
     ranked_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, Flights, most_steps, ready_jobs
+from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, InFlight, most_steps, ready_jobs
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Line, Member, shape_of
-from edgeserve.sched.policies.pard_local.stages import Places, free_lanes
+from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Member, Pipeline, shape_of
+from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
@@ -62,22 +62,22 @@ class PardLocal(Policy):
         self._margin_ppm = round(float(str(self.options["margin"])) * 1_000_000)
         scale = float(str(self.options["price"]))
         self._price = Price(scale, float(str(self.options["refuse_max"]))) if scale > 0 else None
-        shapes = {shape_of(app): Line(app) for app in reversed(self.apps)}
-        self._line_of = {app.name: shapes[shape_of(app)] for app in self.apps}
-        self._waiting: List[Tuple[Line, List[Row]]] = [
-            (line, []) for line in dict.fromkeys(self._line_of[app.name] for app in self.apps)]
-        self._rows = {id(line): rows for line, rows in self._waiting}
+        shapes = {shape_of(app): Pipeline(app) for app in reversed(self.apps)}
+        self._pipeline_of = {app.name: shapes[shape_of(app)] for app in self.apps}
+        self._waiting: List[Tuple[Pipeline, List[Row]]] = [
+            (pipeline, []) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)]
+        self._rows = {id(pipeline): rows for pipeline, rows in self._waiting}
         self._members: Dict[int, Member] = {}
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
-        self._places = Places()
-        self._flights = Flights(self._places, max(1, int(str(self.options["cohorts"]))))
+        self._stage_costs = StageCosts()
+        self._in_flight = InFlight(self._stage_costs, max(1, int(str(self.options["cohorts"]))))
 
     # --- requests and jobs come and go --------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         if not self.options["admit"] or request.on_late == "answer":
             return None
-        member = Member(request, self._line_of[request.app.name])
+        member = Member(request, self._pipeline_of[request.app.name])
         ends_ns = self._alone_ends_ns(member, board)
         if ends_ns is None:
             return NO_LANE
@@ -91,7 +91,7 @@ class PardLocal(Policy):
         request = job.request
         member = self._members.get(request.id)
         if member is None:
-            member = self._members[request.id] = Member(request, self._line_of[request.app.name])
+            member = self._members[request.id] = Member(request, self._pipeline_of[request.app.name])
         member.has(job)
         if member.cohort is None and member.key is None:
             self._wait(member)
@@ -111,7 +111,7 @@ class PardLocal(Policy):
             for other in cohort.members:
                 self._unwait(other)
                 other.cohort = cohort
-            self._flights.start(cohort)
+            self._in_flight.start(cohort)
         for job in work.jobs:
             member = self._members[job.request.id]
             member.begun = True
@@ -119,9 +119,9 @@ class PardLocal(Policy):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if not work.failed:
-            line = self._line_of[work.jobs[0].request.app.name]
-            self._places.measured(work.model, work.lane.name, work.size, finished_ns - started_ns,
-                                  line.work_of(work.jobs))
+            pipeline = self._pipeline_of[work.jobs[0].request.app.name]
+            self._stage_costs.measured(work.model, work.lane.name, work.size, finished_ns - started_ns,
+                                  pipeline.work_of(work.jobs))
         if self._price is not None:
             self._price.ran(board.now_ns, finished_ns - started_ns)
         for job in work.jobs:
@@ -148,7 +148,7 @@ class PardLocal(Policy):
         """Who has ended leaves; cohorts whose home is lost are dissolved; survivors are tested again before their next
         module; who waits without hope is dropped."""
         self._tidy(board)
-        for cohort in list(self._flights.cohorts):
+        for cohort in list(self._in_flight.cohorts):
             if not cohort.is_running():
                 self._test_again(cohort, board)
         for _, rows in self._waiting:
@@ -161,12 +161,12 @@ class PardLocal(Policy):
             if member.request.ended:
                 self._remove(member, board)
         lanes = {lane.name: lane for lane in board.lanes}
-        for cohort in list(self._flights.cohorts):
+        for cohort in list(self._in_flight.cohorts):
             home = lanes[cohort.home]
             if not cohort.members:
-                self._flights.cohorts.remove(cohort)
+                self._in_flight.cohorts.remove(cohort)
             elif not home.up or home.hung:
-                self._flights.cohorts.remove(cohort)
+                self._in_flight.cohorts.remove(cohort)
                 for member in cohort.members:
                     member.cohort = None
                     self._wait(member)
@@ -177,8 +177,8 @@ class PardLocal(Policy):
         tested = set()
         is_dear = cohort.is_sure and any(rows for _, rows in self._waiting)
         while cohort.members:
-            ends_ns = self._flights.ends_ns(cohort, board)
-            noise_ns = self._places.noise_ns(cohort.line, cohort.left(), cohort.steps(), cohort.home, board)
+            ends_ns = self._in_flight.ends_ns(cohort, board)
+            noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
             late = [(member.due_ns, member.request.id, member) for member in cohort.members
                     if ends_ns is not None and member.request.on_late != "answer"
                     and member.due_ns < ends_ns + self._caution_ns(member, noise_ns, is_dear, board)
@@ -193,7 +193,7 @@ class PardLocal(Policy):
                 self._wait(yields)
                 continue
             tested.add(request_id)
-            _give_up(tightest, board, CANNOT_MAKE_DEADLINE)
+            _abandon_branch(tightest, board, CANNOT_MAKE_DEADLINE)
 
     def _caution_ns(self, member: Member, noise_ns: int, is_dear: bool, board: Board) -> int:
         """How much before its deadline a request in flight must be expected to end. It goes on if the lane time that
@@ -202,7 +202,7 @@ class PardLocal(Policy):
         ``is_dear``, since nobody waits or it began on the risk because nobody else could."""
         if not noise_ns or not is_dear:
             return 0
-        left_ns = self._places.worth_ns(member.line, member.left(), board)
+        left_ns = self._stage_costs.cost_share_ns(member.pipeline, member.left(), board)
         return noise_ns * deviations_milli(left_ns, member.spent_ns + left_ns) // 1000
 
     def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member | None:
@@ -214,7 +214,7 @@ class PardLocal(Policy):
             return None
         everybody = cohort.members
         cohort.members = [member for member in everybody if CLASSES.index(member.request.klass) <= rank]
-        ends_ns = self._flights.ends_ns(cohort, board)
+        ends_ns = self._in_flight.ends_ns(cohort, board)
         cohort.members = everybody
         return max(less)[3] if ends_ns is not None and ends_ns <= late.due_ns else None
 
@@ -236,13 +236,13 @@ class PardLocal(Policy):
                 member.due_ns += slo_ns * -(-(ends_ns - due_ns) // slo_ns)
                 self._wait(member)
             else:
-                _give_up(member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
+                _abandon_branch(member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         self._offered.pop(lane.name, None)
-        for cohort in self._flights.cohorts:
+        for cohort in self._in_flight.cohorts:
             following = self._next_bid(cohort, lane, board)
             if following is not None:
                 urgent = self._fresh_bid(lane, board, ahead_of=cohort)
@@ -254,44 +254,44 @@ class PardLocal(Policy):
         stage = cohort.stage(board)
         if stage < 0:
             return None
-        node = cohort.line.nodes[stage]
+        node = cohort.pipeline.nodes[stage]
         if node.model not in lane.models or not board.is_resident(node.model, lane):
             return None
-        jobs = ready_jobs(cohort, stage, lane, bound=not self._places.serves(lane, node.model, cohort.home, board))
+        jobs = ready_jobs(cohort, stage, lane, bound=not self._stage_costs.serves(lane, node.model, cohort.home, board))
         if not jobs:
             return None
-        split = self._places.split(node.model, lane.name, board)
-        jobs = jobs[:split.first(len(jobs))]
-        size = split.latency.size_for(len(jobs))
-        over_milli = cohort.line.work_of(jobs)
-        expected_ns = split.latency.likely_ns(size) if over_milli is None else split.time_ns(
+        batch_cost = self._stage_costs.batch_cost(node.model, lane.name, board)
+        jobs = jobs[:batch_cost.first(len(jobs))]
+        size = batch_cost.latency.size_for(len(jobs))
+        over_milli = cohort.pipeline.work_of(jobs)
+        expected_ns = batch_cost.latency.likely_ns(size) if over_milli is None else batch_cost.time_ns(
             len(jobs) * MILLI, over_milli)
         left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
-        ends_ns = self._places.alone_ends_ns(cohort.line, left, steps, cohort.home, at_ns, board) if is_new \
-            else self._flights.ends_ns(cohort, board)
+        ends_ns = self._stage_costs.alone_ends_ns(cohort.pipeline, left, steps, cohort.home, at_ns, board) if is_new \
+            else self._in_flight.ends_ns(cohort, board)
         took_ns = max(expected_ns, (ends_ns or 0) - at_ns)
-        stages = self._places.stages(cohort.line, left, steps, cohort.home, board) or []
+        stages = self._stage_costs.stages(cohort.pipeline, left, steps, cohort.home, board) or []
         here_ns = sum([time_ns for name, time_ns, _ in stages if name == lane.name])
         one_each = [next(iter(member.jobs.values())) for member in cohort.members if member.jobs]
         due_ns = None if is_new else cohort.due_ns()
-        return Bid(node.model, jobs, size, expected_ns, Worth(one_each, took_ns), max(expected_ns, here_ns),
+        return Bid(node.model, jobs, size, expected_ns, Utility(one_each, took_ns), max(expected_ns, here_ns),
                    latest_start_ns=None if due_ns is None else due_ns - took_ns, klass=best_class(one_each))
 
     def _fresh_bid(self, lane: Lane, board: Board, ahead_of: Cohort | None = None) -> Bid | None:
         """The first batch of the best new cohort that begins on this lane: of one that must go before ``ahead_of``, or
         of any."""
-        if ahead_of is not None and not self._flights.may_cut_in():
+        if ahead_of is not None and not self._in_flight.may_cut_in():
             return None
         bids: List[Bid] = []
-        for line, rows in self._waiting:
+        for pipeline, rows in self._waiting:
             if not rows or not any(job.node.model in lane.models for _, _, member in rows for job in member.ready()):
                 continue
-            home = self._home_for(line, lane, board)
-            if home is None or (ahead_of is None and not self._flights.may_start(home, lane, board)):
+            home = self._home_for(pipeline, lane, board)
+            if home is None or (ahead_of is None and not self._in_flight.may_start(home, lane, board)):
                 continue
-            members, is_sure = self._choose(line, rows, home, lane, board, ahead_of)
-            cohort = Cohort(line, home, members, cuts_in=ahead_of is not None, is_sure=is_sure)
+            members, is_sure = self._choose(pipeline, rows, home, lane, board, ahead_of)
+            cohort = Cohort(pipeline, home, members, cuts_in=ahead_of is not None, is_sure=is_sure)
             bid = self._next_bid(cohort, lane, board, is_new=True) if members else None
             if bid is not None:
                 bids.append(bid)
@@ -299,15 +299,15 @@ class PardLocal(Policy):
                     self._offered[lane.name] = cohort
         return arbiter.choose(bids, lane.available_ns(board.now_ns)) if bids else None
 
-    def _choose(self, line: Line, rows: Sequence[Row], home: str, lane: Lane, board: Board,
+    def _choose(self, pipeline: Pipeline, rows: Sequence[Row], home: str, lane: Lane, board: Board,
                 ahead_of: Cohort | None) -> Tuple[List[Member], bool]:
-        """The members of the next cohort of a line that begins on this lane, and whether it has its margin."""
+        """The members of the next cohort of a pipeline that begins on this lane, and whether it has its margin."""
         from_ns = lane.available_ns(board.now_ns)
-        beside = Beside(self._flights, self._places, board, line, home, from_ns, ahead_of is not None,
+        beside = Beside(self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None,
                         self._margin_ppm)
         members = [member for _, _, member in rows if not member.is_bound_elsewhere(lane.name)]
         if ahead_of is not None:  # only who would be late if he waited
-            alone_ns = self._places.alone_ends_ns(line, line.template, {}, home, from_ns, board)
+            alone_ns = self._stage_costs.alone_ends_ns(pipeline, pipeline.template, {}, home, from_ns, board)
             after_ns = (alone_ns or from_ns) - from_ns + max(beside.ends, default=from_ns)
             members = [member for member in members if member.due_ns < after_ns]
         if not members:
@@ -321,7 +321,7 @@ class PardLocal(Policy):
 
     def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, margin_ppm: int,
                       board: Board) -> List[Member]:
-        line = members[0].line
+        pipeline = members[0].pipeline
 
         def ends_ns(left: Sequence[int], steps: Mapping[int, int], limit_ns: int = 2**62) -> int | None:
             at_ns = beside.ends_ns(left, steps, limit_ns)
@@ -333,7 +333,7 @@ class PardLocal(Policy):
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and all(member.plain for member in members):
             def end_of(number: int) -> int | None:
-                return ends_ns(line.left_of(number, margin_ppm > 0), {})
+                return ends_ns(pipeline.left_of(number, margin_ppm > 0), {})
 
             if len({(member.request.klass, member.request.value) for member in members}) > 1:
                 members = _most_urgent(members, RANKED_MAX)
@@ -355,24 +355,25 @@ class PardLocal(Policy):
         without it, not what it would take alone. Nothing (so that no price keeps it waiting) where it must be answered
         whatever it costs."""
         left, request = member.left(), member.request
-        worth_ns = max(1, self._places.worth_ns(member.line, left, board))
+        cost_share_ns = max(1, self._stage_costs.cost_share_ns(member.pipeline, left, board))
         priced = self._price is not None and request.on_late != "answer" and self._price.may_refuse(request.klass)
-        return Candidate(member.due_ns, left, worth_ns if priced else 0, request.value, CLASSES.index(request.klass))
+        return Candidate(member.due_ns, left, cost_share_ns if priced else 0, request.value,
+                         CLASSES.index(request.klass))
 
     def _alone_ends_ns(self, member: Member, board: Board) -> int | None:
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
         left, steps = member.left(), member.steps()
-        ends = [self._places.alone_ends_ns(member.line, left, steps, home, board.now_ns, board)
-                for home in self._places.homes(member.line, board)]
+        ends = [self._stage_costs.alone_ends_ns(member.pipeline, left, steps, home, board.now_ns, board)
+                for home in self._stage_costs.homes(member.pipeline, board)]
         return min([ends_ns for ends_ns in ends if ends_ns is not None], default=None)
 
-    def _home_for(self, line: Line, lane: Lane, board: Board) -> str | None:
+    def _home_for(self, pipeline: Pipeline, lane: Lane, board: Board) -> str | None:
         """The home of a cohort that begins on this lane: the lane itself, or that with the fewest cohorts."""
-        homes = self._places.homes(line, board)
+        homes = self._stage_costs.homes(pipeline, board)
         if lane.name in homes:
             return lane.name
         free = free_lanes(board)
-        busy = [(sum([cohort.home == name for cohort in self._flights.cohorts]), free[name], index, name)
+        busy = [(sum([cohort.home == name for cohort in self._in_flight.cohorts]), free[name], index, name)
                 for index, name in enumerate(homes)]
         return min(busy)[3] if busy else None
 
@@ -380,11 +381,11 @@ class PardLocal(Policy):
 
     def _wait(self, member: Member) -> None:
         member.key = (member.due_ns, member.request.id)
-        insort(self._rows[id(member.line)], (*member.key, member))
+        insort(self._rows[id(member.pipeline)], (*member.key, member))
 
     def _unwait(self, member: Member) -> None:
         if member.key is not None:
-            rows = self._rows[id(member.line)]
+            rows = self._rows[id(member.pipeline)]
             del rows[bisect_left(rows, member.key)]
             member.key = None
 
@@ -400,7 +401,7 @@ class PardLocal(Policy):
             self._price.ended(board.now_ns, request.klass, request.value, not in_time, member.priced_out)
 
     def _moved_all(self) -> None:
-        self._places.changed()
+        self._stage_costs.changed()
         for member in self._members.values():
             member.moved()
 
@@ -416,26 +417,26 @@ def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:
 
 def _learn(member: Member, job: Job) -> None:
     """What a fan-out or a branch did, and what was said of the work, for the requests to come."""
-    node, request, line = job.node, job.request, member.line
-    if request.facts:
+    node, request, pipeline = job.node, job.request, member.pipeline
+    if request.hints:
         member.learn_work()
-    if job.facts is not request.facts and line.told_milli(node.index, request.facts) is None:
-        told = line.told_milli(node.index, job.facts)  # of this part alone
+    if job.hints is not request.hints and pipeline.declared_milli(node.index, request.hints) is None:
+        told = pipeline.declared_milli(node.index, job.hints)  # of this part alone
         if told is not None:
-            line.saw_work(node.index, MILLI, told)
+            pipeline.observe_work(node.index, MILLI, told)
     if node.fan_out:
         count = (request.scopes or {}).get((node.index, job.part))
         if count is not None:
-            line.saw_parts(node, count)
+            pipeline.observe_parts(node, count)
     if node.route_one:
         taken = next((other.node.index for other in member.jobs.values()
                       if node in other.node.preds and other.part == job.part), -1)
         if taken >= 0 or not any(len(succ.preds) > 1 for succ in node.succs):  # a join behind it may just be waiting
-            line.saw_branch(node, taken)
+            pipeline.observe_branch(node, taken)
 
 
-def _give_up(member: Member, board: Board, reason: str) -> None:
+def _abandon_branch(member: Member, board: Board, reason: str) -> None:
     """Drop a request that cannot be in time, or let it go on without what is too late, where it may."""
     for job in member.ready():
         if job.state == READY and not member.request.ended:
-            board.give_up(job, reason)
+            board.abandon_branch(job, reason)

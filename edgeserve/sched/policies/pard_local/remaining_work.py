@@ -4,7 +4,7 @@ A request's cost on one device is the work it still makes, so each request is a 
 exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
 moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
 
-Jobs may be more or less work than usual ones, as the fact ``NODE.work`` says. So lists called ``left`` have two numbers
+Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says. So lists called ``left`` have two numbers
 per node: first the jobs of all nodes, then, for all nodes, how much more work those are than as many usual ones (below
 0: less), in thousandths of a usual job. Knows no lane and no time.
 """
@@ -36,19 +36,19 @@ def shape_of(app: App) -> Tuple[object, ...]:
                   node.route_one) for node in app.nodes)
 
 
-class Line:
+class Pipeline:
     """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
 
     ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
-    more. :meth:`saw_parts`, :meth:`saw_branch` and :meth:`saw_work` are the only methods that change it.
+    more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
     """
 
-    __slots__ = ("nodes", "facts", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_works",
+    __slots__ = ("nodes", "hints", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_works",
                  "_mean_milli", "_share_milli", "_usual_milli")
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
-        self.facts = frozenset(f"{node.name}.{what}" for node in app.nodes
+        self.hints = frozenset(f"{node.name}.{what}" for node in app.nodes
                                for what in ("parts", "route", "steps", "work")) | {"work"} | (
             {"steps"} if app.simple else set())
         self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
@@ -62,42 +62,42 @@ class Line:
         self._share_milli: Dict[Tuple[int, int], int] = {}
         self._learn()
 
-    def saw_parts(self, node: Node, count: int) -> None:
+    def observe_parts(self, node: Node, count: int) -> None:
         """A fan-out made so many parts."""
         self._parts[node.index].append(count)
         self._learn()
 
-    def saw_branch(self, node: Node, taken: int) -> None:
+    def observe_branch(self, node: Node, taken: int) -> None:
         """A node with ``route = "one"`` chose the successor of this index (-1: none)."""
         self._branches[node.index].append(taken)
         self._learn()
 
-    def saw_work(self, index: int, jobs_milli: int, work_milli: int) -> None:
+    def observe_work(self, index: int, jobs_milli: int, work_milli: int) -> None:
         """So many jobs of a request at a node turned out to be so much work each, beside a usual one's 1000."""
         self._works[index].append((jobs_milli, jobs_milli * work_milli // MILLI))
         self._learn()
 
-    def told_milli(self, index: int, facts: Mapping[str, float]) -> int | None:
-        """The work of a job at a node, as facts tell it, beside a usual one's 1000; None when they do not."""
-        ppm = relative_ppm(facts, self.nodes[index].name) if facts else None
+    def declared_milli(self, index: int, hints: Mapping[str, float]) -> int | None:
+        """The work of a job at a node, as hints tell it, beside a usual one's 1000; None when they do not."""
+        ppm = relative_ppm(hints, self.nodes[index].name) if hints else None
         return None if ppm is None else -(-ppm * MILLI // 1_000_000)  # the least work is not none
 
-    def over_milli(self, index: int, jobs_milli: int, facts: Mapping[str, float]) -> int:
-        """How much more work than usual so many jobs at a node are, each as ``facts`` tell, or as they were lately."""
-        told = self.told_milli(index, facts)
+    def over_milli(self, index: int, jobs_milli: int, hints: Mapping[str, float]) -> int:
+        """How much more work than usual so many jobs at a node are, each as ``hints`` tell, or as they were lately."""
+        told = self.declared_milli(index, hints)
         work = self._usual_milli[index] if told is None else told
         return jobs_milli * (work - MILLI) // MILLI
 
     def work_of(self, jobs: Sequence[Job]) -> int | None:
         """How much more work than usual jobs at one node are; None where none has ever told."""
         index = jobs[0].node.index
-        if not self._works[index] and all(self.told_milli(index, job.facts) is None for job in jobs):
+        if not self._works[index] and all(self.declared_milli(index, job.hints) is None for job in jobs):
             return None
-        return sum([self.over_milli(index, MILLI, job.facts) for job in jobs])
+        return sum([self.over_milli(index, MILLI, job.hints) for job in jobs])
 
-    def is_unsure_of(self, index: int, facts: Mapping[str, float]) -> bool:
-        """Whether requests tell their work at a node at some time, but these facts do not yet."""
-        return bool(self._works[index]) and self.told_milli(index, facts) is None
+    def is_unsure_of(self, index: int, hints: Mapping[str, float]) -> bool:
+        """Whether requests tell their work at a node at some time, but these hints do not yet."""
+        return bool(self._works[index]) and self.declared_milli(index, hints) is None
 
     def left_of(self, count: int, surely: bool) -> List[int]:
         """What so many requests which have not begun have left; ``surely``: with what that may turn out to be more.
@@ -110,11 +110,11 @@ class Line:
         root_milli = isqrt(count * MILLI * MILLI)
         return [more * root_milli // MILLI for more in self.spread]
 
-    def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float],
+    def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], hints: Mapping[str, float],
              ) -> List[int]:
         """Jobs left per node (without their work) of a request with ``live`` jobs (ready or running), ``done`` ones.
 
-        ``parts`` are the parts that its fan-outs have made. ``facts`` of the request predict: ``NODE.parts`` how many
+        ``parts`` are the parts that its fan-outs have made. ``hints`` of the request predict: ``NODE.parts`` how many
         parts a fan-out will make, ``NODE.route`` which successor (counted from 0) a node will choose. O(edges).
         """
         nodes = self.nodes
@@ -127,38 +127,38 @@ class Line:
                 if any(left[pred.index] for pred in preds) or left[opener]:
                     future = (done[opener] - done[index] - live[index]) * MILLI + left[opener]
             elif len(preds) == 1:
-                future = self._flow(preds[0], index, left, facts)
+                future = self._flow(preds[0], index, left, hints)
             elif preds:
                 made = (done[index] + live[index]) * MILLI
-                future = min(self._span(node, left, parts, facts) - made,
-                             sum([self._flow(pred, index, left, facts) for pred in preds]))
+                future = min(self._span(node, left, parts, hints) - made,
+                             sum([self._flow(pred, index, left, hints) for pred in preds]))
             left[index] = live[index] * MILLI + max(0, future)
         return left
 
-    def _flow(self, pred: Node, index: int, left: Sequence[int], facts: Mapping[str, float]) -> int:
+    def _flow(self, pred: Node, index: int, left: Sequence[int], hints: Mapping[str, float]) -> int:
         """Jobs that what is left of ``pred`` is expected to bring to one successor."""
         flow = left[pred.index]
         if not flow:
             return 0
         if pred.fan_out:
-            return flow * self._parts_milli(pred, facts) // MILLI
+            return flow * self._parts_milli(pred, hints) // MILLI
         if pred.route_one:
-            named = facts.get(pred.name + ".route") if facts else None
+            named = hints.get(pred.name + ".route") if hints else None
             if named is not None:
                 return flow if 0 <= int(named) < len(pred.succs) and pred.succs[int(named)].index == index else 0
             return flow * self._share_milli[pred.index, index] // MILLI
         return flow
 
-    def _span(self, node: Node, left: Sequence[int], parts: Mapping[int, int], facts: Mapping[str, float]) -> int:
+    def _span(self, node: Node, left: Sequence[int], parts: Mapping[int, int], hints: Mapping[str, float]) -> int:
         """How often a join inside its scope can run at most: once, or once per part."""
         if node.scope is None:
             return MILLI
         opener = node.scope
-        return parts.get(opener.index, 0) * MILLI + left[opener.index] * self._parts_milli(opener, facts) // MILLI
+        return parts.get(opener.index, 0) * MILLI + left[opener.index] * self._parts_milli(opener, hints) // MILLI
 
-    def _parts_milli(self, node: Node, facts: Mapping[str, float]) -> int:
-        if facts:
-            declared = facts.get(node.name + ".parts")
+    def _parts_milli(self, node: Node, hints: Mapping[str, float]) -> int:
+        if hints:
+            declared = hints.get(node.name + ".parts")
             if declared is not None:
                 return max(0, round(declared * MILLI))
         return self._mean_milli[node.index]
@@ -194,22 +194,22 @@ class Member:
     worked out again after its jobs changed.
     """
 
-    __slots__ = ("request", "line", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "learnt",
+    __slots__ = ("request", "pipeline", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "learnt",
                  "spent_ns", "_done", "_left", "_stale")
 
-    def __init__(self, request: RequestRecord, line: Line) -> None:
+    def __init__(self, request: RequestRecord, pipeline: Pipeline) -> None:
         self.request = request
-        self.line = line
+        self.pipeline = pipeline
         self.jobs: Dict[int, Job] = {}
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
         self.key: Tuple[int, int] | None = None  # where it stands among those that wait
         self.priced_out = False  # the shadow price kept it waiting
         self.begun = False
-        self.foretold = bool(request.facts) and any(name in line.facts for name in request.facts)
+        self.foretold = bool(request.hints) and any(name in pipeline.hints for name in request.hints)
         self.spent_ns = 0  # its share of the lane time of its batches
-        self.learnt: Set[int] = set()  # nodes whose work its line has learnt from it
-        self._done = [0] * len(line.nodes)
+        self.learnt: Set[int] = set()  # nodes whose work its pipeline has learnt from it
+        self._done = [0] * len(pipeline.nodes)
         self._left: List[int] = []
         self._stale = True
 
@@ -229,51 +229,52 @@ class Member:
 
     @property
     def plain(self) -> bool:
-        """Whether it is as any other of its line that has not begun."""
+        """Whether it is as any other of its pipeline that has not begun."""
         return not self.begun and not self.foretold
 
     def left(self) -> List[int]:
         """What is left, the running jobs included."""
         if self.plain:
-            return self.line.template
+            return self.pipeline.template
         if self._stale:
             self._settle()
             live = [0] * len(self._done)
             for job in self.jobs.values():
                 live[job.node.index] += 1
             if not self.jobs:  # it has just arrived
-                live = [int(not node.preds) for node in self.line.nodes]
+                live = [int(not node.preds) for node in self.pipeline.nodes]
             parts: Dict[int, int] = {}
             for (index, _), count in (self.request.scopes or {}).items():
                 parts[index] = parts.get(index, 0) + count
-            line, facts = self.line, self.request.facts
-            jobs = line.left(live, self._done, parts, facts)
-            over = [line.over_milli(index, milli, facts) for index, milli in enumerate(jobs)]
-            if self.request.part_facts:
+            pipeline, hints = self.pipeline, self.request.hints
+            jobs = pipeline.left(live, self._done, parts, hints)
+            over = [pipeline.over_milli(index, milli, hints) for index, milli in enumerate(jobs)]
+            if self.request.part_hints:
                 for job in self.jobs.values():
                     index = job.node.index
-                    over[index] += line.over_milli(index, MILLI, job.facts) - line.over_milli(index, MILLI, facts)
+                    over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(index, MILLI,
+                    hints)
             self._left = jobs + over
         return self._left
 
     def is_unsure(self) -> bool:
         """Whether its parts, or its work where requests tell that, are not known yet."""
-        line, left = self.line, self.left()
-        return any(left[index] for index in line.fan_outs) or any(
-            left[node.index] and line.is_unsure_of(node.index, self.request.facts) for node in line.nodes)
+        pipeline, left = self.pipeline, self.left()
+        return any(left[index] for index in pipeline.fan_outs) or any(
+            left[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes)
 
     def learn_work(self) -> None:
-        """Tell the line what the request's work at its nodes turned out to be, once the number of jobs is known."""
-        line, facts, left = self.line, self.request.facts, self.left()
-        if any(left[index] for index in line.fan_outs):
+        """Tell the pipeline what the request's work at its nodes turned out to be, once the number of jobs is known."""
+        pipeline, hints, left = self.pipeline, self.request.hints, self.left()
+        if any(left[index] for index in pipeline.fan_outs):
             return
-        for index in range(len(line.nodes)):
-            told = line.told_milli(index, facts) if index not in self.learnt else None
+        for index in range(len(pipeline.nodes)):
+            told = pipeline.declared_milli(index, hints) if index not in self.learnt else None
             if told is not None:
                 self.learnt.add(index)
                 jobs_milli = left[index] + self._done[index] * MILLI
                 if jobs_milli:
-                    line.saw_work(index, jobs_milli, told)
+                    pipeline.observe_work(index, jobs_milli, told)
 
     def steps(self) -> Mapping[int, int]:
         """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
@@ -281,8 +282,8 @@ class Member:
         if self.foretold:
             for job in self.jobs.values():
                 found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
-            for node in self.line.nodes:
-                declared = self.request.facts.get("steps" if self.request.app.simple else node.name + ".steps")
+            for node in self.pipeline.nodes:
+                declared = self.request.hints.get("steps" if self.request.app.simple else node.name + ".steps")
                 if declared is not None and node.index not in found:
                     found[node.index] = max(1, int(declared))
         return found

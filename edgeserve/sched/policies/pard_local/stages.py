@@ -1,7 +1,7 @@
 """Where stages run and how long they take: the learnt times of all models on all lanes (``pard_local``).
 
-A cohort has a *home*, the lane that runs the heaviest model of its line. Its other stages run at home too where they
-may; host functions, and models that are not allowed there, run on the fastest lane that is up. Makes no choice.
+A cohort has a *home*, the lane that runs the heaviest model of its pipeline. Its other stages run at home too where
+they may; host functions, and models that are not allowed there, run on the fastest lane that is up. Makes no choice.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import isqrt
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from edgeserve.sched.policies.pard_local.cost import Split, one_by_one
-from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Line
+from edgeserve.sched.policies.pard_local.cost import BatchCost, one_by_one
+from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Pipeline
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane
 
@@ -18,41 +18,41 @@ Steps = Mapping[int, int]
 """Node -> how often its stage runs, where that is more than once (iterative models)."""
 
 
-class Place(NamedTuple):
+class StagePlan(NamedTuple):
     """Where a stage runs: the lane's name, the model's times there, and when it is in memory."""
 
     lane: str
-    split: Split
+    batch_cost: BatchCost
     resident_ns: int
 
 
-class Places:
+class StageCosts:
     """Where stages run and how long they take: the learnt times of all models on all lanes, for one policy."""
 
-    __slots__ = ("_splits", "_fresh", "_homes")
+    __slots__ = ("_batch_costs", "_fresh", "_homes")
 
     def __init__(self) -> None:
-        self._homes: Dict[int, List[str]] = {}  # by the line's identity: lines live as long as the policy
-        self._splits: Dict[Tuple[str, str], Split] = {}
+        self._homes: Dict[int, List[str]] = {}  # by the pipeline's identity: pipelines live as long as the policy
+        self._batch_costs: Dict[Tuple[str, str], BatchCost] = {}
         self._fresh: Set[Tuple[str, str]] = set()
 
     def measured(self, model: str, lane: str, size: int, took_ns: int, over_milli: int | None) -> None:
         """A batch of this model was measured there, whose jobs are so much more work than usual ones (None: they do
         not tell)."""
-        split = self._splits.get((model, lane))
-        if split is not None:
-            split.saw(size, took_ns, over_milli)
+        batch_cost = self._batch_costs.get((model, lane))
+        if batch_cost is not None:
+            batch_cost.observe(size, took_ns, over_milli)
 
     def changed(self) -> None:
         """A lane changed: look at all times again."""
         self._fresh.clear()
 
-    def split(self, model: str, lane: str, board: Board) -> Split:
+    def batch_cost(self, model: str, lane: str, board: Board) -> BatchCost:
         """How a model on a lane serves any number of jobs."""
         key = (model, lane)
-        found = self._splits.get(key)
+        found = self._batch_costs.get(key)
         if found is None:
-            found = self._splits[key] = Split(board.latency(model, lane))
+            found = self._batch_costs[key] = BatchCost(board.latency(model, lane))
         if key not in self._fresh:
             found.refresh()
             self._fresh.add(key)
@@ -67,60 +67,62 @@ class Places:
             if lane.up and not lane.hung:
                 if lane.name == home:
                     return lane
-                time_ns = self.split(model, lane.name, board).time_ns(MILLI)
+                time_ns = self.batch_cost(model, lane.name, board).time_ns(MILLI)
                 if best is None or time_ns < best_ns:
                     best, best_ns = lane, time_ns
         return best
 
-    def place_of(self, model: str, home: str, board: Board) -> Place | None:
+    def stage_plan(self, model: str, home: str, board: Board) -> StagePlan | None:
         """Where a stage runs, how fast, and from when; None while no lane is up."""
         lane = self.lane_of(model, home, board)
-        return None if lane is None else Place(lane.name, self.split(model, lane.name, board),
+        return None if lane is None else StagePlan(lane.name, self.batch_cost(model, lane.name, board),
                                                board.resident_at_ns(model, lane))
 
-    def stages(self, line: Line, left: Sequence[int], steps: Steps, home: str, board: Board,
+    def stages(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board,
                ) -> List[Tuple[str, int, int]] | None:
         """(lane, time, not before) of what is left; None while a stage has no lane."""
         found: List[Tuple[str, int, int]] = []
-        for node in line.nodes:
+        for node in pipeline.nodes:
             milli = left[node.index]
             if not milli:
                 continue
             lane = self.lane_of(node.model, home, board)
             if lane is None:
                 return None
-            over_milli = left[len(line.nodes) + node.index]
-            time_ns = self.split(node.model, lane.name, board).time_ns(milli, over_milli) * steps.get(node.index, 1)
+            over_milli = left[len(pipeline.nodes) + node.index]
+            once_ns = self.batch_cost(node.model, lane.name, board).time_ns(milli, over_milli)
+            time_ns = once_ns * steps.get(node.index, 1)
             found.append((lane.name, time_ns, board.resident_at_ns(node.model, lane)))
         return found
 
-    def noise_ns(self, line: Line, left: Sequence[int], steps: Steps, home: str, board: Board) -> int:
+    def noise_ns(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board) -> int:
         """The standard deviation of the lane time of what is left, as far as batches took more or less than was
         believed."""
         total_us2 = 0
-        for node in line.nodes:
+        for node in pipeline.nodes:
             lane = self.lane_of(node.model, home, board) if left[node.index] else None
             if lane is not None:
-                total_us2 += self.split(node.model, lane.name, board).variance_us2(
-                    left[node.index], left[len(line.nodes) + node.index]) * steps.get(node.index, 1)
+                total_us2 += self.batch_cost(node.model, lane.name, board).variance_us2(
+                    left[node.index], left[len(pipeline.nodes) + node.index]) * steps.get(node.index, 1)
         return isqrt(total_us2) * 1000
 
-    def alone_ends_ns(self, line: Line, left: Sequence[int], steps: Steps, home: str, from_ns: int, board: Board,
+    def alone_ends_ns(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, from_ns: int,
+                      board: Board,
                       ) -> int | None:
         """When work that starts at ``from_ns`` and shares its lanes with nothing new ends."""
-        stages = self.stages(line, left, steps, home, board)
+        stages = self.stages(pipeline, left, steps, home, board)
         return None if stages is None else one_by_one(stages, free_lanes(board), from_ns)
 
-    def homes(self, line: Line, board: Board) -> List[str]:
-        """The lanes that may be a cohort's home: those that run the line's heaviest model and are up, or any that is up
-        when none of them is (what is left of a request may not need them)."""
-        found = self._homes.get(id(line))
+    def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
+        """The lanes that may be a cohort's home: those that run the pipeline's heaviest model and are up, or any that
+        is up when none of them is (what is left of a request may not need them)."""
+        found = self._homes.get(id(pipeline))
         if found is None:
-            shares = [(line.template[node.index] * min([_share_ns(node.model, lane, board) for lane in
+            shares = [(pipeline.template[node.index] * min([_share_ns(node.model, lane, board) for lane in
                                                         board.lanes_of(node.model)]), -node.index)
-                      for node in line.nodes]
-            heaviest = line.nodes[-max(shares)[1]]
-            found = self._homes[id(line)] = [lane.name for lane in board.lanes_of(heaviest.model)]
+                      for node in pipeline.nodes]
+            heaviest = pipeline.nodes[-max(shares)[1]]
+            found = self._homes[id(pipeline)] = [lane.name for lane in board.lanes_of(heaviest.model)]
         up = [lane.name for lane in board.lanes if lane.up and not lane.hung]
         return [name for name in found if name in up] or up
 
@@ -131,16 +133,16 @@ class Places:
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
 
-    def worth_ns(self, line: Line, left: Sequence[int], board: Board) -> int:
+    def cost_share_ns(self, pipeline: Pipeline, left: Sequence[int], board: Board) -> int:
         """Lane time of what is left, each usual job counted as its share of a full batch on its first lane."""
         total = 0
-        for node in line.nodes:
-            milli, over_milli = left[node.index], left[len(line.nodes) + node.index]
+        for node in pipeline.nodes:
+            milli, over_milli = left[node.index], left[len(pipeline.nodes) + node.index]
             if milli:
                 lane = board.lanes_of(node.model)[0]
-                split = self.split(node.model, lane.name, board)
-                share_ns = split.share_ns() if split.is_told else _share_ns(node.model, lane, board)
-                total += max(0, milli * share_ns + over_milli * split.each_ns) // MILLI
+                batch_cost = self.batch_cost(node.model, lane.name, board)
+                share_ns = batch_cost.share_ns() if batch_cost.is_declared else _share_ns(node.model, lane, board)
+                total += max(0, milli * share_ns + over_milli * batch_cost.each_ns) // MILLI
         return total
 
 
