@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgeserve.client import AsyncClient, Client
-    from edgeserve.config.schema import Config, load_config
+    from edgeserve.config.loading import load_config
+    from edgeserve.config.schema import Config
     from edgeserve.runtime import Runtime
 
 __version__ = "0.1.0"
 __all__ = ["AsyncClient", "Client", "Config", "Runtime", "__version__", "load_config"]
 
 _HOMES = {"Runtime": "edgeserve.runtime", "Client": "edgeserve.client", "AsyncClient": "edgeserve.client",
-          "Config": "edgeserve.config.schema", "load_config": "edgeserve.config.schema"}
+          "Config": "edgeserve.config.schema", "load_config": "edgeserve.config.loading"}
 
 
 def __getattr__(name: str) -> Any:

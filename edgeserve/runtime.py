@@ -12,7 +12,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.answers import Answer, TimedOut
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
 from edgeserve.live.request import RequestOptions, request_validators, slo_ns_of, validator_of
 from edgeserve.live.responders import FutureResponder, RequestFuture

@@ -13,7 +13,8 @@ import signal
 import sys
 from typing import Any, Dict, Sequence
 
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
 from edgeserve.live.startup import StartInterrupted
 from edgeserve.runtime import Runtime
 from edgeserve.units import format_duration

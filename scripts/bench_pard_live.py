@@ -35,7 +35,7 @@ import load as reader_load  # noqa: E402
 from bench_checks import Checks  # noqa: E402
 
 import edgeserve  # noqa: E402
-from edgeserve.config.schema import parse_config, read_toml  # noqa: E402
+from edgeserve.config.loading import parse_config, read_toml  # noqa: E402
 from edgeserve.errors import RequestError  # noqa: E402
 from edgeserve.recording.trace import read_recording  # noqa: E402
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch  # noqa: E402

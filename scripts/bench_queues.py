@@ -30,7 +30,7 @@ import numpy as np
 from bench_checks import Checks
 from hull_queue import HullQueue, Lines
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.device.host import device_name
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.orloj.slack import SlackScore, top

@@ -22,7 +22,7 @@ from typing import Any, Dict, List
 
 from bench_checks import Checks
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished

@@ -17,7 +17,7 @@ from typing import Any, Dict
 
 import drawn
 
-from edgeserve.config import hints, schema
+from edgeserve.config import readers, schema
 from edgeserve.sched.policies import POLICIES
 from edgeserve.units import format_duration, format_size
 
@@ -27,14 +27,14 @@ SECTIONS = {"server": schema.ServerConfig, "device": schema.DeviceConfig, "lane"
             "model": schema.ModelConfig, "app": schema.AppConfig, "inputs": schema.TensorConfig,
             "node": schema.NodeConfig}
 
-PLAIN = {schema._string: "text", schema._boolean: "true or false", schema._duration: "duration", schema._size: "size",
-         schema._sizes: "list of batch sizes", schema._anything: "any",
-         schema._durations_by_size: "table: size = duration",
-         schema._input_axis: "input[axis]",
-         hints.read_predictors: "table: hint = module:function",
-         schema._join: '"all", "policy" or a number'}
+PLAIN = {readers.string: "text", readers.boolean: "true or false", readers.duration: "duration", readers.size: "size",
+         readers.sizes: "list of batch sizes", readers.anything: "any",
+         readers.durations_by_size: "table: size = duration",
+         readers.input_axis: "input[axis]",
+         readers.read_predictors: "table: hint = module:function",
+         readers.join: '"all", "policy" or a number'}
 TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
-BUILDERS = {"_integer": "whole number", "_number": "number", "_one_of": "", "_tuple_of": "list of", "_table_of":
+BUILDERS = {"integer": "whole number", "number": "number", "one_of": "", "tuple_of": "list of", "table_of":
             "table: name ="}
 
 
@@ -61,7 +61,7 @@ def comments_of(kind: type) -> Dict[str, str]:
                tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
     found = {}
     for number, line in enumerate(source.splitlines(), 1):
-        match = re.match(r"    (\w+): .*= _key\(", line)
+        match = re.match(r"    (\w+): .*= entry\(", line)
         if match is None:
             continue
         if number not in by_line:
@@ -77,9 +77,9 @@ def _type(read: Any) -> str:
         return PLAIN[read]
     name = read.__qualname__.split(".")[0]
     held = dict(zip(read.__code__.co_freevars, [cell.cell_contents for cell in read.__closure__ or ()]))
-    if name == "_one_of":
+    if name == "one_of":
         return ", ".join(f'"{word}"' for word in held["names"])
-    if name in ("_tuple_of", "_table_of"):
+    if name in ("tuple_of", "table_of"):
         return f"{BUILDERS[name]} {_type(held['reader'])}".replace("list of whole number", "list of whole numbers")
     low, high = held["low"], held["high"]
     bounds = "" if low == float("-inf") else f" from {low:g}" if high in (2**31, float("inf")) else \
@@ -93,9 +93,9 @@ def _default(item: Field[Any]) -> str:
     value: Any = item.default
     if value is MISSING:
         return "**needed**"
-    if item.metadata["read"] is schema._duration:
+    if item.metadata["read"] is readers.duration:
         return f'`"{format_duration(value)}"`' if value else '`"0ms"`'
-    if item.metadata["read"] is schema._size:
+    if item.metadata["read"] is readers.size:
         return f'`"{format_size(value)}"`' if value else '`"0B"`'
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

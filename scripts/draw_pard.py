@@ -16,7 +16,7 @@ import plots
 from pard_cases import poisson_ns
 from pard_world import LeanWorld
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch

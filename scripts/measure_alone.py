@@ -26,7 +26,8 @@ import numpy as np
 import onnxruntime
 
 from edgeserve import __version__
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
 from edgeserve.device.host import device_name, load_average
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, Engine, Values, run_whole

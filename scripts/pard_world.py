@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch

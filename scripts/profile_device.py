@@ -14,8 +14,9 @@ import subprocess
 import sys
 from typing import Any, Dict, List, NamedTuple, Sequence
 
+from edgeserve.config.loading import load_config
 from edgeserve.config.profiles import Profile, profile_path, read_profile
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.schema import Config
 from edgeserve.device.host import device_slug
 from edgeserve.errors import EdgeServeError, ProfileError
 

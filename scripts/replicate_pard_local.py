@@ -25,7 +25,7 @@ from pard_cases import poisson_ns, scaled_to_peak, trace_shape  # noqa: E402
 from pard_oracle import most_in_time  # noqa: E402
 from pard_world import LeanWorld, WorkWorld, lognormal  # noqa: E402
 
-from edgeserve.config.schema import parse_config  # noqa: E402
+from edgeserve.config.loading import parse_config  # noqa: E402
 from edgeserve.sched.core.build import build_scheduler  # noqa: E402
 from edgeserve.sched.core.loop import drive  # noqa: E402
 from edgeserve.sim.report import report_of  # noqa: E402

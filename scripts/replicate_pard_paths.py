@@ -33,7 +33,7 @@ from bench_checks import Checks
 from pard_cases import PROFILES_MS, poisson_ns
 from pard_world import LeanWorld
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.events import JobId, JobResult

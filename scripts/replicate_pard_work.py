@@ -21,7 +21,7 @@ from pard_cases import PROFILES_MS, plan_of, poisson_ns, table_of
 from pard_world import WorkWorld, lognormal
 from replicate_pard import STRESS_LANES
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
 

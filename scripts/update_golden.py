@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.soak import EXACT_KINDS, soak

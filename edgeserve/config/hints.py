@@ -8,13 +8,10 @@ against this list, since a predictor of a hint that nobody reads would only cost
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Sequence
 
+from edgeserve.config.schema import AppConfig, NodeConfig, PolicyConfig
 from edgeserve.errors import ConfigError
-
-if TYPE_CHECKING:
-    from edgeserve.config.schema import AppConfig, NodeConfig, PolicyConfig
 
 
 def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
@@ -37,30 +34,6 @@ def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
         if node.route == "one":
             known[f"{node.name}.route"] = "the successor that the node will choose, counted from 0"
     return known
-
-
-def read_predictors(value: Any, where: str) -> Dict[str, str]:
-    """``[app.NAME.predict]`` to hint -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
-    spellings mean the hint."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} = {value!r}: expected a table of hints, such as \"length\" = 'module:function'")
-    found: Dict[str, str] = {}
-    for name, item in value.items():
-        inner = {f"{name}.{rest}": function for rest, function in read_predictors(item, f"{where}.{name}").items()} \
-            if isinstance(item, Mapping) else {name: item}
-        for hint, function in inner.items():
-            if hint in found:
-                raise ConfigError(f"{where}.{hint} is given twice, quoted and not; take one of them away")
-            if not names_function(function):
-                raise ConfigError(f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the "
-                                  "configuration")
-            found[hint] = function
-    return found
-
-
-def names_function(value: Any) -> bool:
-    """Whether it is written as ``"module:function"``."""
-    return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
 
 
 def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:

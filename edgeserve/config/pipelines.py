@@ -17,7 +17,7 @@ import json
 import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
-from edgeserve.config.hints import names_function
+from edgeserve.config.readers import names_function
 from edgeserve.errors import ConfigError, nearest
 
 MODULE_KEYS = ("name", "id", "pres", "subs", "lane", "max_batch", "route", "value", "work")

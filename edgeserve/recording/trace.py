@@ -1,13 +1,12 @@
-"""Recording a run as JSON lines of (now, events, actions), reading it back, and replaying it into a scheduler.
+"""Recording a run as JSON lines of (now, events, actions), and reading it back.
 
-A recording holds facts only, no tensors. Replaying feeds the events to a fresh scheduler and compares what it decides,
-action by action; the first difference is reported with both sides.
+A recording holds ids, sizes and times, no tensors. :mod:`edgeserve.recording.replay` feeds it to a scheduler.
 """
 
 from __future__ import annotations
 
 import json
-from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
@@ -29,19 +28,6 @@ class Step(NamedTuple):
     now_ns: int
     events: Tuple[Event, ...]
     actions: Tuple[Action, ...]
-
-
-class Difference(NamedTuple):
-    """Where a replay first decided otherwise. ``step_index`` counts steps from 0; a missing action is ``None``."""
-
-    step_index: int
-    now_ns: int
-    recorded: Optional[Action]
-    replayed: Optional[Action]
-
-    def __str__(self) -> str:
-        return (f"step {self.step_index} at {self.now_ns} ns differs:\n  recorded: {self.recorded}\n"
-                f"  replayed: {self.replayed}")
 
 
 class Recorder:
@@ -108,26 +94,6 @@ def read_recording(path: str) -> Recording:
     if not start:
         raise TraceError(f"{path}: is empty; a recording starts with a line {{\"format\": {FORMAT}}}")
     return Recording(start, steps)
-
-
-def replay(scheduler: Any, steps: Iterable[Step]) -> Optional[Difference]:
-    """Feed every step's events to a fresh scheduler; the first difference, or ``None`` when it decides the same."""
-    for index, step in enumerate(steps):
-        actions = scheduler.step(step.now_ns, step.events)
-        difference = compare(index, step, actions)
-        if difference is not None:
-            return difference
-    return None
-
-
-def compare(index: int, step: Step, actions: Sequence[Action]) -> Optional[Difference]:
-    """The first action in which a step's replay differs from the recording."""
-    for position in range(max(len(actions), len(step.actions))):
-        recorded = step.actions[position] if position < len(step.actions) else None
-        replayed = actions[position] if position < len(actions) else None
-        if recorded != replayed:
-            return Difference(index, step.now_ns, recorded, replayed)
-    return None
 
 
 def step_line(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> str:

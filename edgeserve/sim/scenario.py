@@ -10,27 +10,23 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from edgeserve.config.loading import parse_config, read_table, read_toml
 from edgeserve.config.pipelines import expand_pipelines
-from edgeserve.config.schema import (
-    CLASS_NAMES,
-    ON_LATE_NAMES,
-    Config,
-    _anything,
-    _boolean,
-    _duration,
-    _durations_by_size,
-    _integer,
-    _key,
-    _number,
-    _one_of,
-    _size,
-    _string,
-    _table_of,
-    _tuple_of,
-    parse_config,
-    read_table,
-    read_toml,
+from edgeserve.config.readers import (
+    anything,
+    boolean,
+    duration,
+    durations_by_size,
+    entry,
+    integer,
+    number,
+    one_of,
+    size,
+    string,
+    table_of,
+    tuple_of,
 )
+from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
@@ -115,10 +111,10 @@ def read_hint(value: Any, where: str) -> Union[Spread, Range, Chances]:
 
 def _cumulated(weights: Mapping[str, Any], where: str) -> Tuple[float, ...]:
     """Rising shares that end at 1; none where all weights are 0."""
-    numbers = [_number(0.0)(weight, f"{where}.{key}") for key, weight in weights.items()]
+    numbers = [number(0.0)(weight, f"{where}.{key}") for key, weight in weights.items()]
     total, running, sums = sum(numbers), 0.0, []
-    for number in numbers:
-        running += number
+    for weight in numbers:
+        running += weight
         sums.append(running / total if total else 0.0)
     return tuple(sums) if total > 0 else ()
 
@@ -139,14 +135,14 @@ def _is_hint(value: Any) -> bool:
 class RunConfig:
     """``[run]``: how long, how often, and what the scheduler's own thinking costs in virtual time."""
 
-    duration_ns: int = _key(_duration, 30 * 10**9, key="duration")
-    warmup_ns: int = _key(_duration, 0, key="warmup")  # requests that arrive before are served but not counted
-    seeds: int = _key(_integer(1, 10_000), 5)
-    seed: int = _key(_integer(0), 0)  # the first of them
-    step_cost_ns: int = _key(_duration, 20_000, key="step_cost")  # charged per step: 20 us, one wake-up of the loop
-    event_cost_ns: int = _key(_duration, 15_000, key="event_cost")  # charged per event: half of a 30 us cycle
-    noise: float = _key(_number(0.0, 0.25), 0.0)  # relative sd of every duration, where [truth.*] says nothing
-    cold: bool = _key(_boolean, False)  # True: nothing is resident at the start
+    duration_ns: int = entry(duration, 30 * 10**9, key="duration")
+    warmup_ns: int = entry(duration, 0, key="warmup")  # requests that arrive before are served but not counted
+    seeds: int = entry(integer(1, 10_000), 5)
+    seed: int = entry(integer(0), 0)  # the first of them
+    step_cost_ns: int = entry(duration, 20_000, key="step_cost")  # charged per step: 20 us, one wake-up of the loop
+    event_cost_ns: int = entry(duration, 15_000, key="event_cost")  # charged per event: half of a 30 us cycle
+    noise: float = entry(number(0.0, 0.25), 0.0)  # relative sd of every duration, where [truth.*] says nothing
+    cold: bool = entry(boolean, False)  # True: nothing is resident at the start
 
 
 @dataclass(frozen=True)
@@ -154,29 +150,29 @@ class WorkloadConfig:
     """``[workload.NAME]``: who asks what, when."""
 
     name: str
-    app: str = _key(_string, "")
+    app: str = entry(string, "")
     # Several: drawn evenly; closed-loop clients and periods take them in turn, a trace by its function column.
-    apps: Tuple[str, ...] = _key(_tuple_of(_string), ())
-    kind: str = _key(_one_of(*WORKLOAD_KINDS), "poisson")
-    rate: float = _key(_number(0.0), 0.0)  # requests per second; a trace is stretched to it
-    cv: float = _key(_number(0.0, 10.0), 0.5)  # gamma: variation of the rate between windows
-    window_ns: int = _key(_duration, 500 * 10**6, key="window")  # gamma: how long one rate lasts
-    on_ns: int = _key(_duration, 10**9, key="on")  # onoff: mean length of a busy phase
-    off_ns: int = _key(_duration, 10**9, key="off")  # onoff: mean length of a silent phase
-    jitter_ns: int = _key(_duration, 0, key="jitter")  # periodic: uniform delay added to each arrival
-    clients: int = _key(_integer(1, 1_000_000), 1)
-    think_ns: int = _key(_duration, 0, key="think")  # closed: from an answer to the client's next request
-    retry_ns: int = _key(_duration, 10**6, key="retry")  # closed: the same after a refusal or drop
-    file: str = _key(_string, "")  # trace: a CSV, relative to the scenario
-    scale: float = _key(_number(1e-9), 1.0)  # trace: arrival times are multiplied by it
-    start_ns: int = _key(_duration, 0, key="start")
-    stop_ns: int = _key(_duration, 2**62, key="stop")
-    slo_ns: int = _key(_duration, 0, key="slo")  # 0 = the app's
-    klass: str = _key(_one_of("", *CLASS_NAMES), "", key="class")  # "" = the app's
-    value: float = _key(_number(0.0), -1.0)  # left out = the app's
-    on_late: str = _key(_one_of("", *ON_LATE_NAMES), "")  # "" = the app's
-    streams: int = _key(_integer(0, 1_000_000), 0)  # 0 = no stream ids
-    hints: Dict[str, Union[Spread, Range, Chances]] = _key(_table_of(read_hint), factory=dict)
+    apps: Tuple[str, ...] = entry(tuple_of(string), ())
+    kind: str = entry(one_of(*WORKLOAD_KINDS), "poisson")
+    rate: float = entry(number(0.0), 0.0)  # requests per second; a trace is stretched to it
+    cv: float = entry(number(0.0, 10.0), 0.5)  # gamma: variation of the rate between windows
+    window_ns: int = entry(duration, 500 * 10**6, key="window")  # gamma: how long one rate lasts
+    on_ns: int = entry(duration, 10**9, key="on")  # onoff: mean length of a busy phase
+    off_ns: int = entry(duration, 10**9, key="off")  # onoff: mean length of a silent phase
+    jitter_ns: int = entry(duration, 0, key="jitter")  # periodic: uniform delay added to each arrival
+    clients: int = entry(integer(1, 1_000_000), 1)
+    think_ns: int = entry(duration, 0, key="think")  # closed: from an answer to the client's next request
+    retry_ns: int = entry(duration, 10**6, key="retry")  # closed: the same after a refusal or drop
+    file: str = entry(string, "")  # trace: a CSV, relative to the scenario
+    scale: float = entry(number(1e-9), 1.0)  # trace: arrival times are multiplied by it
+    start_ns: int = entry(duration, 0, key="start")
+    stop_ns: int = entry(duration, 2**62, key="stop")
+    slo_ns: int = entry(duration, 0, key="slo")  # 0 = the app's
+    klass: str = entry(one_of("", *CLASS_NAMES), "", key="class")  # "" = the app's
+    value: float = entry(number(0.0), -1.0)  # left out = the app's
+    on_late: str = entry(one_of("", *ON_LATE_NAMES), "")  # "" = the app's
+    streams: int = entry(integer(0, 1_000_000), 0)  # 0 = no stream ids
+    hints: Dict[str, Union[Spread, Range, Chances]] = entry(table_of(read_hint), factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,44 +180,44 @@ class TruthConfig:
     """``[truth.MODEL]``: how the model really behaves, where it differs from what the scheduler was told."""
 
     model: str
-    times: Dict[int, int] = _key(_durations_by_size, factory=dict)  # batch size -> time; left out = as expected
-    fixed_ns: int = _key(_duration, 0, key="fixed")  # with ``hint``: fixed + per_unit * size * max(hint)
-    per_unit_ns: int = _key(_duration, 0, key="per_unit")
-    hint: str = _key(_string, "")
-    noise: float = _key(_number(0.0, 0.25), -1.0)  # left out = [run] noise
-    steps: Optional[Spread] = _key(read_spread, None)  # an iterative model: steps that one job needs
-    steps_per_run: int = _key(_integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
-    parts: Optional[Spread] = _key(read_spread, None)  # a fan-out node: how many parts
-    parts_hint: str = _key(_string, "")  # the same: as many as this hint of the request says
-    says: Tuple[str, ...] = _key(_tuple_of(_string), ())  # hints of requests that only this model's results tell
-    routes: Dict[str, float] = _key(_table_of(_number(0.0)), factory=dict)  # a route-one node: weights
-    fail: float = _key(_number(0.0, 1.0), 0.0)  # probability that a job fails
-    state_bytes: int = _key(_size, 0, key="state")  # what a stream's or sequence's state occupies
-    load_ns: int = _key(_duration, 0, key="load")  # time to load; 0 = as configured
+    times: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time; left out = as expected
+    fixed_ns: int = entry(duration, 0, key="fixed")  # with ``hint``: fixed + per_unit * size * max(hint)
+    per_unit_ns: int = entry(duration, 0, key="per_unit")
+    hint: str = entry(string, "")
+    noise: float = entry(number(0.0, 0.25), -1.0)  # left out = [run] noise
+    steps: Optional[Spread] = entry(read_spread, None)  # an iterative model: steps that one job needs
+    steps_per_run: int = entry(integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
+    parts: Optional[Spread] = entry(read_spread, None)  # a fan-out node: how many parts
+    parts_hint: str = entry(string, "")  # the same: as many as this hint of the request says
+    says: Tuple[str, ...] = entry(tuple_of(string), ())  # hints of requests that only this model's results tell
+    routes: Dict[str, float] = entry(table_of(number(0.0)), factory=dict)  # a route-one node: weights
+    fail: float = entry(number(0.0, 1.0), 0.0)  # probability that a job fails
+    state_bytes: int = entry(size, 0, key="state")  # what a stream's or sequence's state occupies
+    load_ns: int = entry(duration, 0, key="load")  # time to load; 0 = as configured
 
 
 @dataclass(frozen=True)
 class FaultsConfig:
     """``[faults]``: probabilities are per work, job, load or request; ``..._every`` are mean times between troubles."""
 
-    slow: float = _key(_number(0.0, 1.0), 0.0)  # probability of a slow work
-    slow_factor: float = _key(_number(1.0, 1000.0), 5.0)
-    refuse: float = _key(_number(0.0, 1.0), 0.0)
-    fail_job: float = _key(_number(0.0, 1.0), 0.0)
-    fail_batch: float = _key(_number(0.0, 1.0), 0.0)
-    fail_load: float = _key(_number(0.0, 1.0), 0.0)
-    unfinished: float = _key(_number(0.0, 1.0), 0.0)
-    unfinished_max: int = _key(_integer(0, 1000), 3)  # times per job
-    cancel: float = _key(_number(0.0, 1.0), 0.0)
-    lane_loss_every_ns: int = _key(_duration, 0, key="lane_loss_every")
-    lane_loss_ns: int = _key(_duration, 200 * 10**6, key="lane_loss")  # mean time until it is back
-    reset_every_ns: int = _key(_duration, 0, key="reset_every")  # per device: all its lanes are lost at once, as long
-    hang: float = _key(_number(0.0, 1.0), 0.0)  # probability that a lost lane hangs in its work, instead of dying
-    speed_every_ns: int = _key(_duration, 0, key="speed_every")
-    speed_min: float = _key(_number(0.05, 1.0), 0.4)
-    burst_every_ns: int = _key(_duration, 0, key="burst_every")
-    burst_max: int = _key(_integer(1, 10_000), 32)
-    memory_every_ns: int = _key(_duration, 0, key="memory_every")
+    slow: float = entry(number(0.0, 1.0), 0.0)  # probability of a slow work
+    slow_factor: float = entry(number(1.0, 1000.0), 5.0)
+    refuse: float = entry(number(0.0, 1.0), 0.0)
+    fail_job: float = entry(number(0.0, 1.0), 0.0)
+    fail_batch: float = entry(number(0.0, 1.0), 0.0)
+    fail_load: float = entry(number(0.0, 1.0), 0.0)
+    unfinished: float = entry(number(0.0, 1.0), 0.0)
+    unfinished_max: int = entry(integer(0, 1000), 3)  # times per job
+    cancel: float = entry(number(0.0, 1.0), 0.0)
+    lane_loss_every_ns: int = entry(duration, 0, key="lane_loss_every")
+    lane_loss_ns: int = entry(duration, 200 * 10**6, key="lane_loss")  # mean time until it is back
+    reset_every_ns: int = entry(duration, 0, key="reset_every")  # per device: all its lanes are lost at once, as long
+    hang: float = entry(number(0.0, 1.0), 0.0)  # probability that a lost lane hangs in its work, instead of dying
+    speed_every_ns: int = entry(duration, 0, key="speed_every")
+    speed_min: float = entry(number(0.05, 1.0), 0.4)
+    burst_every_ns: int = entry(duration, 0, key="burst_every")
+    burst_max: int = entry(integer(1, 10_000), 32)
+    memory_every_ns: int = entry(duration, 0, key="memory_every")
 
 
 @dataclass(frozen=True)
@@ -255,7 +251,7 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
             raise ConfigError(f"[{key}] is no section of a scenario{nearest(key, known)}")
     edge: Dict[str, Any] = {}
     if "config" in table:
-        edge_path = os.path.join(directory, _string(table["config"], "config"))
+        edge_path = os.path.join(directory, string(table["config"], "config"))
         edge = read_toml(edge_path)
         config_directory = os.path.dirname(os.path.abspath(edge_path))
     else:
@@ -293,7 +289,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Dict[str, Any
 
 
 def _tables(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
-    return dict(_table_of(_anything)(table.get(section, {}), f"[{section}]"))
+    return dict(table_of(anything)(table.get(section, {}), f"[{section}]"))
 
 
 def _app_defaults(workload: WorkloadConfig, config: Config) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError, PolicyError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.scheduler import Scheduler

@@ -18,7 +18,7 @@ import zipfile
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from edgeserve.config.schema import read_toml
+from edgeserve.config.loading import read_toml
 from edgeserve.engines.files import cache_directory, file_sha256
 from edgeserve.errors import ConfigError, EdgeServeError, nearest
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.client import Client
-from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.workload import read_trace

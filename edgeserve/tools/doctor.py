@@ -17,7 +17,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
 from edgeserve.device.host import device_slug
 from edgeserve.engines.files import model_path
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileError

@@ -8,12 +8,14 @@ import os
 import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, read_profiles
-from edgeserve.config.schema import Config, load_config, parse_config
+from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
+from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import Timeline, timeline_of
-from edgeserve.recording.trace import Recorder, build_inputs, read_recording, replay, start_of
+from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import OnStep
 from edgeserve.sched.policies import POLICIES

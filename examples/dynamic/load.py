@@ -20,7 +20,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from inputs import APPS, Values
 
 from edgeserve.client import Client
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
 from edgeserve.sim.scenario import WorkloadConfig
 from edgeserve.sim.workload import Source
 from edgeserve.tools.bench import ResolvedOptions, Tally

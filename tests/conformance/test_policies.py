@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES

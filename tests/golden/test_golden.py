@@ -10,8 +10,9 @@ import os
 
 import pytest
 
-from edgeserve.config.schema import parse_config
-from edgeserve.recording.trace import build_inputs, read_recording, replay
+from edgeserve.config.loading import parse_config
+from edgeserve.recording.replay import replay
+from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, UnknownApp
 from edgeserve.runtime import Runtime
 from edgeserve.tools import bench

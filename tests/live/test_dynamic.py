@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from edgeserve.client import Client
-from edgeserve.config.schema import Config, load_config
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
 from edgeserve.engines.python import import_function
 from edgeserve.runtime import Runtime
 from edgeserve.tools import assets

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import edgeserve
-from edgeserve.config.schema import parse_config, read_toml
+from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.engines.files import resolve_path
 from edgeserve.engines.python import import_function
 from edgeserve.errors import Dropped, Rejected

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies import POLICIES

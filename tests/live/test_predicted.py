@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from edgeserve.client import Client
-from edgeserve.config.schema import Config, parse_config
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import Config
 from edgeserve.errors import EngineError, Rejected
 from edgeserve.runtime import Runtime
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgeserve import Runtime
 from edgeserve.cli import main
-from edgeserve.config.schema import load_config
+from edgeserve.config.loading import load_config
 from edgeserve.errors import RequestError
 
 CONFIG = """

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from edgeserve.answers import TimedOut
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import read_profiles
-from edgeserve.config.schema import Config, load_config, parse_config
+from edgeserve.config.schema import Config
 from edgeserve.errors import (
     BadInput,
     Cancelled,
@@ -365,7 +366,7 @@ def test_models_beyond_the_budget_are_loaded_on_demand_and_others_make_room() ->
 
 
 def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
-    from edgeserve.recording import trace
+    from edgeserve.recording import replay, trace
     path = tmp_path / "run.jsonl"
     config = config_of({"double": function("double", batch=[1, 2, 4])}, server={"record": str(path)})
     with Runtime(config) as runtime:
@@ -375,7 +376,7 @@ def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
     kinds = {type(event).__name__ for step in recording.steps for event in step.events}
     assert {"RequestArrived", "WorkFinished", "DrainRequested"} <= kinds
     fresh = build_scheduler(config, read_profiles("nowhere"), **trace.build_inputs(recording.start))
-    assert trace.replay(fresh, recording.steps) is None
+    assert replay.replay(fresh, recording.steps) is None
 
 
 def test_an_idle_runtime_costs_nothing_and_opens_no_socket(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any, Dict, List, Mapping
 import numpy as np
 import pytest
 
-from edgeserve.config.schema import Config, parse_config
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import Config
 from edgeserve.errors import Dropped
-from edgeserve.recording.trace import build_inputs, read_recording, replay
+from edgeserve.recording.replay import replay
+from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import WorkFinished

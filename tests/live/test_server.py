@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from edgeserve.client import Client
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, UnknownApp
 from edgeserve.ipc import wire
 from edgeserve.runtime import Runtime

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.pard.policy import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived

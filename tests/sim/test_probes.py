@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import timeline_of
-from edgeserve.recording.trace import Recorder, build_inputs, read_recording, replay, start_of
+from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo

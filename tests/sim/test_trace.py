@@ -6,17 +6,9 @@ import json
 
 import pytest
 
+from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import timeline_of
-from edgeserve.recording.trace import (
-    Recorder,
-    Step,
-    TraceError,
-    build_inputs,
-    read_recording,
-    replay,
-    start_of,
-    step_line,
-)
+from edgeserve.recording.trace import Recorder, Step, TraceError, build_inputs, read_recording, start_of, step_line
 from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,

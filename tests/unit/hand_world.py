@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Union
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Action, EvictModel, FinishRequest, LatencyBreakdown, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hand_world import app_of, table
 
-from edgeserve.config.schema import AppConfig, NodeConfig, parse_config
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import AppConfig, NodeConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.requests.graph import App
 

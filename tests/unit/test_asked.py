@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional
 import numpy as np
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, EngineError
 from edgeserve.live.request import NO_OPTIONS, RequestOptions, RequestValidator, request_validators
 

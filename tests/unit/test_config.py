@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config.schema import AppConfig, DeviceConfig, LaneConfig, ServerConfig, load_config, parse_config
+from edgeserve.config.loading import load_config, parse_config
+from edgeserve.config.schema import AppConfig, DeviceConfig, LaneConfig, ServerConfig
 from edgeserve.errors import ConfigError
 
 MINIMAL = {"model": {"m": {"engine": "synthetic"}}, "app": {"a": {"model": "m"}}}

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import edgeserve.engines as registry
-from edgeserve.config.schema import ModelConfig, parse_config
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import lane_info, make_engine, register
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, run_whole
 from edgeserve.engines.files import cache_directory, file_sha256, resolve_path

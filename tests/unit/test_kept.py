@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.live.request import ResolvedOptions
 from edgeserve.live.retained_inputs import RetainedInputs, bytes_of

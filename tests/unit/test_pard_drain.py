@@ -7,7 +7,7 @@ import heapq
 import pytest
 from test_policy_pard_local import model
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies.pard.rules import COLLECTS, ORDERS, RULES
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.pard.plan import path_ns, plan_sizes
 from edgeserve.sched.policies.pard.waits import PPM
 from edgeserve.sched.requests.graph import App

@@ -7,7 +7,7 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.live.request import ResolvedOptions

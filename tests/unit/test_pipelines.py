@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.pipelines import nodes_of, parse_pipeline
-from edgeserve.config.schema import load_config, parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.scenario import parse_scenario

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from pard_oracle import most_in_time, most_in_time_exhaustive
 
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, unequal_cohort
 from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast

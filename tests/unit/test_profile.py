@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 
+from edgeserve.config.loading import load_config
 from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
-from edgeserve.config.schema import load_config
 from edgeserve.device.host import board_name, clocks_mhz, device_slug, load_average, slug
 from edgeserve.engines.base import Engine, Footprint, Result
 from edgeserve.errors import ConfigError

@@ -7,7 +7,8 @@ import random
 import pytest
 from hand_world import MS, Driver, ids, ran
 
-from edgeserve.recording.trace import Recorder, Step, read_recording, replay
+from edgeserve.recording.replay import replay
+from edgeserve.recording.trace import Recorder, Step, read_recording
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.protocol.actions import RunBatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, table
 
+from edgeserve.config.loading import parse_config
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
-from edgeserve.config.schema import parse_config
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.core.build import build_scheduler, copy_lane_name
 from edgeserve.sched.resources.model_cache import RESIDENT

@@ -1,0 +1,179 @@
+"""From a TOML file to a checked :class:`~edgeserve.config.schema.Config`.
+
+What is wrong raises :class:`ConfigError` with the file, the key, the value and what was expected.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import MISSING, fields
+from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
+
+from edgeserve.config.hints import check_predicted
+from edgeserve.config.pipelines import expand_pipelines
+from edgeserve.config.readers import anything, string, table_of
+from edgeserve.config.schema import (
+    AppConfig,
+    Config,
+    DeviceConfig,
+    LaneConfig,
+    ModelConfig,
+    NodeConfig,
+    PolicyConfig,
+    ServerConfig,
+    TensorConfig,
+)
+from edgeserve.errors import ConfigError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+
+def load_config(path: str) -> Config:
+    """Read and check one TOML file. Raises :class:`ConfigError` with the file, the key and the mend."""
+    table = read_toml(path)
+    try:
+        return parse_config(table, directory=os.path.dirname(os.path.abspath(path)), source=path)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def read_toml(path: str) -> Dict[str, Any]:
+    """The table of one TOML file, unchecked. :class:`ConfigError` names the file when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return dict(tomllib.load(file))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+
+
+def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
+    """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
+    ``cpu``, one lane ``cpu0`` on it, one policy ``edf``."""
+    known = ("server", "device", "lane", "model", "policy", "app")
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
+    table = expand_pipelines(table, directory)
+    server = read_table(ServerConfig, table.get("server", {}), "[server]")
+    devices = _sections(DeviceConfig, table, "device") or {"cpu": DeviceConfig(name="cpu")}
+    lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
+    models = _sections(ModelConfig, table, "model")
+    policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
+    policies = policies or {"edf": PolicyConfig(name="edf", kind="edf")}
+    apps = {name: _app(name, section) for name, section in _named(table, "app").items()}
+    config = Config(server, devices, lanes, models, policies, apps, directory, source)
+    check_config(config)
+    return config
+
+
+def read_table(kind: Type[T], table: Any, where: str, **given: Any) -> T:
+    """One TOML table to one dataclass; unknown keys are refused with the nearest name."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} = {table!r}: expected a table")
+    readers = {}
+    for item in fields(kind):  # type: ignore[arg-type]
+        if "read" in item.metadata:
+            readers[item.metadata["key"] or item.name] = item
+    values = dict(given)
+    for key, value in table.items():
+        if key not in readers:
+            raise ConfigError(f"{where} has no key {key!r}{nearest(key, readers)}")
+        item = readers[key]
+        values[item.name] = item.metadata["read"](value, f"{where} {key}")
+    for key, item in readers.items():
+        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
+            raise ConfigError(f"{where} lacks the key {key!r}")
+    return kind(**values)
+
+
+def _named(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
+    named = table.get(section, {})
+    if not isinstance(named, Mapping) or not all(isinstance(value, Mapping) for value in named.values()):
+        raise ConfigError(f"[{section}] must hold named tables, such as [{section}.NAME]")
+    return dict(named)
+
+
+def _sections(kind: Type[T], table: Mapping[str, Any], section: str) -> Dict[str, T]:
+    return {name: read_table(kind, value, f"[{section}.{name}]", name=name)
+            for name, value in _named(table, section).items()}
+
+
+def _policy(name: str, section: Mapping[str, Any]) -> PolicyConfig:
+    options = {key: value for key, value in section.items() if key != "kind"}
+    return PolicyConfig(name=name, kind=string(section.get("kind", name), f"[policy.{name}] kind"), options=options)
+
+
+def _app(name: str, section: Mapping[str, Any]) -> AppConfig:
+    where = f"[app.{name}]"
+    rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
+    if ("node" in section) == ("model" in section):
+        raise ConfigError(f"{where} needs either model = '...' (one node), [[app.{name}.node]] tables or "
+                          "pipeline = 'FILE.json'")
+    if "model" in section:
+        model = string(section["model"], f"{where} model")
+        nodes: Tuple[NodeConfig, ...] = (NodeConfig(name=model, model=model),)
+    else:
+        if not isinstance(section["node"], list) or not section["node"]:
+            raise ConfigError(f"{where} node: expected at least one [[app.{name}.node]] table")
+        nodes = tuple(read_table(NodeConfig, item, f"[[app.{name}.node]] number {index + 1}")
+                      for index, item in enumerate(section["node"]))
+    inputs = {key: read_table(TensorConfig, value, f"{where} inputs.{key}")
+              for key, value in table_of(anything)(section.get("inputs", {}), f"{where} inputs").items()}
+    return read_table(AppConfig, rest, where, name=name, nodes=_linked(nodes), inputs=inputs)
+
+
+def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
+    """Fill in the defaults that depend on the neighbours: ``after`` = the node before, ``model`` = the name."""
+    linked: List[NodeConfig] = []
+    for index, node in enumerate(nodes):
+        after = node.after if node.after is not None else ((nodes[index - 1].name,) if index else ())
+        values = {item.name: getattr(node, item.name) for item in fields(node)}
+        values.update(after=after, model=node.model or node.name)
+        linked.append(NodeConfig(**values))
+    return tuple(linked)
+
+
+def check_config(config: Config) -> None:
+    """Names that refer to each other must exist. (Graphs are checked where they are built,
+    ``sched/requests/graph.py``.)"""
+    for lane in config.lanes.values():
+        _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
+    for model in config.models.values():
+        for lane_name in model.lanes:
+            _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
+    for app in config.apps.values():
+        if app.policy:
+            _refers(app.policy, config.policies, f"[app.{app.name}] policy")
+        elif len(config.policies) > 1:
+            raise ConfigError(f"[app.{app.name}] needs policy = '...', since the file has several: "
+                              f"{', '.join(sorted(config.policies))}")
+        if app.length is not None:
+            _check_length(app, *app.length)
+        if app.predict:
+            check_predicted(app, config.policies[app.policy or next(iter(config.policies))])
+        for node in app.nodes:
+            _refers(node.model or node.name, config.models, f"[app.{app.name}] node {node.name!r} model")
+
+
+def _check_length(app: AppConfig, name: str, axis: int) -> None:
+    where = f"[app.{app.name}] length = '{name}[{axis}]'"
+    if name not in app.inputs:
+        raise ConfigError(f"{where}: the app declares no input {name!r}{nearest(name, app.inputs)}; "
+                          f"declare it in [app.{app.name}.inputs]")
+    axes = len(app.inputs[name].shape)
+    if axis >= axes:
+        raise ConfigError(f"{where}: input {name!r} has {axes} axes, counted from 0, without a batch axis; correct the "
+                          f"axis, or shape in [app.{app.name}.inputs]")
+
+
+def _refers(name: str, known: Mapping[str, Any], where: str) -> None:
+    if name not in known:
+        raise ConfigError(f"{where} = {name!r} does not exist{nearest(name, known)}")

@@ -1,0 +1,163 @@
+"""Readers of configuration values: a TOML value and where it stands -> the typed value, or ``ConfigError``.
+
+``entry`` makes a dataclass field of a reader; :mod:`edgeserve.config.loading` applies them. Knows no section.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, field
+from typing import Any, Callable, Dict, Mapping, Tuple, Union
+
+from edgeserve.errors import ConfigError
+from edgeserve.units import parse_duration_ns, parse_size_bytes
+
+Reader = Callable[[Any, str], Any]
+"""``read(value, where)``; ``where`` names the section and key in messages."""
+
+
+def string(value: Any, where: str) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{where} = {value!r}: expected a string")
+    return value
+
+
+def boolean(value: Any, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where} = {value!r}: expected true or false")
+    return value
+
+
+def integer(low: int, high: int = 2**31) -> Reader:
+    """A reader of whole numbers from ``low`` to ``high``."""
+    def read(value: Any, where: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigError(f"{where} = {value!r}: expected a whole number from {low} to {high}")
+        return value
+    return read
+
+
+def number(low: float, high: float = float("inf")) -> Reader:
+    """A reader of numbers from ``low`` to ``high``."""
+    def read(value: Any, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise ConfigError(f"{where} = {value!r}: expected a number from {low} to {high}")
+        return float(value)
+    return read
+
+
+def duration(value: Any, where: str) -> int:
+    """A duration with its unit, in nanoseconds."""
+    try:
+        return parse_duration_ns(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} = {error}") from None
+
+
+def size(value: Any, where: str) -> int:
+    """A size with its unit, in bytes."""
+    try:
+        return parse_size_bytes(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} = {error}") from None
+
+
+def one_of(*names: str) -> Reader:
+    """A reader of one of these strings."""
+    def read(value: Any, where: str) -> str:
+        if value not in names:
+            raise ConfigError(f"{where} = {value!r}: expected one of {', '.join(map(repr, names))}")
+        return str(value)
+    return read
+
+
+def tuple_of(reader: Reader) -> Reader:
+    """A reader of lists."""
+    def read(value: Any, where: str) -> Tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where} = {value!r}: expected a list")
+        return tuple(reader(item, f"{where}[{index}]") for index, item in enumerate(value))
+    return read
+
+
+def sizes(value: Any, where: str) -> Tuple[int, ...]:
+    """Batch sizes in rising order."""
+    found = tuple_of(integer(1, 4096))(value, where)
+    if not found or list(found) != sorted(set(found)):
+        raise ConfigError(f"{where} = {value!r}: expected batch sizes in rising order, such as [1, 2, 4, 8]")
+    return tuple(found)
+
+
+def table_of(reader: Reader) -> Reader:
+    """A reader of tables with strings as keys."""
+    def read(value: Any, where: str) -> Dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} = {value!r}: expected a table")
+        return {str(key): reader(item, f"{where}.{key}") for key, item in value.items()}
+    return read
+
+
+def anything(value: Any, where: str) -> Any:
+    """Any value, unchecked."""
+    return value
+
+
+def durations_by_size(value: Any, where: str) -> Dict[int, int]:
+    """A table: batch size -> duration."""
+    table = table_of(duration)(value, where)
+    for key in table:
+        if not key.isdigit() or int(key) < 1:
+            raise ConfigError(f"{where}.{key}: expected a batch size as the key, such as {where}.4 = '12ms'")
+    return {int(key): ns for key, ns in table.items()}
+
+
+def join(value: Any, where: str) -> Union[str, int]:
+    """When a join goes on: ``all``, ``policy`` or a number of predecessors."""
+    if value in ("all", "policy") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return "all" if value == "all" else "policy" if value == "policy" else int(value)
+    raise ConfigError(f"{where} = {value!r}: expected 'all', 'policy' or a number of parts to wait for")
+
+
+def input_axis(value: Any, where: str) -> Tuple[str, int]:
+    """An input's name and one of its axes."""
+    match = re.fullmatch(r"(.+)\[(\d{1,2})\]", string(value, where))
+    if match is None:
+        raise ConfigError(f"{where} = {value!r}: expected an input's name and one of its axes, such as 'image[1]'")
+    return match.group(1), int(match.group(2))
+
+
+def entry(reader: Reader, default: Any = MISSING, key: str | None = None, factory: Any = MISSING) -> Any:
+    """A field of a section's dataclass: its reader, its default or factory, and its name in the file where the two
+    names differ."""
+    metadata = {"read": reader, "key": key}
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    if default is not MISSING:
+        return field(default=default, metadata=metadata)
+    return field(metadata=metadata)
+
+
+def read_predictors(value: Any, where: str) -> Dict[str, str]:
+    """``[app.NAME.predict]`` to hint -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
+    spellings mean the hint."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} = {value!r}: expected a table of hints, such as \"length\" = 'module:function'")
+    found: Dict[str, str] = {}
+    for name, item in value.items():
+        inner = {f"{name}.{rest}": function for rest, function in read_predictors(item, f"{where}.{name}").items()} \
+            if isinstance(item, Mapping) else {name: item}
+        for hint, function in inner.items():
+            if hint in found:
+                raise ConfigError(f"{where}.{hint} is given twice, quoted and not; take one of them away")
+            if not names_function(function):
+                raise ConfigError(f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the "
+                                  "configuration")
+            found[hint] = function
+    return found
+
+
+def names_function(value: Any) -> bool:
+    """Whether it is written as ``"module:function"``."""
+    return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
