@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import random
-import sys
 from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "scripts"))
-from hull_queue import EXPONENT_MAX, HullQueue, HullTree, Leaf, Lines, Node, above, meet_before, uphill
+from lib.hull_queue import EXPONENT_MAX, HullQueue, HullTree, Leaf, Lines, Node, above, meet_before, uphill
 
 EDGES, MASSES, MEAN = (10, 20, 40), (0.25, 0.75), 26.25
 

@@ -6,8 +6,8 @@ import pytest
 from hand_world import Driver, ended, ids, ran
 
 from edgeserve.config.schema import AppConfig, NodeConfig
-from edgeserve.sched.policies.pard.branches import NO_BRANCH, Branches
 from edgeserve.sched.policies.pard import siblings as pard_siblings
+from edgeserve.sched.policies.pard.branches import NO_BRANCH, Branches
 from edgeserve.sched.policies.pard.policy import PROACTIVE
 from edgeserve.sched.policies.pard.state import LoadFactor, Planner, models_of
 from edgeserve.sched.policies.pard.waits import Waits

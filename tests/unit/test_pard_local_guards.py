@@ -1,10 +1,9 @@
-"""What keeps ``pard_local`` honest, one promise a test: each is broken by a planted bug (``scripts/plant_bugs.py``)."""
+"""What keeps ``pard_local`` honest, one promise a test: each is broken by a planted bug (``dev/plant_bugs.py``)."""
 
 from __future__ import annotations
 
 from test_policy_pard_local import MS, Device, ask, chain, fan, model, with_host_function
 
-from edgeserve.sched.policies.pard_local import in_flight
 from edgeserve.sched.policies.pard_local.price import Price
 
 

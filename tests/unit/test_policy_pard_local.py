@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from pard_oracle import most_in_time, most_in_time_exhaustive
+from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 
 from edgeserve.config.schema import parse_config
 from edgeserve.sched.core.build import build_scheduler

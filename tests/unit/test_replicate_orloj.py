@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import statistics
-import sys
 
 import pytest
+from replicate.orloj import cases, output, systems
+from replicate.orloj import run as script
 
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
@@ -19,13 +19,6 @@ from edgeserve.sim.run import setting_of
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.workload import Arrival
 from edgeserve.sim.world import SimWorld
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
-
-import orloj_cases as cases
-import orloj_output
-import orloj_runs as runs
-import replicate_orloj as script
 
 TWO_MODAL = cases.modes(2)
 
@@ -131,7 +124,7 @@ class Replayed:
 def simulated(system, trace, factor):
     """The same run in ``edgeserve/sim``, with its books."""
     slo_ns = round(factor * trace.p99_alone_ns())
-    scenario = parse_scenario(runs.scenario_table(system, trace, slo_ns))
+    scenario = parse_scenario(systems.scenario_table(system, trace, slo_ns))
     config, profiles = scenario.config, [cases.profile_of(trace)]
     setting = setting_of(config, profiles)
     requests = cases.requests_of(trace, slo_ns, "answer" if system.answers_late else "drop")
@@ -151,15 +144,15 @@ def simulated(system, trace, factor):
 
 
 LAWS = [cases.LAWS["PA"], cases.LAWS["PD"], cases.static_law("resnet-imagenet", "resnet50_v2")]
-SYSTEMS = [system for system in runs.SYSTEMS if system.name in ("Clipper", "Nexus, early drop", "Clockwork, fixed mean",
-                                                                "edf")]
+SYSTEMS = [system for system in systems.SYSTEMS
+           if system.name in ("Clipper", "Nexus, early drop", "Clockwork, fixed mean", "edf")]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_the_small_world_ends_requests_as_the_simulator_does(law, system):
     trace = cases.make_trace(law, law.cases[0], 901, count=200)
-    result = runs.simulate(system, trace, cases.profile_of(trace), 2.0)
+    result = systems.simulate(system, trace, cases.profile_of(trace), 2.0)
     ended = {**result.ended, "in time": result.in_time, "late": result.late}
     ours = {reason: count for reason, count in ended.items() if count}
     assert (ours, result.batches) == simulated(system, trace, 2.0)
@@ -167,15 +160,15 @@ def test_the_small_world_ends_requests_as_the_simulator_does(law, system):
 
 
 def test_a_system_without_its_policy_is_left_out():
-    assert runs.System("x", "clockwork", {"estimate": "mean"}).exists
-    assert not runs.System("x", "no such policy").exists
-    assert not runs.System("x", "clockwork", {"no_such_option": 1}).exists
+    assert systems.System("x", "clockwork", {"estimate": "mean"}).exists
+    assert not systems.System("x", "no such policy").exists
+    assert not systems.System("x", "clockwork", {"no_such_option": 1}).exists
 
 
 def test_steps_are_timed_without_changing_the_run():
     trace = cases.make_trace(cases.LAWS["PA"], TWO_MODAL, 901, count=50)
     profile = cases.profile_of(trace)
-    timed, plain = [runs.simulate(runs.SYSTEMS[0], trace, profile, 3.0, timed=flag) for flag in (True, False)]
+    timed, plain = [systems.simulate(systems.SYSTEMS[0], trace, profile, 3.0, timed=flag) for flag in (True, False)]
     assert timed.step_us > 0 and plain.step_us == 0
     assert timed[:4] == plain[:4]
 
@@ -200,25 +193,25 @@ def test_differences_are_paired_by_trace():
 
 
 def test_tables_have_the_papers_mean_over_the_same_cases():
-    table = orloj_output.table_of("PA", [script.Row("PA", "one-modal", 1, "Orloj A", factor, 0.5, 0.0, 1.0)
+    table = output.table_of("PA", [script.Row("PA", "one-modal", 1, "Orloj A", factor, 0.5, 0.0, 1.0)
                                          for factor in cases.FACTORS])
     assert table == {"Orloj A": {"ours": [0.5] * 5, "paper": [0.46, 0.74, 0.98, 1.0, 1.0]}}
-    assert orloj_output.as_text("PA", table).splitlines()[2].split() == ["paper", "0.460", "0.740", "0.980", "1.000",
+    assert output.as_text("PA", table).splitlines()[2].split() == ["paper", "0.460", "0.740", "0.980", "1.000",
                                                                        "1.000", "0.836"]
-    assert "<polyline" in orloj_output.figure("PA", table)
-    assert len(orloj_output.COLOURS) >= len(runs.SYSTEMS)
+    assert "<polyline" in output.figure("PA", table)
+    assert len(output.COLOURS) >= len(systems.SYSTEMS)
 
 
 def test_a_part_of_the_page_is_filled_and_the_others_stay(tmp_path):
     path = tmp_path / "page.md"
-    marks = "<!-- drawn {0}: python scripts/replicate_orloj.py -->\n<!-- end of {0} -->\n"
+    marks = "<!-- drawn {0}: python scripts/replicate/orloj/run.py -->\n<!-- end of {0} -->\n"
     path.write_text("by hand\n" + marks.format("finish rates") + marks.format("fresh seeds"))
     for part, text in (("finish rates", "old"), ("fresh seeds", "| a |\n| b |"), ("finish rates", "new")):
-        orloj_output.fill_page(part, text, str(path))
+        output.fill_page(part, text, str(path))
     kept = [line for line in path.read_text().splitlines() if "<!--" not in line]
     assert kept == ["by hand", "new", "| a |", "| b |"]
     with pytest.raises(ValueError, match="drawn other"):
-        orloj_output.fill_page("other", "text", str(path))
+        output.fill_page("other", "text", str(path))
 
 
 def test_systems_beside_the_headline_run_on_the_first_seed_only():
@@ -229,7 +222,7 @@ def test_systems_beside_the_headline_run_on_the_first_seed_only():
 
 
 def test_load_sustained_is_where_the_finish_rate_crosses_the_target(monkeypatch):
-    monkeypatch.setattr(script, "simulate", lambda system, trace, profile, factor: runs.Result(
+    monkeypatch.setattr(script, "simulate", lambda system, trace, profile, factor: systems.Result(
         round(3000 * (0.95 if trace.at_ns[-1] > 3000 / 13.0 * 1e9 else 0.8)), 0, {}, 1, 0.0, 0.0))
     assert script.sustained(script.Load("PA", 2.0, 0.9, "Clipper", (901,))) == pytest.approx(13.0, rel=0.011)
 
@@ -260,4 +253,4 @@ def test_what_was_kept_is_not_run_again(tmp_path, monkeypatch):
 
 def test_seeds_are_read_and_spelled():
     assert script.seeds_of("1-5") == (1, 2, 3, 4, 5) and script.seeds_of("7,9-10") == (7, 9, 10)
-    assert [orloj_output.spelled(seeds) for seeds in ((1, 2, 3), (1,), (1, 4))] == ["1-3", "1", "1 4"]
+    assert [output.spelled(seeds) for seeds in ((1, 2, 3), (1,), (1, 4))] == ["1-3", "1", "1 4"]

@@ -18,9 +18,9 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.policies.common.bidding import bid_for, droppable
+from edgeserve.sched.policies.pard import rules
 from edgeserve.sched.policies.pard.judge import Judge
 from edgeserve.sched.policies.pard.plan import plan_sizes
-from edgeserve.sched.policies.pard import rules
 from edgeserve.sched.policies.pard.rules import NEVER, RULES
 from edgeserve.sched.policies.pard.siblings import Siblings
 from edgeserve.sched.policies.pard.state import LoadFactor, Planner, models_of
