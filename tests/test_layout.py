@@ -179,7 +179,7 @@ def test_no_name_is_imported_by_star_nor_caught_bare():
 
 
 def test_unit_tests_never_sleep():
-    waits_for_children = os.path.join("tests", "unit", "test_offload.py")  # processes end in their own time
+    waits_for_children = os.path.join("tests", "unit", "offload", "test_process.py")  # processes end in their own time
     for path, text in sources(os.path.join("tests", "unit"), os.path.join("tests", "sim")).items():
         if path == waits_for_children:
             continue

@@ -12,11 +12,29 @@ from typing import NamedTuple, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-UNIT = "tests/unit/test_{}.py"
-SCHEDULER = UNIT.format("scheduler")
+UNIT = {  # what is tested -> its file below tests/unit/sched
+    "scheduler": "core/test_scheduler.py", "latency": "latency/test_model.py", "costs": "latency/test_path_cost.py",
+    "parts": "policies/common/test_bidding.py", "jobqueue": "policies/common/test_job_queue.py",
+    "sampler": "policies/orloj/test_sampler.py", "pard_graphs": "policies/pard/test_graphs.py",
+    "minmaxheap": "policies/pard/test_minmaxheap.py", "pard_plan": "policies/pard/test_plan.py",
+    "pard_counts": "policies/pard/test_policy.py", "pard_moves": "policies/pard/test_policy.py",
+    "policy_pard": "policies/pard/test_policy.py", "pard_state": "policies/pard/test_state.py",
+    "pard_work": "policies/pard/test_work.py", "pard_local_guards": "policies/pard_local/test_guards.py",
+    "pard_local_noise": "policies/pard_local/test_noise.py",
+    "pard_local_values": "policies/pard_local/test_values.py", "pard_local_work": "policies/pard_local/test_work.py",
+    "policy_baselines": "policies/test_baselines.py", "policy_clockwork": "policies/test_clockwork.py",
+    "policy_edf": "policies/test_edf.py", "policy_fifo": "policies/test_fifo.py",
+    "arbiter": "policy_api/test_arbiter.py", "admission": "requests/test_admission.py",
+    "apps": "requests/test_graph.py", "failed_joins": "requests/test_joins.py", "progress": "requests/test_joins.py",
+    "lifecycle": "requests/test_states.py", "lanes": "resources/test_lanes.py",
+    "residency": "resources/test_model_cache.py", "bound_memory": "resources/test_model_loader.py",
+    "endless_waits": "resources/test_model_loader.py", "streams": "resources/test_streams.py",
+}
+SCHED = "tests/unit/sched"
+SCHEDULER = f"{SCHED}/core/test_scheduler.py"
 GOLDEN = "tests/golden"
-SAID = (UNIT.format("said_facts"),)
-LOCAL, LOCAL_GUARDS = UNIT.format("policy_pard_local"), UNIT.format("pard_local_guards")
+SAID = (f"{SCHED}/requests/test_result_hints.py",)
+LOCAL, LOCAL_GUARDS = f"{SCHED}/policies/pard_local/test_policy.py", f"{SCHED}/policies/pard_local/test_guards.py"
 
 
 class Bug(NamedTuple):
@@ -31,7 +49,7 @@ class Bug(NamedTuple):
 
 def unit(*names: str) -> Tuple[str, ...]:
     """The unit tests of these names."""
-    return tuple(UNIT.format(name) for name in names)
+    return tuple(f"{SCHED}/{UNIT[name]}" for name in names)
 
 
 BUGS: Tuple[Bug, ...] = (

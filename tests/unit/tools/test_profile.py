@@ -29,7 +29,7 @@ from edgeserve.tools.measure import (
     summarise,
 )
 
-SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "profile_device.py")
+SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts", "profile_device.py")
 
 
 class Stated(Engine):

@@ -6,7 +6,7 @@ import random
 from statistics import NormalDist, pstdev
 
 import pytest
-from test_policy_pard_local import MS, Device, ask, chain, fan, model
+from exact_device import MS, Device, ask, chain, fan, model
 
 from edgeserve.sched.latency.model import ModelLatency, timing_constant
 from edgeserve.sched.policies.pard_local.choice import deviations_milli

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from edgeserve.errors import ConfigError, EngineError
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-import onnx_models  # noqa: E402 after the path is set: tests are no package
+import onnx_models  # noqa: E402 needs onnx
 
 X = np.ones(4, np.float32)
 

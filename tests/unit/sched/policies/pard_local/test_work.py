@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from test_policy_pard_local import MS, Device, ask, chain, fan, model
+from exact_device import MS, Device, ask, chain, fan, model
 
 from edgeserve.sched.latency.model import ModelLatency, timing_constant
 from edgeserve.sched.policies.pard_local.cost import Split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 import pytest
-from test_policy_pard_local import model
+from exact_device import model
 
 from edgeserve.config.schema import parse_config
 from edgeserve.sched.core.build import build_scheduler

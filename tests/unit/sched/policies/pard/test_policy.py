@@ -362,3 +362,84 @@ def test_what_waits_behind_the_work_of_another_policy_runs_when_that_ends_early(
 def test_a_wrong_option_names_what_would_be_right(option, value, message):
     with pytest.raises(ConfigError, match=message):
         chain(**{option: value})
+
+
+# --- a request counts once, however many of its branches were given up -----------------------------------------------
+
+
+def forked(**options):
+    """Request 1 holds b and c for longer than expected; request 2, which is due 40 ms after the start, has run at a and
+    stands in both forming batches."""
+    world = chain({"a": {1: 10}, "b": {1: 10}, "c": {1: 10}, "d": {1: 10}}, nodes=DIAMOND, **options)
+    burst(world, 100)
+    burst(world, 39, at=1)
+    world.finish("a0", at=10)
+    world.finish("a0", at=19)
+    assert sorted(job.node.name for job in pard(world).queued()) == ["b", "c"] and not world.ends
+    return world
+
+
+def test_a_drop_in_two_branches_is_one():
+    world = forked(rule="back", recheck=True)
+    actions = world.step(world.finished("b0", at=35), world.finished("c0"))
+    assert actions.count(ended(2, "dropped", PROACTIVE)) == 1
+    assert sum(pard(world).dropped.values()) == 1 and sum(pard(world).expired.values()) == 0
+    world.finish("d0", at=45)
+    world.over()
+    assert world.outcome(1) == "completed"
+
+
+def test_giving_up_branches_of_a_request_that_is_answered_in_part_is_no_drop_while_it_goes_on():
+    world = forked(rule="back", recheck=True, app={"on_late": "partial"})
+    world.finish("b0", at=35)  # the branch to b is given up, the other may still be in time
+    assert world.outcome(2) == "" and sum(pard(world).dropped.values()) == 0
+    world.finish("c0", at=36)
+    assert world.outcome(2) == "dropped" and sum(pard(world).dropped.values()) == 1
+    world.finish("d0", at=46)
+    world.over()
+
+
+def test_a_deadline_that_passes_in_two_queues_is_one():
+    world = forked(rule="naive")
+    assert world.step(at=40) == [ended(2, "dropped", "expired")]
+    assert sum(pard(world).expired.values()) == 1 and sum(pard(world).dropped.values()) == 0
+
+
+def test_a_cancelled_request_whose_deadline_is_over_has_not_expired():
+    world = forked(rule="naive", app={"on_late": "answer"})
+    world.cancel(2, at=60)
+    assert world.outcome(2) == "cancelled" and sum(pard(world).expired.values()) == 0
+
+
+# --- jobs do not stay with a lane that cannot run them ---------------------------------------------------------------
+
+
+def devices(resident, shared=False, **app):
+    """Model m may run on two devices; with ``shared`` both lanes serve a second module of pard, too."""
+    models = {"m": {1: 10, "memory": "60MB", "load": "5ms"}, "z": {1: 10, "memory": "60MB", "load": "5ms"}}
+    apps = {"app": {"model": "m", "policy": "pard", "slo": "100ms", **app},
+            "other": {"model": "z", "policy": "pard" if shared else "fifo", "slo": "400ms"}}
+    return Driver(models, apps, policy={"pard": {"lam": 0.0}, "fifo": {}},
+                  resident={"d0": resident, "d1": resident},
+                  device={"d0": {"memory": "100MB"}, "d1": {"memory": "100MB"}},
+                  lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_waits_for_a_model_that_is_not_loaded_here_runs_where_it_is_in_memory(shared):
+    world = devices([], shared, on_late="answer")
+    world.arrive("app", count=2)  # one waits for each lane, and both devices load the model
+    world.finish("copy:d1", failed="out of memory", at=4)
+    assert ran("m", 1) in world.finish("copy:d0", at=5)  # the other load is not tried again: this copy serves
+    assert ran("m", 2) in world.finish("l0", at=15)
+    world.finish("l0", at=25)
+    assert [world.outcome(number) for number in (1, 2)] == ["completed"] * 2
+
+
+def test_a_lane_that_is_gone_gives_its_jobs_to_one_whose_model_is_in_memory():
+    world = devices(["m"])
+    world.arrive("app", count=4)
+    assert ids(world.work("l0").jobs) == [1] and ids(world.work("l1").jobs) == [2]
+    assert ended(2, "failed") in world.lane("l1", up=False, at=1)
+    for number in (3, 4):
+        assert ran("m", number) in world.finish("l0", at=10 * number - 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from test_policy_pard_local import MS, Device, ask, chain, ends_of
+from exact_device import MS, Device, ask, chain, ends_of
 
 from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
 from edgeserve.sched.protocol.events import JobResult, WorkFinished

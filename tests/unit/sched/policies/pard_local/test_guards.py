@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_policy_pard_local import MS, Device, ask, chain, fan, model, with_host_function
+from exact_device import MS, Device, ask, chain, fan, model, with_host_function
 
 from edgeserve.sched.policies.pard_local.price import Price
 

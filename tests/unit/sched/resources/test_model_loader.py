@@ -1,5 +1,5 @@
 """Jobs that are bound to the lane that holds their state: their model comes back to that lane's device, whatever
-others have, and where it cannot, they end instead of waiting for ever."""
+others have, and where it cannot, they end instead of waiting for ever. Nobody waits for a load that nobody starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hand_world import MS, Driver, ended, like, ran
 
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel
-from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, NEVER_NS, RESIDENT, Device, Placement
 
 MODELS = {"m": {1: 5, "memory": "60MB"}, "n": {1: 10, "memory": "50MB", "lanes": ["l0"]},
           "k": {1: 3, "memory": "10MB", "lanes": ["l0"], "pinned": True}}
@@ -146,3 +146,62 @@ def test_pinned_models_count_as_room_that_never_comes_back():
     assert device.next_load(0, [device]) == (device.placements["n"], [device.placements["m"]])
     device.state_bytes = 11
     assert device.next_load(0, [device]) is None
+
+
+# --- loads that nobody starts ----------------------------------------------------------------------------------------
+
+
+POLICIES = ("fifo", "edf", "clockwork", "clipper", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")
+
+
+def slow_copy(policy: str, on_late: str = "answer") -> Driver:
+    """Model m is on the slow device d1 only; the fast d0 has room for it, and does not load it: d1 serves it all."""
+    world = Driver({"m": {1: 5, "memory": "60MB"}}, {"m": {"model": "m", "on_late": on_late, "slo": "20ms"}}, policy,
+                   {"d0": [], "d1": ["m"]}, device={"d0": {"memory": "100MB"}, "d1": {}},
+                   lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}})
+    world.lane("l1", speed=0.1)
+    return world
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_lane_that_could_be_faster_after_a_load_that_nobody_starts_is_not_waited_for(policy):
+    world = slow_copy(policy)
+    world.arrive("m")
+    world.pass_time(1000)
+    assert world.work().lane == "l1"
+    world.finish()
+    assert world.outcome(1) == "completed"
+
+
+def test_a_request_is_refused_when_only_that_load_could_save_it():
+    world = slow_copy("edf", on_late="drop")
+    world.arrive("m")
+    assert world.reason(1) == "cannot_make_deadline"
+
+
+def test_the_board_says_never_only_while_the_others_serve_all():
+    world = slow_copy("fifo")
+    board, lane = world.scheduler.board, world.scheduler.lanes["l0"]
+    assert board.resident_at_ns("m", lane) == NEVER_NS
+    world.scheduler.devices["d0"].placements["m"].demand_ns = 500 * MS
+    world.scheduler.devices["d1"].placements["m"].demand_ns = 500 * MS
+    assert board.resident_at_ns("m", lane) == 5 * MS  # more than d1 can serve in its horizon: a load would start
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("on_late", ["answer", "drop"])
+def test_a_bound_job_is_late_by_its_own_lane_and_not_by_a_faster_one(policy, on_late):
+    world = Driver({"m": {1: 5}}, {"m": {"model": "m", "on_late": on_late, "slo": "40ms"}}, policy,
+                   lane={"l0": {}, "l1": {}})
+    world.arrive("m")
+    own = world.work().lane
+    world.finish(at=5, status="unfinished", state_bytes=5)
+    world.lane(own, speed=0.1, at=6)
+    world.finish(at=7, status="unfinished", state_bytes=5)
+    world.pass_time(1000)
+    if on_late == "answer" or world.on_lane:
+        assert world.work().lane == own
+        world.finish()
+        assert world.outcome(1) == "completed"
+    else:
+        assert world.outcome(1) == "dropped"

@@ -17,7 +17,7 @@ from edgeserve.config.schema import Config, parse_config
 from edgeserve.errors import EngineError, Rejected
 from edgeserve.runtime import Runtime
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(live_functions.__file__).parent)
 
 SHORT, LONG = np.array([1, 1], np.float32), np.array([1e9, 2e9], np.float32)
 NEGATIVE = np.array([-1, 0], np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
@@ -105,3 +106,13 @@ def total_of_x(inputs: Dict[str, Any]) -> Any:
     if inputs["x"][0] < 0:
         raise ValueError("x is negative")
     return inputs["x"].sum()
+
+
+def nap(items: List[Dict[str, Any]]) -> List[Result]:
+    """Takes as long as the longest of its inputs says."""
+    time.sleep(max(item["ms"] for item in items) / 1000)
+    return [Result({"ms": item["ms"]}) for item in items]
+
+
+def nap_example() -> Dict[str, Any]:
+    return {"ms": 5}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, List
 
+import live_functions
 import pytest
 
 from edgeserve.config.schema import parse_config
-from edgeserve.engines.base import Result
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.orloj.sampler import Sample, Sampler
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(live_functions.__file__).parent)
 TIMES_MS = (20, 60, 20, 60, 20, 60, 20, 60)
 
 
@@ -46,21 +46,11 @@ class Sampling(Edf):
         return self.sampler.look_again_ns(board)
 
 
-def nap(items: List[Dict[str, Any]]) -> List[Result]:
-    """Takes as long as the longest of its inputs says."""
-    time.sleep(max(item["ms"] for item in items) / 1000)
-    return [Result({"ms": item["ms"]}) for item in items]
-
-
-def nap_example() -> Dict[str, Any]:
-    return {"ms": 5}
-
-
 def config(**server: Any) -> Any:
     return parse_config({
         "server": server, "policy": {"p": {"kind": "sampling"}}, "app": {"nap": {"model": "nap", "slo": "20s"}},
-        "model": {"nap": {"engine": "python", "function": "test_live_probes:nap", "batch": [1, 8],
-                          "options": {"example": "test_live_probes:nap_example", "batched": True}}}}, directory=HERE)
+        "model": {"nap": {"engine": "python", "function": "live_functions:nap", "batch": [1, 8],
+                          "options": {"example": "live_functions:nap_example", "batched": True}}}}, directory=HERE)
 
 
 @pytest.fixture(autouse=True)

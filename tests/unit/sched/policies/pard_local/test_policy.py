@@ -6,82 +6,15 @@ import random
 from collections import Counter
 
 import pytest
+from exact_device import MS, Device, ask, chain, ends_of, fan, model, with_host_function
 from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 
-from edgeserve.config.schema import parse_config
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, unequal_cohort
 from edgeserve.sched.policies.pard_local.cost import Course, Stage, forecast
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
-from edgeserve.sched.protocol.events import JobResult, LaneChanged, Request, RequestArrived, WorkFinished
+from edgeserve.sched.protocol.events import JobResult, LaneChanged, WorkFinished
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
-
-MS = 10**6
-
-
-def model(fixed_ms, each_ms, limit=8, **more):
-    sizes = list(range(1, limit + 1))
-    return {"engine": "synthetic", "batch": sizes,
-            "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes}, **more}
-
-
-def chain(slo_ms=100, limit=8, second=None, **options):
-    return {"lane": {"l": {}}, "model": {"a": model(4, 2, limit), "b": second or model(2, 2)},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
-            "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}}}
-
-
-def with_host_function():
-    """The same with a host function of 5 ms between the two, on a lane of its own."""
-    table = chain()
-    table["lane"] = {"gpu": {}, "host": {}}
-    table["model"] = {"a": model(6, 4, lanes=["gpu"]), "f": model(5, 0, lanes=["host"]),
-                      "b": model(2, 2, lanes=["gpu"])}
-    table["app"]["app"]["node"] = [{"name": "a"}, {"name": "f"}, {"name": "b"}]
-    return table
-
-
-class Device:
-    """Answers the scheduler's batches after exactly the expected time; ``parts`` and ``routes`` by node."""
-
-    def __init__(self, table):
-        self.scheduler = build_scheduler(parse_config(table))
-        self.now_ns, self.running, self.batches, self.ends = 0, [], [], {}
-        self.parts, self.routes = {}, {}
-
-    def ask(self, *requests):
-        self._step([RequestArrived(request) for request in requests])
-
-    def step(self, *events):
-        self._step(list(events))
-
-    def advance(self, to_ms=10**6):
-        """Let batches end until the given time, or until nothing runs."""
-        while self.running and self.running[0][0] <= to_ms * MS:
-            self.now_ns, work = self.running.pop(0)
-            self._step([WorkFinished(work.work_id, self.now_ns - work.expected_ns, self.now_ns,
-                                     tuple(self._result(job) for job in work.jobs))])
-        return self
-
-    def _result(self, job):
-        return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node))
-
-    def _step(self, events):
-        for action in self.scheduler.step(self.now_ns, events):
-            if isinstance(action, RunBatch):
-                self.batches.append((self.now_ns / MS, action.model, sorted(job.request_id for job in action.jobs)))
-                self.running.append((self.now_ns + action.expected_ns, action))
-                self.running.sort(key=lambda row: (row[0], row[1].work_id))
-            elif isinstance(action, FinishRequest):
-                self.ends[action.request_id] = (action.outcome, self.now_ns / MS)
-        self.scheduler.check()
-
-
-def ask(number, due_ms, at_ms=0, app="app", **more):
-    return Request(number, app, at_ms * MS, due_ms * MS, **more)
-
 
 # --- who goes ---------------------------------------------------------------------------------------------------------
 
@@ -115,10 +48,6 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
 
 def candidate(due, work, value=1.0):
     return Candidate(due, [work * 1000], 4 * work, value)
-
-
-def ends_of(left, limit=None):
-    return 6 + 4 * left[0] // 1000
 
 
 def test_of_unequal_work_as_many_as_fit_before_the_tightest_go():
@@ -281,13 +210,6 @@ def test_a_lane_that_is_lost_gives_its_cohort_to_the_other():
 
 
 # --- parts and branches -----------------------------------------------------------------------------------------------
-
-
-def fan(**options):
-    return {"lane": {"l": {}}, "model": {"look": model(2, 0), "part": model(0, 4, 4), "end": model(1, 0)},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
-            "app": {"app": {"slo": "100ms", "node": [{"name": "look", "fan_out": True}, {"name": "part"},
-                                                    {"name": "end", "gather": True}]}}}
 
 
 def test_the_number_of_parts_is_learnt_then_known_or_foretold():

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
+import live_functions
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import WorkFinished
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(live_functions.__file__).parent)
 
 SHORT, LONG = np.array([1, 1], np.float32), np.array([1e9, 2e9], np.float32)
 NEGATIVE = np.array([-1, 0], np.float32)
