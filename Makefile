@@ -51,10 +51,10 @@ lint: $(VENV)/.lint
 	$(IN) -m mypy edgeserve
 
 soak: $(VENV)/.test
-	$(IN) scripts/soak.py $(ARGS)
+	$(IN) scripts/dev/soak.py $(ARGS)
 
 plant-bugs: $(VENV)/.test
-	$(IN) scripts/plant_bugs.py $(ARGS)
+	$(IN) scripts/dev/plant_bugs.py $(ARGS)
 
 ci:
 	.ci/run

@@ -22,6 +22,8 @@ import tempfile
 import time
 
 import pytest
+from draw import configuration, lifecycle, results
+from lib import drawn
 
 import edgeserve
 from edgeserve import cli
@@ -33,13 +35,7 @@ else:
     import tomli as tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import draw_configuration  # noqa: E402
-import draw_lifecycle  # noqa: E402
-import draw_results  # noqa: E402
-import drawn  # noqa: E402
-
-DRAWN = (draw_configuration, draw_lifecycle, draw_results)
+DRAWN = (configuration, lifecycle, results)
 READY_S_MAX = 60.0
 
 
@@ -249,7 +245,7 @@ def test_commands_on_the_page_exist(path):
                 rest = re.split(r"\s[#&|]|\s{3,}", command.group(2))[0]
                 unknown = {word.split("=")[0] for word in rest.split() if word.startswith("--")} - options_of(verb)
                 assert not unknown, f"{path}: 'edgeserve {verb}' has no {sorted(unknown)}"
-            for script in re.findall(r"\bscripts/[\w*]+\.py", line):
+            for script in re.findall(r"\bscripts/[\w*/]+\.py", line):
                 assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"
             for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)\b", line):
                 assert target in targets, f"{path}: 'make {target}' does not exist"
@@ -265,17 +261,17 @@ def test_drawn_parts_are_up_to_date(script):
 
 def test_a_part_without_its_marks_is_an_error():
     with pytest.raises(ValueError, match="needs the line"):
-        drawn.filled("no marks", {"x": "text"}, "draw_x.py")
-    page = "a\n<!-- drawn x: python scripts/draw_x.py -->\nold\n<!-- end of x -->\nb"
-    assert drawn.filled(page, {"x": "new"}, "draw_x.py").splitlines()[2] == "new"
+        drawn.filled("no marks", {"x": "text"}, "draw/x.py")
+    page = "a\n<!-- drawn x: python scripts/draw/x.py -->\nold\n<!-- end of x -->\nb"
+    assert drawn.filled(page, {"x": "new"}, "draw/x.py").splitlines()[2] == "new"
     with pytest.raises(ValueError, match="draws no"):
-        drawn.filled(page, {}, "draw_x.py")
+        drawn.filled(page, {}, "draw/x.py")
 
 
 def test_every_key_of_the_configuration_is_on_its_page():
     page = read(os.path.join("docs", "configuration.md"))
     for kind in (schema.ServerConfig, *KINDS.values(), schema.AppConfig, schema.NodeConfig, schema.TensorConfig):
-        comments = draw_configuration.comments_of(kind)
+        comments = configuration.comments_of(kind)
         for item in loading.fields(kind):
             if "read" in item.metadata:
                 assert f"| `{item.metadata['key'] or item.name}` |" in page
@@ -286,7 +282,7 @@ def test_options_of_a_policy_are_on_its_page():
     from edgeserve.sched.policies import POLICIES
     for kind, policy in POLICIES.items():
         if policy.__module__.startswith("edgeserve."):  # the tutorial adds one of its own
-            name = draw_configuration.page_of(kind)
+            name = configuration.page_of(kind)
             page = read(os.path.join("docs", "policies", name))
             for option, default in policy.defaults.items():
                 shown = str(default).lower() if isinstance(default, bool) else default
@@ -340,12 +336,12 @@ def test_the_changelog_knows_this_version():
 
 
 def test_results_name_their_command_and_hide_nothing(tmp_path):
-    result = {"script": "scripts/bench_bus.py", "circumstances": {"python": "3.11", "cores": 2}, "checks": [
+    result = {"script": "scripts/bench/bus.py", "circumstances": {"python": "3.11", "cores": 2}, "checks": [
         {"name": "echo | rate", "value": 0.512, "bound": ">= 0.3", "holds": True},
         {"name": "p50", "value": 3456.7, "bound": "<= 3000", "holds": False}]}
     (tmp_path / "bench_bus.json").write_text(json.dumps(result))
-    text = draw_results.parts(str(tmp_path))["results"]
-    assert "`python scripts/bench_bus.py --json docs/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; " in text
+    text = results.parts(str(tmp_path))["results"]
+    assert "`python scripts/bench/bus.py --json docs/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; " in text
     assert "| echo \\| rate | 0.512 | >= 0.3 | holds |" in text
     assert "| p50 | 3,457 | <= 3000 | **falls short** |" in text
 
@@ -366,7 +362,7 @@ def unsourced(page):
 def test_numbers_in_tables_of_the_readme_name_the_command_that_makes_them():
     assert unsourced(read("README.md")) == []
     assert unsourced("# Speed\n| p50 | 3.2 ms |\n") == ["| p50 | 3.2 ms |"]
-    assert unsourced("# Speed\n`python scripts/bench_bus.py`\n| p50 | 3.2 ms |\n") == []
+    assert unsourced("# Speed\n`python scripts/bench/bus.py`\n| p50 | 3.2 ms |\n") == []
 
 
 def test_the_picture_says_in_words_what_it_shows():

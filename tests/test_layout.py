@@ -219,7 +219,7 @@ def test_no_name_is_imported_by_star_nor_caught_bare():
 
 
 def test_unit_tests_never_sleep():
-    waits_for_children = os.path.join("tests", "unit", "test_offload.py")  # processes end in their own time
+    waits_for_children = os.path.join("tests", "unit", "offload", "test_process.py")  # processes end in their own time
     for path, text in sources(os.path.join("tests", "unit"), os.path.join("tests", "sim")).items():
         if path == waits_for_children:
             continue
@@ -269,7 +269,7 @@ def test_everything_public_says_what_it_promises():
 
 
 def test_every_planted_bug_still_fits_its_line_and_is_python():
-    spec = importlib.util.spec_from_file_location("plant_bugs", os.path.join(ROOT, "scripts", "plant_bugs.py"))
+    spec = importlib.util.spec_from_file_location("plant_bugs", os.path.join(ROOT, "scripts", "dev", "plant_bugs.py"))
     plant_bugs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plant_bugs)
     stale = []
@@ -280,7 +280,7 @@ def test_every_planted_bug_still_fits_its_line_and_is_python():
         else:
             ast.parse(text.replace(bug.old, bug.new))
         assert all(os.path.exists(os.path.join(ROOT, test.split("::")[0])) for test in bug.tests), bug.name
-    assert stale == [], "mend scripts/plant_bugs.py"
+    assert stale == [], "mend scripts/dev/plant_bugs.py"
 
 
 def test_importing_the_package_is_quick_and_brings_no_engine():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, Dict, List
 
 import numpy as np
@@ -18,7 +17,6 @@ from edgeserve.testing.engine_conformance import EngineConformance
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import onnx_models
 
 FUNCTIONS = '''

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
+import live_functions
 import pytest
 
 from edgeserve.config.loading import parse_config
@@ -16,7 +17,7 @@ from edgeserve.errors import BadInput, UnknownApp
 from edgeserve.runtime import Runtime
 from edgeserve.tools import bench
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(live_functions.__file__).parent)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zmq
 import zmq.auth
+from bus_server import BusServer
 
 from edgeserve.client import AsyncClient, Client, TimedOut
 from edgeserve.errors import (
@@ -36,9 +37,6 @@ from edgeserve.errors import (
 from edgeserve.ipc import endpoints, wire
 from edgeserve.ipc.bus import Ask, Cancel, ClientGone
 from edgeserve.ipc.endpoints import default_endpoint
-
-sys.path.insert(0, os.path.dirname(__file__))
-from bus_server import BusServer
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 CURVE = zmq.has("curve")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 
 import numpy as np
 import pytest
+from bus_server import BusServer
 
 from edgeserve import cli
-
-sys.path.insert(0, os.path.dirname(__file__))
-from bus_server import BusServer
 
 
 @pytest.fixture

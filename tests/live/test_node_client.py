@@ -6,11 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
-
-sys.path.insert(0, os.path.dirname(__file__))
 from bus_server import BusServer
 
 NODE = shutil.which("node")

@@ -31,7 +31,7 @@ from edgeserve.errors import (
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(live_functions.__file__).parent)
 
 X = np.arange(4, dtype=np.float32)
 ZERO = np.zeros(4, np.float32)

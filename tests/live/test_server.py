@@ -23,7 +23,7 @@ from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejec
 from edgeserve.ipc import wire
 from edgeserve.runtime import Runtime
 
-HERE = Path(__file__).parent
+HERE = Path(live_functions.__file__).parent
 
 ZERO = np.zeros(4, np.float32)
 HOLD = np.array([1, 0, 0, 0], np.float32)

@@ -106,7 +106,7 @@ def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
     """Every soak run checks its accounts; here each of these policies is alone, until every way to end has occurred."""
     ends: Counter = Counter()
     for seed in SEEDS:
-        print(f"seed {seed} (again: python scripts/soak.py --seed {seed} --policies {kind})")
+        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed} --policies {kind})")
         account = soak(seed, policies=(kind,)).accounts[kind]
         assert account.arrived == sum(account.ends.values())
         ends.update({name.split(":")[0]: count for name, count in account.ends.items()})
@@ -118,7 +118,7 @@ def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
 def test_a_soak_over_all_policies_accounts_for_each_kind_apart():
     seen: Counter = Counter()
     for seed in range(100, 106):
-        print(f"seed {seed} (again: python scripts/soak.py --seed {seed})")
+        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed})")
         result = soak(seed)
         assert sum(account.arrived for account in result.accounts.values()) == result.requests
         seen.update(list(result.accounts))

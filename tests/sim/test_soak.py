@@ -18,7 +18,7 @@ _results: list[SoakResult] = []
 @pytest.mark.parametrize("start", range(0, 100, CHUNK))
 def test_every_rule_holds(start):
     for seed in range(start, start + CHUNK):
-        print(f"seed {seed} (again: python scripts/soak.py --seed {seed})")
+        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed})")
         _results.append(soak(seed))
 
 
@@ -34,7 +34,7 @@ def test_a_seed_draws_the_same_scenario_again():
 
 
 def test_decisions_are_the_same_on_every_python():
-    # Written once (scripts/update_golden.py), compared by every interpreter that runs the tests.
+    # Written once (scripts/dev/update_golden.py), compared by every interpreter that runs the tests.
     with open(DIGESTS, encoding="utf-8") as file:
         digests = json.load(file)
     assert {seed: soak(int(seed), policies=EXACT_KINDS).digest for seed in digests} == digests

@@ -1,0 +1,173 @@
+"""What the scheduler costs: one arrival-to-launch-to-finish cycle per request, by queue length, policy and batch 16.
+
+    python scripts/bench/scheduler.py [--quick] [--json FILE]
+
+Every arrival is a step of its own, with the ``wake_at`` that the loop asks for after each step; a batch of 16 is
+launched by the step that hears of the last one's end. Deadlines are drawn, so that arrivals go into the middle of the
+queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. The process's memory, the time of
+``import edgeserve`` and the idle CPU of an embedded runtime are measured in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import heapq
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.checks import Checks
+
+from edgeserve.config.loading import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.units import NS_PER_S
+
+LENGTHS = (10, 100, 1_000, 10_000)
+POLICIES = ("edf", "clockwork")
+BATCH = 16
+CYCLE_US_MAX = 30.0  # the aim at 100 pending
+GROWTH_MAX = 10.0  # at 10,000 pending, as a multiple of that at 100
+
+
+def scheduler_with(policy: str, pending: int, rng: random.Random) -> Any:
+    """A scheduler of one model in batches of 16, with ``pending`` requests waiting behind a running batch."""
+    config = parse_config({
+        "server": {"pending_max": 1_000_000},
+        "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4, 8, 16],
+                        "expected": {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)}}},
+        "policy": {"p": {"kind": policy}},
+        "app": {"a": {"model": "m", "slo": "1h", "pending_max": 1_000_000}}})
+    scheduler = build_scheduler(config)
+    events = [RequestArrived(request(index, 0, rng)) for index in range(pending + BATCH)]
+    return scheduler, scheduler.step(0, events)
+
+
+def request(index: int, now_ns: int, rng: random.Random) -> Request:
+    """A request with a drawn deadline, far enough away that nothing is dropped."""
+    return Request(index, "a", now_ns, now_ns + int((0.5 + rng.random()) * 3600 * NS_PER_S))
+
+
+def cycle_us(policy: str, pending: int, batches: int, seed: int) -> float:
+    """Microseconds per request over ``batches`` full cycles at ``pending`` waiting requests."""
+    rng = random.Random(f"{seed}/deadlines")
+    scheduler, actions = scheduler_with(policy, pending, rng)
+    (running,) = [action for action in actions if isinstance(action, RunBatch)]
+    now_ns, index = 0, pending + BATCH
+    arrivals = [[RequestArrived(request(index + i * BATCH + k, 0, rng)) for k in range(BATCH)] for i in range(batches)]
+    for burst in arrivals:  # hints are made by the world; the clock starts after it
+        for event in burst:
+            event.request.deadline_ns += 1
+    gc.collect()
+    started = time.perf_counter()
+    for burst in arrivals:
+        for event in burst:
+            now_ns += 10_000
+            scheduler.step(now_ns, (event,))
+            scheduler.wake_at()
+        now_ns += running.expected_ns
+        results = tuple([JobResult(job) for job in running.jobs])
+        finished = WorkFinished(running.work_id, now_ns - running.expected_ns, now_ns, results)
+        actions = scheduler.step(now_ns, (finished,))
+        scheduler.wake_at()
+        running = next(action for action in actions if isinstance(action, RunBatch))
+    took = time.perf_counter() - started
+    assert len(running.jobs) == BATCH
+    assert scheduler.open_count == pending + BATCH
+    return took / (batches * BATCH) * 1e6
+
+
+def heap_us(pending: int, count: int, seed: int) -> float:
+    """Microseconds for one ``heapq`` push and pop at the same length."""
+    rng = random.Random(f"{seed}/heap")
+    heap = [(rng.random(), index) for index in range(pending)]
+    heapq.heapify(heap)
+    keys = [rng.random() for _ in range(count)]
+    started = time.perf_counter()
+    for index, key in enumerate(keys):
+        heapq.heappush(heap, (key, index))
+        heapq.heappop(heap)
+    return (time.perf_counter() - started) / count * 1e6
+
+
+IMPORT = """
+import sys, time
+started = time.perf_counter()
+import edgeserve
+took = time.perf_counter() - started
+engines = [name for name in ("onnxruntime", "torch", "tensorrt", "numpy", "zmq") if name in sys.modules]
+print(took, ",".join(engines))
+"""
+
+IDLE = """
+import os, time, psutil, edgeserve
+from edgeserve.config.schema import parse_config
+config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
+with edgeserve.Runtime(config) as runtime:
+    runtime.infer("a", {})
+    process = psutil.Process()
+    before = process.cpu_times()
+    time.sleep(3)
+    after = process.cpu_times()
+    print((after.user + after.system - before.user - before.system) / 3, process.memory_info().rss / 1e6)
+"""
+
+
+def in_process(code: str) -> List[str]:
+    """Run a program in a process of its own and return its words."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds (same checks)")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    rounds = 5 if args.quick else 21
+    measured: Dict[Any, List[float]] = {}
+    for seed in range(rounds):  # every length and policy in each round: a slow minute of the machine touches all alike
+        for pending in LENGTHS:
+            measured.setdefault(("heap", pending), []).append(heap_us(pending, 20_000, seed))
+            for policy in POLICIES:
+                measured.setdefault((policy, pending), []).append(cycle_us(policy, pending, 60, seed))
+    rows: List[Dict[str, Any]] = []
+    for pending in LENGTHS:
+        heap = statistics.median(measured["heap", pending])
+        for policy in POLICIES:
+            cost = statistics.median(measured[policy, pending])
+            rows.append({"policy": policy, "pending": pending, "us_per_request": cost, "heap_us": heap,
+                         "times_heap": cost / heap})
+            print(f"{policy:10} {pending:6} pending: {cost:7.1f} us a request, {cost / heap:6.1f} x heapq push and pop "
+                  f"({heap:.2f} us)")
+    checks = Checks("scripts/bench/scheduler.py")
+    check(rows, checks)
+    return checks.finish(args.json, {"python": sys.version.split()[0], "rounds": rounds}, rows=rows)
+
+
+def check(rows: List[Dict[str, Any]], checks: Checks) -> None:
+    """Everything this script must show."""
+    cost = {(row["policy"], row["pending"]): row["us_per_request"] for row in rows}
+    for policy in POLICIES:
+        checks.at_most(f"{policy}: us a request at 100 pending", cost[policy, 100], CYCLE_US_MAX)
+        checks.at_most(f"{policy}: cost at 10,000 pending to that at 100", cost[policy, 10_000] / cost[policy, 100],
+                       GROWTH_MAX)
+    imports = [in_process(IMPORT) for _ in range(5)]
+    engines = imports[0][1] if len(imports[0]) > 1 else ""
+    checks.at_most("import edgeserve, s", statistics.median(float(words[0]) for words in imports), 0.3)
+    checks.is_true("import edgeserve loads no engine",
+                   not any(name in engines for name in ("onnxruntime", "torch", "tensorrt")))
+    idle, rss = (float(word) for word in in_process(IDLE))
+    checks.at_most("idle CPU of a runtime, share of a core", idle, 0.01)
+    checks.at_most("memory of a runtime without models, MB", rss, 80)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

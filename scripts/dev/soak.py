@@ -1,0 +1,80 @@
+"""Soak: many seeded simulations of drawn apps, policies, load and trouble, each held to every rule.
+
+    python scripts/dev/soak.py               1000 seeds
+    python scripts/dev/soak.py --seed 4711   one of them again, exactly, with the story and a recording of it
+    python scripts/dev/soak.py --policies pard pard_local    apps of these policies alone: other scenarios
+
+Exit status 1 when a rule was broken or something that should occur never did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+from typing import List, Sequence
+
+from edgeserve.sim.soak import POLICY_KINDS, SoakResult, missing_marks, soak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000, help="how many seeds (1000)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, help="run this seed alone and say what broke")
+    parser.add_argument("--policies", nargs="+", choices=POLICY_KINDS, default=POLICY_KINDS, metavar="KIND",
+                        help="draw from these policies alone (all: %(choices)s)")
+    parser.add_argument("--record", default="", help="with --seed: write the recording here")
+    args = parser.parse_args()
+    if args.seed is not None:
+        print(f"seed {args.seed}", flush=True)
+        result = soak(args.seed, args.record, tuple(args.policies))
+        print(f"{result.requests} requests in {result.steps} steps, digest {result.digest}")
+        print(", ".join(f"{name} {count}" for name, count in sorted(result.marks.items())))
+        print_accounts([result])
+        return 0
+    return run_many(args.start, args.runs, tuple(args.policies))
+
+
+def print_accounts(results: Sequence[SoakResult]) -> None:
+    """Per policy kind: how many requests came, and how they ended."""
+    for kind in sorted({kind for result in results for kind in result.accounts}):
+        accounts = [result.accounts[kind] for result in results if kind in result.accounts]
+        ends: Counter = Counter()
+        for account in accounts:
+            for name, count in account.ends.items():
+                ends[name.split(":")[0]] += count
+        print(f"{kind}: {sum(account.arrived for account in accounts)} came in {len(accounts)} runs; "
+              + ", ".join(f"{name} {count}" for name, count in sorted(ends.items())))
+
+
+def run_many(start: int, runs: int, policies: Sequence[str]) -> int:
+    """Run the seeds one after another; a broken one is named at once and the others go on."""
+    some = "" if set(policies) == set(POLICY_KINDS) else f" --policies {' '.join(policies)}"
+    print(f"seeds {start} to {start + runs - 1}; a failing one again: "
+          f"python scripts/dev/soak.py --seed N{some}", flush=True)
+    results: List[SoakResult] = []
+    failed: List[int] = []
+    for seed in range(start, start + runs):
+        try:
+            results.append(soak(seed, policies=policies))
+        except Exception as error:  # noqa: BLE001 whatever it raises, it is this seed's failure
+            failed.append(seed)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            reason = (str(error).splitlines() or [f"{where.filename}:{where.lineno}"])[0]
+            print(f"seed {seed}: {type(error).__name__}: {reason[:300]}", flush=True)
+        done = seed - start + 1
+        if done % 100 == 0:
+            print(f"{done} of {runs}: {len(failed)} failed", flush=True)
+    missing = [] if some else missing_marks(results)  # not every policy brings everything about
+    print(f"{len(results)} runs kept every rule, {len(failed)} did not {failed or ''}; "
+          f"{sum(item.requests for item in results)} requests, {sum(item.steps for item in results)} steps")
+    print_accounts(results)
+    if missing and runs >= 100:
+        print(f"never occurred: {', '.join(missing)}")
+    return 1 if failed or (missing and runs >= 100) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

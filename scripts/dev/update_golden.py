@@ -1,0 +1,45 @@
+"""Write the golden traces' actions and the soak digests anew from what the scheduler decides now. Review the diff.
+
+Only what a recording's events lead to is replaced; the events and the configuration stay as stored.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sys
+
+from edgeserve.config.loading import parse_config
+from edgeserve.recording.trace import Recorder, build_inputs, read_recording
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sim.soak import EXACT_KINDS, soak
+
+GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "golden")
+DIGEST_SEEDS = (1, 2, 3, 5, 8, 13, 21, 34)
+
+
+def main() -> int:
+    for path in sorted(glob.glob(os.path.join(GOLDEN, "*.jsonl"))):
+        recording = read_recording(path)
+        scheduler = build_scheduler(parse_config(recording.start["config"]), (), **build_inputs(recording.start))
+        part = f"{path}.part"
+        recorder = Recorder(part, recording.start)
+        changed = 0
+        for step in recording.steps:
+            actions = scheduler.step(step.now_ns, step.events)
+            changed += tuple(actions) != step.actions
+            recorder.record(step.now_ns, step.events, actions)
+        recorder.close()
+        os.replace(part, path)
+        print(f"{os.path.basename(path)}: {changed} of {len(recording.steps)} steps decided otherwise")
+    path = os.path.join(GOLDEN, "digests.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({str(seed): soak(seed, policies=EXACT_KINDS).digest for seed in DIGEST_SEEDS}, file, indent=1)
+        file.write("\n")
+    print(f"{os.path.basename(path)}: {len(DIGEST_SEEDS)} seeds")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

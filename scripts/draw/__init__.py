@@ -1,0 +1,1 @@
+"""Scripts that draw parts of pages and pictures."""

@@ -1,0 +1,133 @@
+"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from
+``edgeserve.config.schema``.
+
+Types come from the readers, defaults from the dataclasses, meanings from the comments that stand beside the fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import re
+import sys
+import tokenize
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Dict
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import drawn
+
+from edgeserve.config import readers, schema
+from edgeserve.sched.policies import POLICIES
+from edgeserve.units import format_duration, format_size
+
+PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
+
+SECTIONS = {"server": schema.ServerConfig, "device": schema.DeviceConfig, "lane": schema.LaneConfig,
+            "model": schema.ModelConfig, "app": schema.AppConfig, "inputs": schema.TensorConfig,
+            "node": schema.NodeConfig}
+
+PLAIN = {readers.string: "text", readers.boolean: "true or false", readers.duration: "duration", readers.size: "size",
+         readers.sizes: "list of batch sizes", readers.anything: "any",
+         readers.durations_by_size: "table: size = duration",
+         readers.input_axis: "input[axis]",
+         readers.read_predictors: "table: hint = module:function",
+         readers.join: '"all", "policy" or a number'}
+TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
+BUILDERS = {"integer": "whole number", "number": "number", "one_of": "", "tuple_of": "list of", "table_of":
+            "table: name ="}
+
+
+def parts() -> Dict[str, str]:
+    """The page's parts by name."""
+    return {**{name: _table(kind) for name, kind in SECTIONS.items()}, "policy options": _policy_table()}
+
+
+def _table(kind: type) -> str:
+    comments = comments_of(kind)
+    lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for item in fields(kind):  # type: ignore[arg-type]
+        if "read" in item.metadata:
+            key = item.metadata["key"] or item.name
+            lines.append(f"| `{key}` | {_type(item.metadata['read'])} | {_default(item)} | {comments[item.name]} |")
+    return "\n".join(lines)
+
+
+def comments_of(kind: type) -> Dict[str, str]:
+    """Field name -> the comment on its line, as a sentence. A field without one is an error: it would have no meaning
+    on the page."""
+    source = inspect.getsource(kind)
+    by_line = {token.start[0]: token.string.lstrip("# ") for token in
+               tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
+    found = {}
+    for number, line in enumerate(source.splitlines(), 1):
+        match = re.match(r"    (\w+): .*= entry\(", line)
+        if match is None:
+            continue
+        if number not in by_line:
+            raise ValueError(f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says "
+                             "what it means")
+        text = by_line[number]
+        found[match.group(1)] = (text[0].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
+    return found
+
+
+def _type(read: Any) -> str:
+    if read in PLAIN:
+        return PLAIN[read]
+    name = read.__qualname__.split(".")[0]
+    held = dict(zip(read.__code__.co_freevars, [cell.cell_contents for cell in read.__closure__ or ()]))
+    if name == "one_of":
+        return ", ".join(f'"{word}"' for word in held["names"])
+    if name in ("tuple_of", "table_of"):
+        return f"{BUILDERS[name]} {_type(held['reader'])}".replace("list of whole number", "list of whole numbers")
+    low, high = held["low"], held["high"]
+    bounds = "" if low == float("-inf") else f" from {low:g}" if high in (2**31, float("inf")) else \
+        f" from {low:g} to {high:g}"
+    return BUILDERS[name] + bounds
+
+
+def _default(item: Field[Any]) -> str:
+    if item.default_factory is not MISSING:
+        return "empty"
+    value: Any = item.default
+    if value is MISSING:
+        return "**needed**"
+    if item.metadata["read"] is readers.duration:
+        return f'`"{format_duration(value)}"`' if value else '`"0ms"`'
+    if item.metadata["read"] is readers.size:
+        return f'`"{format_size(value)}"`' if value else '`"0B"`'
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return "`" + (f'"{value}"' if isinstance(value, str) else str(value)) + "`" if value is not None else "see there"
+
+
+def _policy_table() -> str:
+    lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
+    for kind, policy in sorted(POLICIES.items()):
+        if not policy.__module__.startswith("edgeserve."):
+            continue  # a script's or a test's own
+        for option, value in policy.defaults.items():
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            lines.append(f"| [`{kind}`](policies/{page_of(kind)}) | `{option}` | {TYPE_WORDS[type(value)]} | "
+                         f"`{shown}` |")
+    return "\n".join(lines)
+
+
+def page_of(kind: str) -> str:
+    """The page below docs/policies that describes a policy: its own, that of the system it is a variant of (``x+`` and
+    ``x_y`` of ``x``), or the page of the baselines."""
+    folder = os.path.join(drawn.ROOT, "docs", "policies")
+    for name in (kind, kind.split("+")[0].split("_")[0]):
+        if os.path.exists(os.path.join(folder, f"{name}.md")):
+            return f"{name}.md"
+    return "baselines.md"
+
+
+if __name__ == "__main__":
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))

@@ -1,0 +1,49 @@
+"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in
+``edgeserve.sched.requests.states``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Dict, List, Mapping, Tuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import drawn
+
+from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE
+
+PAGE, SCRIPT = "docs/lifecycle.md", "draw/lifecycle.py"
+
+Table = Mapping[Tuple[str, str], str]
+
+
+def parts() -> Dict[str, str]:
+    """The page's parts by name."""
+    return {"request diagram": diagram(REQUEST_TABLE), "request table": as_table(REQUEST_TABLE),
+            "job diagram": diagram(JOB_TABLE), "job table": as_table(JOB_TABLE)}
+
+
+def diagram(table: Table) -> str:
+    """The table as a Mermaid state diagram. The first row's state is the first; states that nothing leaves are ends.
+    Words that lead from one state to the same next one share an arrow."""
+    first = next(iter(table))[0]
+    arrows: Dict[Tuple[str, str], List[str]] = {}
+    for (state, what), following in table.items():
+        arrows.setdefault((state, following), []).append(what)
+    left = {state for state, _ in table}
+    ends = list(dict.fromkeys(following for following in table.values() if following not in left))
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"]
+    lines += [f"    {state} --> {following} : {', '.join(words)}" for (state, following), words in arrows.items()]
+    lines += [f"    {state} --> [*]" for state in ends]
+    return "\n".join([*lines, "```"])
+
+
+def as_table(table: Table) -> str:
+    """The same as rows, for those who read text."""
+    lines = ["| in state | when | becomes |", "| --- | --- | --- |"]
+    return "\n".join(lines + [f"| {state} | {what} | {following} |" for (state, what), following in table.items()])
+
+
+if __name__ == "__main__":
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))

@@ -1,0 +1,107 @@
+"""Draw the results in ``README.md`` from the files in ``docs/results/`` that the scripts wrote with ``--json``.
+
+A result is ``{"script", "circumstances": {}, "checks": [{"name", "value", "bound", "holds"}]}``. A file that does not
+exist is left out. What fell short stands in the open, the whole table below a fold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import drawn
+
+PAGE, SCRIPT = "README.md", "draw/results.py"
+RESULTS = os.path.join(drawn.ROOT, "docs", "results")
+
+TITLES = {  # file -> what it shows; in the order of the page
+    "bench_bus.json": "The bus, beside hand-written servers in the same run",
+    "bench_scheduler.json": "What a decision costs",
+    "replicate_clockwork.json": "Clockwork, replicated in simulation",
+    "bench_arbiter.json": "Three apps on one lane, in simulation",
+    "replicate_orloj.json": "Orloj, replicated in simulation, and surpassed",
+    "bench_calibration.json": "Whether stated batch times hold, in simulation",
+    "dynamic_digits.json": "A network with early exits, live, under one policy after the other",
+    "dynamic_recognise.json": "A text recogniser, live, under one policy after the other",
+    "bench_queues.json": "Queues for Orloj's score",
+    "replicate_pard.json": "PARD, replicated in simulation",
+    "replicate_pard_local.json": "PARD on one shared device, in simulation",
+    "replicate_pard_paths.json": "PARD in graphs: predicted branches, late siblings",
+    "replicate_pard_work.json": "PARD and requests of unequal work",
+    "bench_pard_model.json": "PARD on one shared device, a model of the reader",
+    "bench_pard_live.json": "PARD on one shared device, live",
+}
+
+ROWS_MAX = 40
+"""Checks of one script that the page shows in full; longer tables stay in their file."""
+
+
+def parts(directory: str = RESULTS) -> Dict[str, str]:
+    """The page's parts by name."""
+    found = []
+    for name, title in TITLES.items():
+        path = os.path.join(directory, name)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                found.append(section(title, name, json.load(file)))
+    return {"results": "\n\n".join(found) or "No run is stored in `docs/results/` yet. Every script "
+            "`scripts/bench/*.py` prints its own table of checks."}
+
+
+def section(title: str, name: str, result: Mapping[str, Any]) -> str:
+    """One result: the command that makes it, the circumstances, and a row per check."""
+    checks = result["checks"]
+    held = sum(bool(check["holds"]) for check in checks)
+    circumstances = dict(result.get("circumstances") or {})
+    command = circumstances.pop("command", f"python {result['script']} --json docs/results/{name}")
+    lines = [f"### {title}", "",
+             f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
+    short = [check for check in checks if not check["holds"]]
+    if short:
+        lines += [*table(short), ""]
+    if len(checks) > ROWS_MAX:
+        return "\n".join([*lines, f"All checks are in [the file](docs/results/{name})."])
+    return "\n".join([*lines, "<details><summary>All checks</summary>", "", *table(checks), "", "</details>"])
+
+
+def table(checks: Sequence[Mapping[str, Any]]) -> List[str]:
+    """A row per check."""
+    return ["| check | value | must be | |", "| --- | ---: | ---: | --- |"] + [
+        f"| {cell(check['name'])} | {number(check['value'])} | {cell(check['bound'])} | "
+        f"{'holds' if check['holds'] else '**falls short**'} |" for check in checks]
+
+
+def said(circumstances: Mapping[str, Any]) -> str:
+    """The circumstances as one sentence."""
+    words: List[str] = []
+    for key, value in circumstances.items():
+        if value is True or value is False:
+            words += [key.replace("_", " ")] if value else []
+        elif not isinstance(value, dict):
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"{key.replace('_', ' ')} {shown}")
+    text = "; ".join(words)
+    return cell(text[:1].upper() + text[1:]) + "." if text else ""
+
+
+def number(value: Any) -> str:
+    """Three significant digits, four below 1 (0.9996 is not 1); whole numbers above a thousand as they are."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) >= 1 else f"{value:.4g}"
+    return cell(value)
+
+
+def cell(value: Any) -> str:
+    """Text that cannot end a table's cell."""
+    return str(value).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))

@@ -1,0 +1,1 @@
+"""Clockwork's experiments."""

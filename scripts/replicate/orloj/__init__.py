@@ -1,0 +1,1 @@
+"""Orloj's experiments."""

@@ -1,0 +1,1 @@
+"""PARD's experiments."""

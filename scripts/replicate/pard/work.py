@@ -1,0 +1,112 @@
+"""Requests of unequal work under ``pard+``, each module on lanes of its own, beside a reference's numbers.
+
+    python scripts/replicate/pard/work.py [--quick] [--seconds S] [--seeds 31,32] [--json FILE]
+
+Section 9.2 of PARD's specification: pipeline *lv* on 64 lanes, a batch takes ``a + c * (sum of its requests' work)``,
+work is lognormal with mean 1 and the same at every module. Rows: as published, which counts everybody as usual; `pard+`
+without and with the hint ``work``; and with the hint off by lognormal errors. The same arrivals and work for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import random
+import sys
+from pathlib import Path
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
+
+from lib.checks import Checks
+
+from edgeserve.config.loading import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.loop import drive
+from replicate.pard.cases import PROFILES_MS, plan_of, poisson_ns, table_of
+from replicate.pard.run import STRESS_LANES
+from replicate.pard.world import WorkWorld, lognormal
+
+PUBLISHED, UNTOLD, TOLD = "PARD", "pard+", "pard+, work told"
+ROWS: Mapping[str, Tuple[str, Optional[float]]] = {  # policy, deviation of the log of what is told (None: untold)
+    PUBLISHED: ("pard", None), UNTOLD: ("pard+", None), TOLD: ("pard+", 0.0), "... off by 0.3": ("pard+", 0.3),
+    "... off by 0.6": ("pard+", 0.6)}
+LOADS: Tuple[Tuple[float, float], ...] = ((1.0, 0.9), (1.0, 1.0), (1.0, 1.2), (0.5, 1.0), (0.5, 1.2))  # variation, rho
+REFERENCE: Mapping[str, Mapping[str, float]] = {
+    UNTOLD: {"1.0 at 0.9": 4.0, "1.0 at 1.0": 9.8, "1.0 at 1.2": 24.3, "0.5 at 1.0": 5.9, "0.5 at 1.2": 23.8},
+    TOLD: {"1.0 at 0.9": 1.7, "1.0 at 1.0": 2.8, "1.0 at 1.2": 10.0, "0.5 at 1.0": 3.5, "0.5 at 1.2": 18.0}}
+
+
+class Case(NamedTuple):
+    """One run."""
+
+    row: str
+    where: str
+    variation: float
+    rho: float
+    seed: int
+    seconds: int
+
+
+def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
+    """One case: what was lost, and the lane time spent on it, in percent."""
+    plan = plan_of("lv", 0.5)
+    arrivals = poisson_ns([plan.capacity(STRESS_LANES) * case.rho] * case.seconds, case.seed)
+    draw = random.Random(f"{case.seed}/work")
+    works = [lognormal(draw, case.variation) for _ in arrivals]
+    kind, error = ROWS[case.row]
+    told: List[float] = []
+    if error is not None:
+        draw = random.Random(f"{case.seed}/error")
+        told = [work * math.exp(draw.gauss(0, error)) for work in works]
+    config = parse_config(table_of(plan, STRESS_LANES, kind, {}))
+    world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, PROFILES_MS, works, told)
+    drive(build_scheduler(config), world)
+    lost = [index for index, at_ns in enumerate(arrivals, 1)
+            if world.ends[index][0] != "completed" or world.ends[index][1] > at_ns + plan.slo_ms * 1_000_000]
+    wasted = sum([world.spent_ns[index] for index in lost]) / max(1, sum(world.spent_ns.values()))
+    return case, (100 * len(lost) / len(arrivals), 100 * wasted)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="5 s and one seed per cell")
+    parser.add_argument("--seconds", type=int, default=15, help="of arrivals per cell")
+    parser.add_argument("--seeds", default="31,32", help="of arrivals, work and errors")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", metavar="FILE")
+    arguments = parser.parse_args()
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    seconds, seeds = (5, seeds[:1]) if arguments.quick else (arguments.seconds, seeds)
+    cases = [Case(row, f"{variation} at {rho}", variation, rho, seed, seconds)
+             for seed in seeds for variation, rho in LOADS for row in ROWS]
+    collected: Dict[str, Dict[str, List[Tuple[float, float]]]] = {row: {} for row in ROWS}
+    with multiprocessing.Pool(arguments.processes) as pool:
+        for case, result in pool.imap(run, cases):
+            collected[case.row].setdefault(case.where, []).append(result)
+    drop, invalid = ({row: {where: sum([result[field] for result in results]) / len(results)
+                            for where, results in cells.items()}
+                      for row, cells in collected.items()} for field in (0, 1))
+    columns = list(drop[TOLD])
+    print("lv on 64 lanes, variation of the work at rho: drop % (invalid %; reference's drop %)\n" + f"{'':18}"
+          + "".join(f"{column:>22}" for column in columns))
+    for row, cells in drop.items():
+        known = REFERENCE.get(row, {})
+        texts = [f"{cells[column]:.1f} ({invalid[row][column]:.1f}" + (f"; {known[column]:g})" if known else ")")
+                 for column in columns]
+        print(f"{row:18}" + "".join(f"{text:>22}" for text in texts))
+    checks = Checks("scripts/replicate/pard/work.py")
+    for column in columns:
+        checks.at_most(f"variation {column}: drop, told over untold",
+                       drop[TOLD][column] / max(0.01, drop[UNTOLD][column]), 0.85 if column.startswith("1.0") else 0.95)
+        checks.at_most(f"variation {column}: told, points above the reference", drop[TOLD][column]
+                       - REFERENCE[TOLD][column], 1.0)
+    for error in ("... off by 0.3", "... off by 0.6"):
+        checks.at_most(f"variation 1.0 at 1.2: drop, told {error[4:]} over untold",
+                       drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"], 1.0)
+    return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""One device whose batches take exactly the expected time, and small pipelines: for the tests of ``pard_local``."""
+
+from __future__ import annotations
+
+from edgeserve.config.loading import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
+from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
+
+MS = 10**6
+
+
+def model(fixed_ms, each_ms, limit=8, **more):
+    sizes = list(range(1, limit + 1))
+    return {"engine": "synthetic", "batch": sizes,
+            "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes}, **more}
+
+
+def chain(slo_ms=100, limit=8, second=None, **options):
+    return {"lane": {"l": {}}, "model": {"a": model(4, 2, limit), "b": second or model(2, 2)},
+            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+            "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}}}
+
+
+def with_host_function():
+    """The same with a host function of 5 ms between the two, on a lane of its own."""
+    table = chain()
+    table["lane"] = {"gpu": {}, "host": {}}
+    table["model"] = {"a": model(6, 4, lanes=["gpu"]), "f": model(5, 0, lanes=["host"]),
+                      "b": model(2, 2, lanes=["gpu"])}
+    table["app"]["app"]["node"] = [{"name": "a"}, {"name": "f"}, {"name": "b"}]
+    return table
+
+
+class Device:
+    """Answers the scheduler's batches after exactly the expected time; ``parts`` and ``routes`` by node."""
+
+    def __init__(self, table):
+        self.scheduler = build_scheduler(parse_config(table))
+        self.now_ns, self.running, self.batches, self.ends = 0, [], [], {}
+        self.parts, self.routes = {}, {}
+
+    def ask(self, *requests):
+        self._step([RequestArrived(request) for request in requests])
+
+    def step(self, *events):
+        self._step(list(events))
+
+    def advance(self, to_ms=10**6):
+        """Let batches end until the given time, or until nothing runs."""
+        while self.running and self.running[0][0] <= to_ms * MS:
+            self.now_ns, work = self.running.pop(0)
+            self._step([WorkFinished(work.work_id, self.now_ns - work.expected_ns, self.now_ns,
+                                     tuple(self._result(job) for job in work.jobs))])
+        return self
+
+    def _result(self, job):
+        return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node))
+
+    def _step(self, events):
+        for action in self.scheduler.step(self.now_ns, events):
+            if isinstance(action, RunBatch):
+                self.batches.append((self.now_ns / MS, action.model, sorted(job.request_id for job in action.jobs)))
+                self.running.append((self.now_ns + action.expected_ns, action))
+                self.running.sort(key=lambda row: (row[0], row[1].work_id))
+            elif isinstance(action, FinishRequest):
+                self.ends[action.request_id] = (action.outcome, self.now_ns / MS)
+        self.scheduler.check()
+
+
+def ask(number, due_ms, at_ms=0, app="app", **more):
+    return Request(number, app, at_ms * MS, due_ms * MS, **more)
+
+
+def fan(**options):
+    return {"lane": {"l": {}}, "model": {"look": model(2, 0), "part": model(0, 4, 4), "end": model(1, 0)},
+            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+            "app": {"app": {"slo": "100ms", "node": [{"name": "look", "fan_out": True}, {"name": "part"},
+                                                    {"name": "end", "gather": True}]}}}
+
+
+def ends_of(left, limit=None):
+    return 6 + 4 * left[0] // 1000

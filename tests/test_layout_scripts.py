@@ -1,0 +1,110 @@
+"""The rooms of ``scripts/`` and ``tests/``: where a file may lie, and who may import whom.
+
+``scripts/lib`` is what several scripts use, and knows none of them. ``tests/unit`` follows the rooms of ``edgeserve/``;
+what several tests use lies in ``tests/lib``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Room of scripts -> the rooms that it may import besides itself. Papers know nothing of each other.
+PAPERS = sorted(f"replicate/{path.name}" for path in (ROOT / "scripts" / "replicate").iterdir()
+                if path.is_dir() and path.name != "__pycache__")
+ROOMS = {"lib": set(), "bench": {"lib"}, "dev": {"lib"}, "draw": {"lib", *PAPERS},
+         **{paper: {"lib"} for paper in PAPERS}}
+BY_NAME = {"demo.py", "profile_device.py"}  # people start these by their names
+
+TEST_ROOMS = {"unit", "sim", "live", "conformance", "golden", "gpu", "lib"}
+OF_THE_PROJECT = {"conftest.py", "test_docs.py", "test_layout.py", "test_layout_scripts.py"}  # they test no room
+
+
+def sources(folder):
+    """Path below the folder -> source."""
+    return {path.relative_to(ROOT / folder).as_posix(): path.read_text(encoding="utf-8")
+            for path in sorted((ROOT / folder).rglob("*.py"))}
+
+
+SCRIPTS, TESTS = sources("scripts"), sources("tests")
+TEST_MODULES = {"tests"} | {Path(path).stem for path in TESTS}
+
+
+def room_of(path):
+    """``replicate/pard/run.py`` -> ``replicate/pard``; none at the top."""
+    return path.rpartition("/")[0]
+
+
+def imports_of(text):
+    """Full names of what a source imports, but for type checkers alone."""
+    found, waiting = set(), [ast.parse(text)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def rooms_imported(text):
+    """The rooms of scripts that a source imports from."""
+    places = {name.replace(".", "/") for name in imports_of(text)}
+    return {room for room in ROOMS for place in places if place.startswith(f"{room}/")}
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS))
+def test_every_script_lies_in_a_room_and_does_not_repeat_its_name(path):
+    room, _, name = path.rpartition("/")
+    if name == "__init__.py":
+        assert room in {*ROOMS, "replicate"}, f"scripts/{room} has no line in ROOMS"
+        return
+    assert room in ROOMS or path in BY_NAME, f"scripts/{path} lies in no room: {sorted(ROOMS)}"
+    words = name[:-len(".py")].split("_")
+    assert not set(words) & set(room.split("/")), f"scripts/{path}: the folder says {sorted(words)} already"
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS))
+def test_scripts_import_only_what_their_room_may_and_never_a_test(path):
+    room = room_of(path)
+    seen = rooms_imported(SCRIPTS[path]) - {room}
+    assert seen <= ROOMS.get(room, set()), f"scripts/{path} must not import {sorted(seen - ROOMS.get(room, set()))}"
+    first = {name.split(".")[0] for name in imports_of(SCRIPTS[path])}
+    assert not first & TEST_MODULES, f"scripts/{path} imports {sorted(first & TEST_MODULES)} from tests/"
+
+
+@pytest.mark.parametrize("path", sorted(path for path, text in SCRIPTS.items()
+                                        if "__main__" in text and rooms_imported(text)))
+def test_a_script_that_is_started_by_its_path_finds_the_other_rooms(path):
+    line = f"sys.path.insert(0, str(Path(__file__).resolve().parents[{path.count('/')}]))  # scripts/\n"
+    text = SCRIPTS[path]
+    first = re.search(rf"(?m)^\s*from (?:{'|'.join(room.replace('/', '.') for room in ROOMS)})\b", text)
+    assert line in text and text.index(line) < first.start(), f"scripts/{path} needs, before it imports a room: {line}"
+
+
+@pytest.mark.parametrize("path", sorted(TESTS))
+def test_every_test_lies_in_a_room(path):
+    room, _, name = path.rpartition("/")
+    if not room:
+        assert name in OF_THE_PROJECT, f"tests/{name} belongs into a room: {sorted(TEST_ROOMS)}"
+        return
+    assert room.split("/")[0] in TEST_ROOMS, f"tests/{room} is no room: {sorted(TEST_ROOMS)}"
+    assert name.startswith("test_") != (room == "lib"), \
+        f"tests/{path}: what tests share lies in tests/lib, no test does"
+    if room == "unit":
+        assert (ROOT / "edgeserve" / name[len("test_"):]).exists(), f"tests/{path}: edgeserve/ has no such file"
+    elif room.startswith("unit/") and room != "unit/scripts":
+        assert (ROOT / "edgeserve" / room[len("unit/"):]).is_dir(), f"tests/{room}: edgeserve/ has no such room"
+
+
+@pytest.mark.parametrize("path", sorted(TESTS))
+def test_no_test_imports_another(path):
+    wrong = sorted(name for name in imports_of(TESTS[path]) if name.split(".")[0].startswith("test_"))
+    assert wrong == [], f"tests/{path} imports {wrong}: what they share belongs into tests/lib"

@@ -1,0 +1,254 @@
+"""The ONNX engine: what it refuses and with which words, lengths, states, providers."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo, run_whole
+from edgeserve.errors import ConfigError, EngineError
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
+import onnx_models  # noqa: E402 needs onnx
+
+X = np.ones(4, np.float32)
+
+
+def built(tmp_path, file, lane=None, **settings):
+    return make_engine(ModelConfig(name="m", engine="onnx", file=file, **settings), lane or LaneInfo(), str(tmp_path))
+
+
+def loaded(tmp_path, file, **settings):
+    engine = built(tmp_path, file, **settings)
+    engine.load()
+    return engine
+
+
+def test_fixed_batch_refuses_larger_sizes_at_load(tmp_path):
+    file = onnx_models.linear(str(tmp_path), batch=1)
+    with pytest.raises(EngineError, match=r"batch = \[1, 2\], but the batch axis of input 'x' is fixed at 1"):
+        loaded(tmp_path, file, batch=(1, 2))
+    engine = loaded(tmp_path, file)
+    with pytest.raises(EngineError, match="batch of 2, but the model's batch axis is fixed at 1"):
+        engine.run(Batch([{"x": X}, {"x": X}], 2))
+
+
+def test_more_items_than_the_size_are_refused(tmp_path):
+    engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)))
+    for items, size in (([{"x": X}] * 2, 1), ([], 1)):
+        with pytest.raises(EngineError, match="at least one and no more than its size"):
+            engine.run(Batch(items, size))
+
+
+def test_what_the_model_gets_is_padded_to_the_size(tmp_path):
+    for pad_batch, expected in ((True, 4), (False, 3)):
+        engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), batch=(4,), options={"pad_batch": pad_batch})
+        packed = engine._ports.pack(Batch([{"x": X}] * 3, 4))
+        assert (packed.feeds["x"].shape, packed.rows) == ((expected, 4), 3)
+
+
+def test_lengths_are_cut_back(tmp_path):
+    """The output is half as long as the input: each item gets its own half and not the batch's."""
+    engine = loaded(tmp_path, onnx_models.pooled(str(tmp_path)), batch=(1, 4), pad={"x": 0.0}, options={
+        "pad_multiple": {"x": [1, 8]}, "crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}})
+    lengths = (4, 9, 16)
+    items = [{"x": np.arange(length, dtype=np.float32)[None]} for length in lengths]
+    results = engine.run(Batch(items, 4))
+    assert [len(result.outputs["y"]) for result in results] == [2, 5, 8]
+    np.testing.assert_allclose(results[0].outputs["y"], [0.5, 2.5])
+    np.testing.assert_allclose(results[2].outputs["y"], np.arange(0.5, 16, 2))
+
+
+def test_state_is_per_item_and_counted(tmp_path):
+    engine = loaded(tmp_path, onnx_models.recurrent(str(tmp_path)), batch=(1, 2), state={"state": "stateN"},
+                    options={"state_axis": 1, "constants": {"rate": 10}})
+    first = engine.run(Batch([{"x": X}, {"x": X * 2}], 2))
+    assert list(first[0].outputs) == ["out"]  # the state is no output
+    assert first[0].state["state"].shape == (2, 4)
+    assert first[0].state_bytes == 2 * 4 * 4
+    assert first[0].state["state"].base is None  # it does not keep the batch's array alive
+    second = engine.run(Batch([{"x": X}, {"x": X}], 2, [first[1].state, None]))
+    np.testing.assert_allclose(second[0].outputs["out"], X + 10 * 2 * X)
+    np.testing.assert_allclose(second[1].outputs["out"], X)
+    for wrong in ({"state": np.zeros(3, np.float32)}, {}, "text", {"state": 5}):
+        mixed = engine.run(Batch([{"x": X}, {"x": X}], 2, [wrong, first[1].state]))
+        with pytest.raises(EngineError, match="state of item 0 is not one that this model returned"):
+            raise mixed[0].error
+        np.testing.assert_allclose(mixed[1].outputs["out"], X + 10 * 2 * X)
+        assert mixed[1].state["state"].shape == (2, 4)
+
+
+def test_what_the_configuration_provides_must_not_be_sent(tmp_path):
+    engine = loaded(tmp_path, onnx_models.recurrent(str(tmp_path)), state={"state": "stateN"},
+                    options={"state_axis": 1, "constants": {"rate": 10}})
+    with pytest.raises(EngineError, match="input 'rate' was sent, but .* options.constants provides it"):
+        run_whole(engine, Batch([{"x": X, "rate": np.int64(8000)}], 1))
+
+
+def test_safe_widening_of_ids(tmp_path):
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), shapes={"ids": (3,)})
+    result = engine.run(Batch([{"ids": np.array([0, 15, 1], np.int32)}], 1))[0]
+    np.testing.assert_allclose(result.outputs["y"], [0, 1, 1 / 15], rtol=1e-6)
+    assert engine.example()["ids"].dtype == np.int64
+
+
+def test_a_failing_run_names_the_model_and_the_inputs(tmp_path):
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)))
+    with pytest.raises(EngineError, match=r"model 'm' failed on ids int64\[1, 1\]"):
+        engine.run(Batch([{"ids": np.array([99])}], 1))
+
+
+def test_what_the_model_itself_refuses_fails_the_whole_batch_once(tmp_path, monkeypatch):
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
+    session, runs = engine._session, []
+
+    class Counted:
+        def run(self, *arguments):
+            runs.append(arguments)
+            return session.run(*arguments)
+
+    monkeypatch.setattr(engine, "_session", Counted())
+    with pytest.raises(EngineError, match=r"model 'm' failed on ids int64\[4, 1\]"):
+        engine.run(Batch([{"ids": np.array([1])}, {"ids": np.array([99])}], 4))
+    assert len(runs) == 1
+    engine.run(Batch([{"ids": [[1], [2, 3]]}, {}], 4))
+    assert len(runs) == 1  # nothing of it could run
+
+
+def test_items_of_an_unusual_shape_fail_alone(tmp_path):
+    """Each is right by itself, but without padding only one shape can share the batch: that of most."""
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
+    results = engine.run(Batch([{"ids": np.array(ids)} for ids in ([1, 2, 3], [4, 5], [6], [7, 8])], 4))
+    assert [result.error is None for result in results] == [False, True, False, True]
+    np.testing.assert_allclose(results[3].outputs["y"], np.array([7, 8]) / 15, rtol=1e-6)
+    with pytest.raises(EngineError, match=r"different shapes in one batch, \(2,\) and \(3,\); allow padding"):
+        raise results[0].error
+
+
+def test_a_value_that_is_no_array_fails_alone(tmp_path):
+    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
+    good, bad = engine.run(Batch([{"ids": [1, 2]}, {"ids": [[1], [2, 3]]}], 4))
+    assert good.error is None
+    assert "input 'ids' is" in str(bad.error)
+
+
+def test_an_output_without_a_batch_axis_is_refused(tmp_path):
+    engine = loaded(tmp_path, onnx_models.total(str(tmp_path)))
+    with pytest.raises(EngineError, match="output 'y' has shape .* expected its axis 0 to be the batch"):
+        engine.run(Batch([{"x": X}], 1))
+
+
+@pytest.mark.parametrize(("make", "settings", "message"), [
+    (onnx_models.recurrent, {}, "input 'rate' is a single number .* options.constants = {rate"),
+    (onnx_models.recurrent, {"options": {"constants": {"rate": 1.5}}}, "constants.rate = 1.5; expected int64"),
+    (onnx_models.recurrent, {"options": {"constants": {"rate": "fast"}}}, "constants.rate = 'fast' cannot be int64"),
+    (onnx_models.recurrent, {"options": {"constants": {"rat": 1}}}, "names 'rat', which is no input .*mean 'rate'"),
+    (onnx_models.recurrent, {"options": {"constants": {"rate": 1}}, "state": {"state": "state_n"}},
+     "names 'state_n', which is no output"),
+    (onnx_models.linear, {"pad": {"z": 0.0}}, "pad names 'z', which is no input of the model"),
+    (onnx_models.linear, {"shapes": {"y": (1,)}}, "shapes names 'y', which is no input"),
+    (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0}}}}, "crop_outputs.y = .*; expected"),
+    (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}}},
+     "names 'x', which is no padded input"),
+])
+def test_configuration_against_the_model(tmp_path, make, settings, message):
+    with pytest.raises(EngineError, match=message):
+        loaded(tmp_path, make(str(tmp_path)), **settings)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"options": {"provider": "cpu"}}, "has no key 'provider'; did you mean 'provider"),
+    ({"options": {"threads": 0}}, r"options.threads = 0: expected a whole number from 1"),
+    ({"options": {"spin": "no"}}, "options.spin = 'no': expected true or false"),
+])
+def test_options_are_checked_before_anything_is_loaded(tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        built(tmp_path, "none.onnx", **settings)
+
+
+def test_missing_files_say_where_they_were_looked_for(tmp_path, monkeypatch):
+    with pytest.raises(EngineError, match=f"no file {tmp_path}/a.onnx; correct"):
+        loaded(tmp_path, "a.onnx")
+    monkeypatch.setenv("EDGESERVE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(EngineError, match=f"no file {tmp_path}/cache/zoo/a.onnx; fetch the assets"):
+        loaded(tmp_path, "cache:zoo/a.onnx")
+    with pytest.raises(EngineError, match="needs a file"):
+        loaded(tmp_path, "")
+    os.makedirs(tmp_path / "cache" / "zoo")
+    onnx_models.linear(str(tmp_path / "cache" / "zoo"))
+    assert loaded(tmp_path, "cache:zoo/linear.onnx").run(Batch([{"x": X}], 1))
+
+
+def test_a_broken_file_is_a_typed_error(tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"not a model")
+    with pytest.raises(EngineError, match="broken.onnx cannot be loaded"):
+        loaded(tmp_path, "broken.onnx")
+
+
+def test_an_absent_provider_fails_loudly(tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA; the silent fall-back is tested with a fake below")
+    for settings in ({"options": {"providers": ["cuda"]}}, {"lane": LaneInfo("cuda")}):
+        with pytest.raises(EngineError, match="CUDAExecutionProvider is not in this build .*providers = ..cpu"):
+            loaded(tmp_path, file, **settings)
+
+
+class FallenBack:
+    """A session as ONNX Runtime makes it when CUDA cannot start: no error, CPU only."""
+
+    def __init__(self, path, settings, providers):
+        self.providers = providers
+
+    def get_providers(self):
+        return ["CPUExecutionProvider"]
+
+
+def test_a_silent_fall_back_is_refused(tmp_path, monkeypatch):
+    file = onnx_models.linear(str(tmp_path))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", FallenBack)
+    with pytest.raises(EngineError, match="asked for CUDAExecutionProvider but .* fell back to CPUExecutionProvider"):
+        loaded(tmp_path, file, options={"providers": "cuda"})
+
+
+def test_providers_and_threads_reach_the_session(tmp_path):
+    engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), lane=LaneInfo(threads=2, cores=(0,)))
+    assert engine.providers == ("CPUExecutionProvider",)
+    settings = engine._session.get_session_options()
+    assert settings.intra_op_num_threads == 2
+    assert settings.inter_op_num_threads == 1
+    assert settings.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert settings.get_session_config_entry("session.intra_op_thread_affinities") == "1"
+    spinning = loaded(tmp_path, onnx_models.linear(str(tmp_path)), options={"spin": True, "threads": 1})
+    assert spinning._session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "1"
+
+
+def test_cuda_gets_the_lanes_device():
+    from edgeserve.engines.onnx import asked_providers
+    from edgeserve.engines.options import Options
+    model = ModelConfig("m", "onnx", options={"provider_options": {"cuda": {"gpu_mem_limit": 1000}}})
+    options = Options(model, ("providers", "provider_options"))
+    assert asked_providers(options, LaneInfo("cuda", 1)) == [
+        ("CUDAExecutionProvider", {"gpu_mem_limit": "1000", "device_id": "1"})]
+
+
+def test_the_example_needs_shapes_only_where_lengths_are_open(tmp_path):
+    assert loaded(tmp_path, onnx_models.linear(str(tmp_path))).example()["x"].shape == (4,)
+    file = onnx_models.pooled(str(tmp_path))
+    with pytest.raises(EngineError, match=r"\[1, any\] per item; give its lengths .* shapes = {x = "):
+        loaded(tmp_path, file).example()
+    assert loaded(tmp_path, file, shapes={"x": (1, 6)}).example()["x"].shape == (1, 6)
+
+
+def test_footprint_counts_the_sidecar_of_weights(tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    small = loaded(tmp_path, file).load().weights_bytes
+    (tmp_path / (file + ".data")).write_bytes(b"\0" * 1000)
+    assert loaded(tmp_path, file).load().weights_bytes == small + 1000

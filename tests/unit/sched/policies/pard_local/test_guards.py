@@ -1,0 +1,140 @@
+"""What keeps ``pard_local`` honest, one promise a test: each is broken by a planted bug (``dev/plant_bugs.py``)."""
+
+from __future__ import annotations
+
+from exact_device import MS, Device, ask, chain, fan, model, with_host_function
+
+from edgeserve.sched.policies.pard_local import in_flight
+from edgeserve.sched.policies.pard_local.price import Price
+
+
+def busy(device):
+    """Request 1 (6 + 4 ms, alone) holds the lane; what comes at 1 ms is chosen from when it is over, at 10."""
+    device.ask(ask(1, 1000))
+    device.now_ns = 1 * MS
+
+
+def test_a_cohort_keeps_its_margin():
+    # C(b) = 6 + 4b. From 10 on, two would end at 24; a fifth more is 26.8, too late for 25. One ends at 22 at worst.
+    device = Device(chain(margin=0.2))
+    busy(device)
+    device.ask(ask(2, 25), ask(3, 25))
+    device.advance(10)
+    assert device.batches[-1] == (10.0, "a", [2])
+    device = Device(chain(margin=0.2))
+    busy(device)
+    device.ask(ask(2, 27), ask(3, 27))
+    device.advance(10)
+    assert device.batches[-1] == (10.0, "a", [2, 3])
+
+
+def test_rather_without_a_margin_than_nobody():
+    device = Device(chain(margin=0.2))
+    busy(device)
+    device.ask(ask(2, 21))  # alone it ends at 20, with a fifth more at 22
+    device.advance()
+    assert device.ends[2] == ("completed", 20.0)
+
+
+def test_a_join_runs_once_however_many_branches_lead_to_it():
+    names = ("look", "left", "right", "end")
+    table = {"lane": {"l": {}}, "model": {name: model(2, 3) for name in names},
+             "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+             "app": {"app": {"slo": "100ms", "node": [
+                 {"name": "look", "after": []}, {"name": "left", "after": ["look"]},
+                 {"name": "right", "after": ["look"]}, {"name": "end", "after": ["left", "right"]}]}}}
+    device = Device(table)
+    assert device.scheduler.policies[0]._pipeline_of["app"].template[:4] == [1000] * 4
+    device.ask(ask(1, 20))  # four models of 5 ms, the join once
+    device.advance()
+    assert device.ends[1] == ("completed", 20.0)
+
+
+def test_who_could_not_make_it_alone_is_dropped_before_the_deadline():
+    device = Device(chain(admit=False))
+    device.ask(ask(1, 100), ask(2, 9))  # alone it would end at 10
+    assert device.ends == {2: ("dropped", 0.0)}
+
+
+def test_a_second_cohort_waits_where_it_would_make_the_first_late():
+    device = Device(with_host_function())
+    device.ask(ask(1, 22))  # 19 alone; if another batch of a runs from 10 to 20, its last module ends at 24
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 100))
+    device.advance()
+    assert device.batches[:4] == [(0.0, "a", [1]), (10.0, "f", [1]), (15.0, "b", [1]), (19.0, "a", [2])]
+    assert device.ends[1] == ("completed", 19.0)
+
+
+def test_declared_steps_count_as_often_as_they_run():
+    table = {"lane": {"l": {}}, "model": {"m": model(2, 3)}, "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+             "app": {"app": {"slo": "100ms", "model": "m"}}}
+    device = Device(table)
+    device.ask(ask(1, 14, hints={"steps": 3.0}), ask(2, 15, hints={"steps": 3.0}))
+    assert device.ends == {1: ("rejected", 0.0)}
+
+
+def test_a_cohort_leaves_room_for_more_parts_than_the_mean():
+    # Detectors made two or six parts of 4 ms: one request needs 2 + 16 + 1 ms by the mean and 27 with a deviation more;
+    # two need 35 by the mean, and 2 + 43.3 + 1 with a deviation (they add up as roots do).
+    def first_batch(margin, due_ms):
+        device = Device(fan(margin=margin))
+        pipeline = device.scheduler.policies[0]._pipeline_of["app"]
+        for count in (2, 6) * 20:
+            pipeline.observe_parts(pipeline.nodes[0], count)
+        device.ask(ask(1, due_ms), ask(2, due_ms))
+        return device.batches[0][2]
+    assert first_batch(0.001, 42) == [1]
+    assert first_batch(0.001, 60) == [1, 2]
+    assert first_batch(0.0, 42) == [1, 2]
+
+
+def test_critical_requests_pay_no_price():
+    # Losses drive the price up until a dear request is kept waiting; one of class critical never is.
+    def play(klass):
+        device = Device(chain(price=3.0, refuse_max=1.0))
+        price = device.scheduler.policies[0]._price
+        price.ran(0, 20 * MS)
+        for _ in range(5):
+            price.ended(0, "normal", 1.0, lost=True, priced=False)
+            price.ended(0, "normal", 1.0, lost=False, priced=False)
+        device.ask(ask(1, 30, klass=klass))
+        device.advance()
+        device.now_ns = 25 * MS  # too late for 10 ms more
+        device.step()
+        return device.ends[1]
+    assert play("normal") == ("dropped", 25.0)
+    assert play("critical") == ("completed", 10.0)
+
+
+def test_who_must_be_answered_pays_no_price():
+    # Nothing but its turn ends such a request: waiting until the price falls, it would wait for ever.
+    device = Device(chain(price=3.0, refuse_max=1.0))
+    price = device.scheduler.policies[0]._price
+    price.ran(0, 20 * MS)
+    for lost in (True, False) * 5:
+        price.ended(0, "normal", 1.0, lost=lost, priced=False)
+    device.ask(ask(1, 30, on_late="answer"), ask(2, 30, on_late="answer", value=0.0), ask(3, 30))
+    device.advance()
+    assert device.ends == {1: ("completed", 14.0), 2: ("completed", 14.0)}
+
+
+def test_a_class_that_may_lose_nothing_to_the_price_is_never_kept_waiting():
+    price = Price(scale=3.0, share_max=0.0)
+    assert not price.may_refuse("normal")
+
+
+def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(monkeypatch):
+    names = {"a": [], "b": ["a"], "c": ["b"], "d": ["a"]}
+    device = Device({"lane": {"l": {}}, "model": {name: model(4, 2) for name in names},
+                     "policy": {"p": {"kind": "pard_local"}},
+                     "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after}
+                                                              for name, after in names.items()]}}})
+    device.ask(ask(1, 100))
+    scheduler = device.scheduler
+    cohort = scheduler.policies[0]._in_flight.cohorts[0]
+    index = {node.name: node.index for node in cohort.pipeline.nodes}
+    assert cohort.stage(scheduler.board) == index["a"]  # nothing stands ready: what runs will bring it
+    monkeypatch.setattr(in_flight, "can_run_now", lambda name, board: name != "b")
+    device.advance(6)
+    assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there

@@ -1,0 +1,141 @@
+"""``pard_local`` under noise: what it believes of times, and the room it leaves for what it cannot know."""
+
+from __future__ import annotations
+
+import random
+from statistics import NormalDist, pstdev
+
+import pytest
+from exact_device import MS, Device, ask, chain, fan, model
+
+from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.policies.pard_local.choice import deviations_milli
+from edgeserve.sched.policies.pard_local.cost import BatchCost
+
+
+def learnt(sizes=32, truth=lambda size: 1.0, noise=0.0, batches=600, seed="noise"):
+    """A batch_cost after so many batches of random size, whose profile says ``10 + size`` ms."""
+    profile = {size: (10 + size) * MS for size in range(1, sizes + 1)}
+    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
+                           list(profile))
+    batch_cost, draw = BatchCost(latency), random.Random(seed)
+    batch_cost.refresh()
+    for number in range(batches):
+        size = draw.randrange(1, sizes + 1)
+        took_ns = round(profile[size] * truth(size) * draw.gauss(1.0, noise))
+        latency.observe(number, size, took_ns)
+        batch_cost.observe(size, took_ns)
+    return {size: batch_cost.time_ns(size * 1000) / profile[size] for size in profile}, latency
+
+
+def test_noise_does_not_carry_the_sizes_apart():
+    ratios, latency = learnt(noise=0.1)
+    shared = [latency.typical_ns(size) / ((10 + size) * MS) for size in ratios]
+    assert pstdev(ratios.values()) < 0.5 * pstdev(shared) and abs(sum(ratios.values()) / len(ratios) - 1) < 0.03
+
+
+def test_a_size_that_really_is_slower_is_learnt():
+    ratios, _ = learnt(sizes=4, truth=lambda size: 1.3 if size == 3 else 1.0, noise=0.05)
+    assert 1.2 < ratios[3] / ratios[1] < 1.4 and 0.9 < ratios[1] < 1.1
+
+
+def test_a_pace_that_changed_by_half_is_followed_at_once_and_exact_times_stay_exact():
+    ratios, _ = learnt(batches=100)
+    assert set(ratios.values()) == {1.0}
+    ratios, _ = learnt(sizes=4, truth=lambda size: 1.5, batches=12)
+    assert all(abs(ratio - 1.5) < 0.05 for ratio in ratios.values())
+
+
+def test_a_second_cohort_leaves_those_in_flight_room_for_more_parts():
+    def play(margin):
+        table = fan(margin=margin)
+        table["lane"] = {"l": {}, "host": {}}
+        table["model"] = {"look": model(5, 0, lanes=["l"]), "cut": model(3, 0, lanes=["host"]),
+                          "part": model(0, 4, 4, lanes=["l"]), "end": model(1, 0, lanes=["host"])}
+        table["app"]["app"]["node"] = [{"name": "look"}, {"name": "cut", "fan_out": True}, {"name": "part"},
+                                       {"name": "end", "gather": True}]
+        device = Device(table)
+        pipeline = device.scheduler.policies[0]._pipeline_of["app"]
+        for count in (2, 6) * 20:
+            pipeline.observe_parts(pipeline.nodes[1], count)
+        device.ask(ask(1, 34))  # 5 + 3 + 4 * 4 + 1 = 25; with two parts more 33
+        device.now_ns = 1 * MS
+        device.ask(ask(2, 90))  # looking at it while the host cuts takes two of the milliseconds that are left
+        device.advance(5)
+        return sorted(batch[1:] for batch in device.batches if batch[0] > 0)
+    assert play(0.0) == [("cut", [1]), ("look", [2])]
+    assert play(0.02) == [("cut", [1])]
+
+
+# --- how sure is sure -------------------------------------------------------------------------------------------------
+
+
+def noisy_split(noise, sizes=4, batches=600):
+    profile = {size: 10 * size * MS for size in range(1, sizes + 1)}
+    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
+                           list(profile))
+    batch_cost, draw = BatchCost(latency), random.Random(f"sure/{noise}")
+    batch_cost.refresh()
+    for number in range(batches):
+        size = draw.randrange(1, sizes + 1)
+        took_ns = round(profile[size] * draw.gauss(1.0, noise))
+        latency.observe(number, size, took_ns)
+        batch_cost.observe(size, took_ns)
+    return batch_cost
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2])
+def test_the_learnt_deviation_of_a_sum_is_that_of_independent_batches(noise):
+    batch_cost = noisy_split(noise)
+    times_us = [time_ns / 1000 for time_ns in batch_cost.batches(21_000)]
+    wanted = noise * sum(time_us ** 2 for time_us in times_us) ** 0.5
+    assert batch_cost.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.25)
+    assert batch_cost.variance_us2(21_000, 21_000) ** 0.5 == pytest.approx(  # twice the work, twice as far off
+        2 * batch_cost.variance_us2(21_000) ** 0.5, rel=0.05)
+
+
+def test_exact_times_leave_nothing_to_be_unsure_of():
+    assert noisy_split(0.0).variance_us2(21_000) == 0
+
+
+def test_the_chance_that_is_asked_for_is_the_share_that_is_left():
+    for share in (0.5, 0.6, 0.75, 0.9, 0.95):
+        assert deviations_milli(round(share * 1000), 1000) == pytest.approx(1000 * NormalDist().inv_cdf(share), abs=1)
+    assert deviations_milli(1000, 1000) == 1645  # nothing is ever sure
+    assert deviations_milli(0, 1000) == deviations_milli(499, 1000) == 0
+
+
+def unsure(device, share):
+    """Let the device believe that the second model's batches miss by this share."""
+    places = device.scheduler.policies[0]._stage_costs
+    batch_cost = places.batch_cost("b", "l", device.scheduler.board)
+    batch_cost._surprise_ppm = round(share * share * 1_000_000)
+
+
+def two(slo_ms):
+    """Two requests that go alone, 10 + 20 ms each: the first begins, the second waits for the lane."""
+    device = Device(chain(second=model(20, 0, 1), limit=1, margin=0.000001, cohorts=1))
+    device.ask(ask(1, slo_ms))
+    unsure(device, 0.1)  # it has begun when this shows: 2 ms
+    return device
+
+
+def test_who_has_most_of_the_work_before_him_must_be_nearly_sure_while_others_wait():
+    def play(due_ms, waiting):
+        device = two(due_ms)
+        if waiting:
+            device.ask(ask(2, 200))
+        device.advance()
+        return device.ends[1][0]
+    assert play(27, waiting=False) == "completed"  # 6 + 20 = 26, and nobody else needs the lane
+    assert play(27, waiting=True) == "dropped"  # three quarters lie ahead: 674 thousandths of 2 ms
+    assert play(28, waiting=True) == "completed"
+
+
+def test_one_that_began_on_the_risk_is_not_given_up_for_it():
+    device = Device(chain(second=model(20, 0, 1), limit=1, margin=0.000001, cohorts=1))
+    unsure(device, 0.1)
+    device.ask(ask(1, 27))  # 26, and its margin is three more: it begins since the lane would be idle
+    device.ask(ask(2, 200))
+    device.advance()
+    assert device.ends[1] == ("completed", 26.0)

@@ -1,0 +1,187 @@
+"""``pard_local`` with jobs of unequal work: what hints tell of it, before a request begins or on its way."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from exact_device import MS, Device, ask, chain, fan, model
+
+from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.policies.pard_local.cost import BatchCost
+from edgeserve.sched.protocol.events import JobResult
+
+
+class Teller(Device):
+    """Its nodes say hints, by node or by node and part; batches take what they are expected to, by these hints."""
+
+    def __init__(self, table):
+        super().__init__(table)
+        self.result_hints = {}
+
+    def _result(self, job):
+        return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node),
+                         hints=self.result_hints.get((job.node, job.part), self.result_hints.get(job.node)))
+
+    def pipeline(self):
+        return self.scheduler.policies[0]._pipeline_of["app"]
+
+
+def slow_second(**more):
+    """a: 4 + 2 per job, b: 20 per job."""
+    return chain(second=model(0, 20), **more)
+
+
+def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
+    profile = {size: round((fixed_ms + each_ms * size) * MS) for size in sizes}
+    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()}, list(sizes))
+    batch_cost = BatchCost(latency)
+    batch_cost.refresh()
+    return batch_cost, latency
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fixed_ms", [0, 8])
+def test_the_learnt_times_are_those_of_usual_work_whatever_work_was_seen(fixed_ms):
+    batch_cost, latency = split_of(fixed_ms, 10)
+    draw = random.Random(f"work/{fixed_ms}")
+    for number in range(400):
+        size = draw.choice((1, 2, 4))
+        works = [draw.uniform(0.2, 3.0) for _ in range(size)]
+        took_ns = round((fixed_ms + 10 * sum(works)) * MS * 1.5)  # the machine is half as slow again as profiled
+        latency.observe(number, size, took_ns)
+        batch_cost.observe(size, took_ns, round(sum(work - 1 for work in works) * 1000))
+    for size in (1, 2, 4):
+        assert batch_cost.time_ns(size * 1000) == pytest.approx(1.5 * (fixed_ms + 10 * size) * MS, rel=0.01)
+    assert batch_cost.time_ns(2000, 3000) == pytest.approx(1.5 * (fixed_ms + 50) * MS, rel=0.01)
+    assert batch_cost.time_ns(2000, -1000) == pytest.approx(1.5 * (fixed_ms + 10) * MS, rel=0.01)
+
+
+def test_one_request_of_much_work_is_not_taken_for_a_slow_machine():
+    batch_cost, latency = split_of(0, 10, (1,))
+    for number in range(10):  # as after a page of ten wide lines
+        latency.observe(number, 1, 25 * MS)
+        batch_cost.observe(1, 25 * MS, 1500)
+    assert latency.typical_ns(1) == 25 * MS and batch_cost.time_ns(1000) == 10 * MS
+
+
+def test_batches_that_are_said_to_be_no_work_teach_nothing():
+    batch_cost, latency = split_of(0, 10)
+    for number in range(30):
+        latency.observe(number, 1, 20 * MS)
+        batch_cost.observe(1, 20 * MS, -1000)
+    assert batch_cost.time_ns(1000) == 10 * MS and batch_cost.variance_us2(1000) == 0
+
+
+def test_work_beyond_the_usual_lies_in_the_batches_in_proportion():
+    batch_cost, _ = split_of(0, 10)
+    assert sum(batch_cost.batches(5000)) == 50 * MS and sum(batch_cost.batches(5000, 2500)) == 75 * MS
+    assert batch_cost.batches(5000, 2500) == [round(1.5 * time_ns) for time_ns in batch_cost.batches(5000)]
+    # No work takes no negative time.
+    assert min(batch_cost.batches(3000, -3000)) >= 1 and batch_cost.time_ns(3000, -3000) >= 1
+
+
+def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
+    def worth(unit):
+        device = Teller(slow_second())
+        places, board = device.scheduler.policies[0]._stage_costs, device.scheduler.board
+        over = round((unit - 1) * 1000)
+        batch_cost = places.batch_cost("b", "l", board)
+        for number in range(30):
+            board.latency("b", "l").observe(number, 1, 20 * MS)
+            batch_cost.observe(1, 20 * MS, over)
+        return places.cost_share_ns(device.pipeline(), [0, 1000, 0, over], board)
+    assert worth(1.0) == pytest.approx(20 * MS, rel=0.02)
+    assert worth(500.0) == pytest.approx(20 * MS, rel=0.02)  # as when work is told in pixels or tokens
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def test_a_line_learns_the_usual_work_and_the_room_for_more():
+    pipeline = Device(slow_second()).scheduler.policies[0]._pipeline_of["app"]
+    assert pipeline.template == [1000, 1000, 0, 0] and not any(pipeline.spread)
+    for work in (500, 2500) * 10:
+        pipeline.observe_work(1, 1000, work)
+    assert pipeline.template == [1000, 1000, 0, 500]  # one and a half times the usual
+    assert pipeline.spread == [0, 0, 0, 1500]  # one and a half deviations of 1000
+    assert pipeline.left_of(4, surely=True) == [4000, 4000, 0, 2000 + 2 * 1500]
+
+
+def test_many_parts_of_much_work_need_room_for_both():
+    pipeline = Device(fan()).scheduler.policies[0]._pipeline_of["app"]
+    for count, work in ((2, 500), (6, 1500)) * 20:  # 1 and 9 usual parts' work
+        pipeline.observe_parts(pipeline.nodes[0], count)
+        pipeline.observe_work(1, count * 1000, work)
+    jobs, over = pipeline.template[1], pipeline.template[4]
+    assert jobs == 4000 and jobs + over == 5000
+    assert pipeline.spread[1] + pipeline.spread[4] == 6000  # 1.5 deviations of 4
+
+
+def test_what_one_part_says_counts_for_that_part():
+    table = fan()
+    table["model"]["turn"] = model(1, 0, 1)
+    look, part, end = table["app"]["app"]["node"]
+    table["app"]["app"]["node"] = [look, {"name": "turn"}, part, end]
+    device = Teller(table)
+    device.parts["look"] = 2
+    device.result_hints.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
+    device.ask(ask(1, 1000))
+    device.advance(2)
+    member = device.scheduler.policies[0]._members[1]
+    assert [member.left()[index] for index in (2, 6)] == [2000, 2000]  # two parts, twice the work
+    device.advance(4)  # both are turned, and the second has turned out to be five times the work
+    assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_says_it_is_dear_is_refused_when_it_cannot_make_it():
+    device = Teller(slow_second())
+    device.ask(ask(1, 60, hints={"b.work": 2.0}), ask(2, 60, hints={"b.work": 4.0}), ask(3, 60, hints={"work": 2.0}))
+    assert device.ends == {2: ("rejected", 0.0)}  # 6 + 80; the third: 4 + 4 + 40
+
+
+def test_a_node_that_finds_much_work_ends_the_request_before_it_costs_anything():
+    device = Teller(slow_second())
+    device.result_hints["a"] = {"b.work": 4.0}
+    device.ask(ask(1, 60))
+    device.advance()
+    assert device.ends == {1: ("dropped", 6.0)} and [batch[1] for batch in device.batches] == ["a"]
+
+
+def test_a_node_that_finds_little_work_makes_room_for_another():
+    def play(said):
+        device = Teller(slow_second(cohorts=1))
+        device.result_hints["a"] = said
+        for number in range(1, 11):
+            device.ask(ask(number, device.now_ns // MS + 500, device.now_ns // MS))
+            device.advance()
+        at_ms = device.now_ns // MS
+        device.ask(*[ask(number, at_ms + 60, at_ms) for number in range(20, 26)])
+        device.advance()
+        return sum(device.ends[number][0] == "completed" for number in range(20, 26))
+    assert play({}) == 2  # 4 + 2 * 2 + 2 * 20 = 48
+    assert play({"b.work": 0.5}) == 4  # 4 + 4 * 2 + 4 * 10 = 52
+
+
+def test_the_bid_expects_the_time_of_the_work_that_is_known():
+    device = Teller(slow_second())
+    device.result_hints["a"] = {"b.work": 2.5}
+    device.ask(ask(1, 500))
+    device.advance()
+    assert device.ends == {1: ("completed", 6.0 + 50.0)}
+
+
+def test_nothing_said_nothing_changes():
+    plain, told = Teller(slow_second()), Teller(slow_second())
+    told.result_hints["a"] = {"b.work": 1.0}
+    for device in (plain, told):
+        for number in range(1, 30):
+            device.ask(ask(number, 7 * number + 90, 7 * number))
+            device.advance(7 * number)
+        device.advance()
+    assert plain.batches == told.batches and plain.ends == told.ends

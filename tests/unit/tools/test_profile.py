@@ -1,0 +1,425 @@
+"""The profiler: its statistics against known answers, and the command on models whose times are stated."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from edgeserve.config.loading import load_config
+from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
+from edgeserve.device.host import board_name, clocks_mhz, device_slug, load_average, slug
+from edgeserve.engines.base import Engine, Footprint, Result
+from edgeserve.errors import ConfigError
+from edgeserve.tools import profile as command
+from edgeserve.tools.alone import PASSES, measure_alone
+from edgeserve.tools.measure import (
+    StopRule,
+    drift,
+    fit_affine,
+    measure_loads,
+    measure_size,
+    p99_error,
+    quantile_bounds,
+    summarise,
+)
+
+SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts", "profile_device.py")
+
+
+class Stated(Engine):
+    """Takes what ``durations`` says, on its own clock."""
+
+    def __init__(self, durations):
+        self.now_ns = 0
+        self.durations = iter(durations)
+        self.loads = 0
+
+    def load(self):
+        self.loads += 1
+        self.now_ns += 1000 * self.loads
+        return Footprint(1)
+
+    def unload(self):
+        self.now_ns += 5
+
+    def example(self):
+        return {}
+
+    def run(self, batch):
+        self.now_ns += next(self.durations)
+        return [Result({})]
+
+
+# --- statistics ---
+
+
+def test_the_fit_finds_a_line_exactly():
+    assert fit_affine({size: 1000 + 250 * size for size in (1, 2, 4, 8, 16)}) == (1000, 250, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fit_weighs_relative_errors(seed):
+    """10 % of noise on every size moves the small sizes' prediction by about 10 %, however large the others are."""
+    noise = random.Random(f"{seed}/fit")
+    times = {size: round((2000 + 500 * size) * noise.uniform(0.9, 1.1)) for size in (1, 2, 4, 8, 16, 32, 64)}
+    fixed, per_item, error_max = fit_affine(times)
+    assert error_max <= 0.2
+    assert fixed + per_item == pytest.approx(2500, rel=0.15)
+    assert fixed + 64 * per_item == pytest.approx(34_000, rel=0.15)
+
+
+def test_the_fit_is_never_negative():
+    assert fit_affine({1: 100, 2: 400, 4: 1600})[0] == 0  # worse than linear
+    fixed, per_item, _ = fit_affine({1: 1000, 2: 900, 4: 800})
+    assert (per_item, fixed >= 800) == (0, True)
+    assert fit_affine({4: 1000}) == (0, 250, 0.0)  # one size: all of it per item
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bounds_enclose_the_true_quantile(seed):
+    """Of exponential samples: the known p99 lies inside the interval in about 95 of 100 sets."""
+    draw = random.Random(f"{seed}/bounds")
+    true_p99 = -np.log(0.01) * 1e6
+    inside = 0
+    for _ in range(100):
+        low, high = quantile_bounds(sorted(int(draw.expovariate(1e-6)) for _ in range(600)), 0.99)
+        inside += low <= true_p99 <= high
+    assert inside >= 88
+
+
+def test_too_few_samples_say_nothing_of_the_p99():
+    assert quantile_bounds(list(range(100)), 0.99) is None
+    assert p99_error(list(range(1, 101))) == 1.0
+    assert quantile_bounds([], 0.99) is None
+    assert p99_error([100] * 1000) == 0.0
+
+
+def test_drift():
+    assert drift([100] * 50) == 0
+    assert drift([100] * 25 + [120] * 25) == pytest.approx(0.2)
+    assert drift([120] * 25 + [100] * 25) == pytest.approx(-1 / 6)
+    assert drift([1, 1000]) == 0  # too few to say
+
+
+def test_summary():
+    samples = [1000 + index for index in range(1001)]
+    timing = summarise(samples)
+    assert (timing.count, timing.median_ns, timing.p99_ns) == (1001, 1500, 1990)
+    assert timing.mean_ns == 1500
+    assert timing.sd_ns == pytest.approx(289, abs=1)
+    assert len(timing.quantiles_ns) == len(QUANTILES)
+    assert timing.quantiles_ns[0] == 1000
+    assert timing.quantiles_ns[-1] == 2000
+    assert timing.drift > 0.4
+
+
+# --- when to stop ---
+
+
+def measured(durations, **rule):
+    engine = Stated(durations)
+    return measure_size(engine, {}, 1, lambda: engine.now_ns, StopRule(**rule))
+
+
+def test_steady_times_stop_early():
+    draw = random.Random("steady")
+    samples = measured((round(draw.gauss(1e6, 1e4)) for _ in range(10**6)), time_ns_max=10**12)
+    assert 380 <= len(samples) <= 600  # as soon as the p99 has an upper bound at all
+
+
+def test_a_long_tail_takes_more_runs():
+    draw = random.Random("tail")
+    samples = measured((round(draw.lognormvariate(13, 0.8)) for _ in range(10**6)), time_ns_max=10**14)
+    assert len(samples) > 1500
+    assert p99_error(sorted(samples)) <= 0.05
+
+
+def test_time_and_runs_are_bounded():
+    assert len(measured([10**9] * 100, runs_min=10, time_ns_max=3 * 10**9)) == 10  # never fewer than the least
+    assert len(measured([10**8] * 100, runs_min=10, time_ns_max=3 * 10**9)) == 30
+    draw = random.Random("wild")
+    wild = (round(draw.paretovariate(0.5) * 1000) for _ in range(10**6))
+    assert len(measured(wild, runs_max=2000, time_ns_max=10**18)) == 2000
+
+
+def test_someone_may_stop_it():
+    engine = Stated([10] * 100)
+    assert len(measure_size(engine, {}, 1, lambda: engine.now_ns, StopRule(), lambda: engine.now_ns >= 50)) == 5
+
+
+def test_load_time_is_the_median_and_leaves_it_loaded():
+    engine = Stated([])
+    assert measure_loads(engine, lambda: engine.now_ns) == 2000
+    assert engine.loads == 3
+
+
+# --- the command ---
+
+CONFIG = """
+[lane.cpu0]
+cores = [0]
+[lane.cpu1]
+[model.steady]
+engine = "synthetic"
+batch = [1, 2, 4]
+options = { c0 = "200us", c1 = "100us" }
+load = "1ms"
+lanes = ["cpu0"]
+[model.bare]
+engine = "python"
+function = "profile_functions:double"
+lanes = ["cpu1"]
+[model.host]
+engine = "python"
+function = "profile_functions:double"
+lanes = ["cpu1"]
+options = { example = "profile_functions:example" }
+[model.broken]
+engine = "onnx"
+file = "none.onnx"
+lanes = ["cpu0"]
+"""
+FUNCTIONS = """
+def double(inputs):
+    return {"y": inputs["x"] * 2}
+def example():
+    return {"x": 21}
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "edge.toml").write_text(CONFIG)
+    (tmp_path / "profile_functions.py").write_text(FUNCTIONS)
+    return str(tmp_path / "edge.toml")
+
+
+def run(config, *words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.main(parser.parse_args([config, "--device", "here", "--seconds", "0.05", *words]))
+
+
+def path_of(config, model):
+    return profile_path(os.path.join(os.path.dirname(config), "profiles"), "here", model)
+
+
+def test_a_profile_says_what_was_measured_and_how(config, capsys):
+    assert run(config, "--model", "steady") == 0
+    profile = read_profile(path_of(config, "steady"))
+    lane = profile.lanes["cpu0"]
+    assert sorted(lane.timings) == [1, 2, 4]
+    assert all(lane.timings[size].median_ns >= 200_000 + 100_000 * size for size in (1, 2, 4))
+    assert lane.load_ns >= 1_000_000
+    assert profile.weights_bytes > 0
+    assert profile.circumstances["same"]["versions"]["python"].startswith("3.")
+    assert profile.circumstances["lanes"]["cpu0"]["settings"] == {
+        "device_kind": "cpu", "threads": 1, "cores": [0]}
+    assert {"date", "device_name", "clocks_mhz", "cores", "load_average"} <= set(profile.circumstances)
+    printed = capsys.readouterr().out
+    assert "steady" in printed
+    assert "* batch" in printed
+
+
+def test_it_goes_on_where_it_stopped(config, capsys):
+    assert run(config, "--model", "steady", "--batch", "1,2") == 0
+    first = read_profile(path_of(config, "steady"))
+    assert run(config, "--model", "steady") == 0
+    second = read_profile(path_of(config, "steady"))
+    assert sorted(second.lanes["cpu0"].timings) == [1, 2, 4]
+    for size in (1, 2):  # not measured again: not one nanosecond differs
+        assert second.lanes["cpu0"].timings[size] == first.lanes["cpu0"].timings[size]
+    assert "kept from an earlier run" in capsys.readouterr().out
+    assert run(config, "--model", "steady", "--force") == 0
+    assert read_profile(path_of(config, "steady")).lanes["cpu0"].timings[1] != first.lanes["cpu0"].timings[1]
+
+
+def test_other_settings_are_measured_anew(config):
+    assert run(config, "--model", "steady", "--quiet") == 0
+    before = read_profile(path_of(config, "steady"))
+    with open(config, encoding="utf-8") as file:
+        text = file.read()
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(text.replace('c1 = "100us"', 'c1 = "400us"'))
+    assert run(config, "--model", "steady", "--batch", "4", "--quiet") == 0
+    after = read_profile(path_of(config, "steady"))
+    assert list(after.lanes["cpu0"].timings) == [4]  # the old sizes do not count any more
+    assert after.lanes["cpu0"].timings[4].median_ns > 1.5 * before.lanes["cpu0"].timings[4].median_ns
+
+
+def test_a_damaged_profile_is_replaced(config):
+    os.makedirs(os.path.dirname(path_of(config, "host")))
+    with open(path_of(config, "host"), "w", encoding="utf-8") as file:
+        file.write("{")
+    assert run(config, "--model", "host", "--quiet") == 0
+    assert read_profile(path_of(config, "host")).lanes["cpu1"].timings[1].count >= 10
+
+
+def test_what_cannot_be_measured_is_said_and_the_rest_is_measured(config, capsys):
+    assert run(config) == 1
+    errors = capsys.readouterr().err
+    assert "not measured: bare on cpu1" in errors
+    assert "options.example = 'module:function'" in errors
+    assert "not measured: broken on cpu0" in errors
+    assert "there is no file" in errors
+    assert os.path.exists(path_of(config, "steady"))
+    assert os.path.exists(path_of(config, "host"))
+    assert not os.path.exists(path_of(config, "bare"))
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--model", "stedy"], "--model 'stedy' is not in the configuration; did you mean 'steady'"),
+    (["--lane", "gpu0"], "--lane 'gpu0' is not in the configuration"),
+    (["--batch", "1,x"], "--batch '1,x': expected batch sizes"),
+    (["--model", "steady", "--lane", "cpu1"], "nothing to measure: no model of steady may run on cpu1"),
+    (["--seconds", "0"], "--seconds 0.0: expected a time above 0"),
+])
+def test_wrong_usage(config, words, message):
+    with pytest.raises(ConfigError, match=message):
+        run(config, *words)
+
+
+def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
+    """An interrupt after the first size: its timing stays on disk and the next run goes on from there."""
+    calls = []
+    real = command.measure_size
+
+    def interrupted(engine, item, size, clock_ns, rule, stopped=lambda: False):
+        calls.append(size)
+        return real(engine, item, size, clock_ns, rule, stopped)
+
+    monkeypatch.setattr(command, "measure_size", interrupted)
+    outcome = command.profile_model(load_config(config), "steady", "cpu1", (1, 2, 4), os.path.join(
+        os.path.dirname(config), "profiles"), "here", StopRule(time_ns_max=10**7), stopped=lambda: len(calls) > 1)
+    assert outcome.measured == (1,)
+    assert "interrupted" in outcome.why
+    assert list(read_profile(path_of(config, "steady")).lanes["cpu1"].timings) == [1]
+
+
+def test_the_script_checks_every_model(config, tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT, config, "--quick", "--device", "here",
+                           "--json", str(tmp_path / "checks.json")], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "steady: sizes x lanes" in done.stdout
+    rows = {line.split(":")[0]: line for line in done.stdout.splitlines() if "measured" in line and "holds" in line
+            or "falls short" in line}
+    assert "broken" in rows
+    assert "falls short" in rows["broken"]
+    assert (tmp_path / "checks.json").exists()
+
+
+# --- apps alone ---
+
+APPS = """
+[app.short]
+model = "host"
+examples = "profile_functions:short"
+[app.long]
+node = [{ name = "first", model = "host", inputs = { x = "request.size" } }, { name = "then", model = "host" }]
+examples = "profile_functions:long"
+[app.silent]
+model = "host"
+"""
+EXAMPLES = """
+import time
+def double(inputs):
+    time.sleep(inputs["x"] / 1000)
+    return {"x": inputs["x"]}
+def example():
+    return {"x": 0}
+def short():
+    return [{"x": x} for x in (1, 2, 1)]
+def long():
+    return [{"size": 6, "other": 0}]
+"""
+
+
+@pytest.fixture
+def alone_config(tmp_path):
+    (tmp_path / "edge.toml").write_text(CONFIG + APPS)
+    (tmp_path / "profile_functions.py").write_text(EXAMPLES)
+    return str(tmp_path / "edge.toml")
+
+
+def alone_of(config, lane="cpu1"):
+    return read_profile(path_of(config, "host")).lanes[lane].alone
+
+
+def test_the_requests_of_each_app_are_measured_alone(alone_config, capsys):
+    assert run(alone_config, "--model", "host") == 0
+    alone = alone_of(alone_config)
+    assert sorted(alone) == ["long", "short"]  # the one without examples, and the node behind the first, are left out
+    assert len(alone["short"]) == 3
+    assert list(alone["short"]) == sorted(alone["short"])
+    assert alone["short"][0] >= 1_000_000
+    assert alone["short"][2] >= 2_000_000
+    assert alone["long"][0] >= 6_000_000  # request.size is the model's x
+    assert "short alone on cpu1: 3 requests" in capsys.readouterr().out
+
+
+def test_what_an_app_takes_alone_is_kept_until_its_examples_change(alone_config, capsys):
+    assert run(alone_config, "--model", "host") == 0
+    first = read_profile(path_of(alone_config, "host")).lanes["cpu1"]
+    with open(alone_config, encoding="utf-8") as file:
+        text = file.read()
+    with open(alone_config, "w", encoding="utf-8") as file:
+        file.write(text.replace('functions:short"', 'functions:long"').replace('model = "host"\nexamples', (
+            'node = [{ name = "host", inputs = { x = "request.size" } }]\nexamples')))
+    assert run(alone_config, "--model", "host") == 0
+    second = read_profile(path_of(alone_config, "host")).lanes["cpu1"]
+    assert second.timings == first.timings  # the sizes are not measured again
+    assert second.alone["long"] == first.alone["long"]
+    assert second.alone["short"][0] >= 6_000_000
+    assert "long alone on cpu1: 1 requests" in capsys.readouterr().out
+    assert run(alone_config, "--model", "host", "--force", "--quiet") == 0
+    assert alone_of(alone_config)["long"] != first.alone["long"]
+
+
+@pytest.mark.parametrize(("returned", "words"), [
+    ("[]", "expected a list of requests"), ("[1]", "expected a list of requests"),
+    ('[{"x": 1}]', "a request has no 'size', which node 'first' takes; it has x")])
+def test_examples_that_cannot_be_used_are_said(alone_config, capsys, returned, words):
+    path = os.path.join(os.path.dirname(alone_config), "profile_functions.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(EXAMPLES.replace('[{"size": 6, "other": 0}]', returned))
+    assert run(alone_config, "--model", "host", "--quiet") == 1
+    error = capsys.readouterr().err
+    assert "[app.long] examples = 'profile_functions:long'" in error
+    assert words in error
+
+
+def test_a_time_alone_is_the_median_of_its_passes():
+    engine = Stated([10, 100, 70, 30, 20, 50])  # two items, three passes over both
+    assert PASSES == 3
+    assert measure_alone(engine, [{}, {}], lambda: engine.now_ns) == [20, 50]
+
+
+def test_the_time_for_an_app_is_bounded():
+    engine = Stated([10] * 9)
+    assert measure_alone(engine, [{}] * 5, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # a part of one pass
+    engine = Stated([10] * 9)
+    assert measure_alone(engine, [{}] * 3, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # one whole pass
+    assert engine.now_ns == 30
+    engine = Stated([10] * 9)
+    assert measure_alone(engine, [{}] * 3, lambda: engine.now_ns, 10**9, lambda: engine.now_ns >= 20) == [10, 10]
+
+
+# --- the device's name ---
+
+
+def test_device_names():
+    cpuinfo = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz\nmodel name\t: other\n"
+    assert slug(board_name("", cpuinfo, "x86_64")) == "intel-xeon-platinum-8481c"
+    assert slug(board_name("NVIDIA Jetson AGX Orin Developer Kit\0", cpuinfo, "aarch64")) == (
+        "nvidia-jetson-agx-orin-developer-kit")
+    assert slug(board_name("", "", "aarch64")) == "aarch64"
+    assert slug("***") == "unknown"
+    assert device_slug() == slug(device_slug())
+    assert isinstance(clocks_mhz(), dict)
+    assert load_average() >= 0
