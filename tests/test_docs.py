@@ -344,6 +344,11 @@ def test_results_name_their_command_and_hide_nothing(tmp_path):
     assert "`python scripts/bench/bus.py --json docs/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; " in text
     assert "| echo \\| rate | 0.512 | >= 0.3 | holds |" in text
     assert "| p50 | 3,457 | <= 3000 | **falls short** |" in text
+    assert "| 1 of 2 |" in results.parts(str(tmp_path))["summary"]
+
+
+def test_the_readme_can_be_read_in_one_sitting():
+    assert len(read("README.md").splitlines()) <= 200
 
 
 def unsourced(page):

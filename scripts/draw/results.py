@@ -1,4 +1,4 @@
-"""Draw the results in ``README.md`` from the files in ``docs/results/`` that the scripts wrote with ``--json``.
+"""Draw ``docs/results/README.md`` from the files beside it, which the scripts wrote with ``--json``.
 
 A result is ``{"script", "circumstances": {}, "checks": [{"name", "value", "bound", "holds"}]}``. A file that does not
 exist is left out. What fell short stands in the open, the whole table below a fold.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import drawn
 
-PAGE, SCRIPT = "README.md", "draw/results.py"
+PAGE, SCRIPT = "docs/results/README.md", "draw/results.py"
 RESULTS = os.path.join(drawn.ROOT, "docs", "results")
 
 TITLES = {  # file -> what it shows; in the order of the page
@@ -43,14 +44,31 @@ ROWS_MAX = 40
 
 def parts(directory: str = RESULTS) -> Dict[str, str]:
     """The page's parts by name."""
-    found = []
-    for name, title in TITLES.items():
+    results = stored(directory)
+    found = [section(TITLES[name], name, result) for name, result in results.items()]
+    return {"summary": summary(results), "results": "\n\n".join(found) or "No run is stored in `docs/results/` yet. Every script "
+            "`scripts/bench/*.py` prints its own table of checks."}
+
+
+def stored(directory: str) -> Dict[str, Mapping[str, Any]]:
+    """The results that exist, by file, in the order of the page."""
+    found = {}
+    for name in TITLES:
         path = os.path.join(directory, name)
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                found.append(section(title, name, json.load(file)))
-    return {"results": "\n\n".join(found) or "No run is stored in `docs/results/` yet. Every script "
-            "`scripts/bench/*.py` prints its own table of checks."}
+                found[name] = json.load(file)
+    return found
+
+
+def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row per result: how many of its checks hold."""
+    rows = []
+    for name, result in results.items():
+        held = sum(bool(check["holds"]) for check in result["checks"])
+        anchor = re.sub(r"[^\w -]", "", TITLES[name].lower()).replace(" ", "-")
+        rows.append(f"| [{TITLES[name]}](#{anchor}) | {held} of {len(result['checks'])} |")
+    return "\n".join(["| result | checks that hold |", "| --- | ---: |", *rows])
 
 
 def section(title: str, name: str, result: Mapping[str, Any]) -> str:
@@ -59,13 +77,13 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
     held = sum(bool(check["holds"]) for check in checks)
     circumstances = dict(result.get("circumstances") or {})
     command = circumstances.pop("command", f"python {result['script']} --json docs/results/{name}")
-    lines = [f"### {title}", "",
+    lines = [f"## {title}", "",
              f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     short = [check for check in checks if not check["holds"]]
     if short:
         lines += [*table(short), ""]
     if len(checks) > ROWS_MAX:
-        return "\n".join([*lines, f"All checks are in [the file](docs/results/{name})."])
+        return "\n".join([*lines, f"All checks are in [the file]({name})."])
     return "\n".join([*lines, "<details><summary>All checks</summary>", "", *table(checks), "", "</details>"])
 
 
