@@ -18,6 +18,7 @@ from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.plugins import import_policies
 from edgeserve.live.request import RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
+from edgeserve.live.stats import figures_of
 from edgeserve.live.values import LiveRequest
 from edgeserve.live.world import LiveWorld, clock_ns
 from edgeserve.recording.trace import Recorder, start_of
@@ -129,10 +130,10 @@ class RuntimeCore:
                 "pending_max": self.config.server.pending_max,
                 "apps": {name: {**counts.table(), "failed_predictions": self.validators[name].failed_predictions()}
                          for name, counts in world.app_counts.items()},
-                "models": {name: {"ignored_hints": world.payloads.result_hints.ignored_hints(name)} for name in
-                self.config.models}, "policies": {policy.name: dict(policy.figures()) for policy in
-                self.scheduler.policies}, "lanes": lanes, "devices": self._devices(), "streams_with_state":
-                world.payloads.state_count()}
+                "models": {name: {"ignored_hints": world.payloads.result_hints.ignored_hints(name)}
+                           for name in self.config.models},
+                "policies": figures_of(self.scheduler.policies),
+                "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
 
     def _devices(self) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],

@@ -106,7 +106,8 @@ class Policy:
         return None
 
     def figures(self) -> Mapping[str, Any]:
-        """What it has learnt, as plain numbers and tables, for people: ``stats`` shows it. Not for the hot path."""
+        """What it has learnt, as numbers, texts and tables, for people. ``stats`` shows the figures with text keys and
+        within bounds. Not for the hot path."""
         return {}
 
     def queued(self) -> List[Job]:
