@@ -125,7 +125,7 @@ def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(served: Runt
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Edf, "figures", lambda policy: {1: {2: np.float32(0.5)}})
     with Client(served.endpoints[0]) as bus:
-        running = bus.submit("held", {"x": HOLD})
+        running = bus.submit("request", {"x": HOLD})
         assert live_functions.entered.wait(10)
         assert bus.stats()["policies"] == {"edf": {"1": {"2": 0.5}}} == served.stats()["policies"]
         live_functions.gate.set()
