@@ -132,6 +132,13 @@ def test_the_pages_that_promise_running_examples_have_them():
     assert {"README.md", os.path.join("docs", "policies", "write-a-policy.md")} <= set(with_examples())
 
 
+def test_conformance_on_a_page_is_run():
+    marks = {path: [block.mark for block in blocks(read(path)) if "Conformance)" in block.text] for path in PAGES}
+    assert {path for path, found in marks.items() if found} >= {os.path.join("docs", "engines.md"),
+                                                               os.path.join("docs", "policies", "write-a-policy.md")}
+    assert [mark for found in marks.values() for mark in found if not mark.startswith("file: test_")] == []
+
+
 @pytest.mark.parametrize("path", with_examples())
 def test_examples_run_and_print_what_the_page_says(path, place):
     printed, compared = None, 0
