@@ -296,6 +296,23 @@ def test_options_of_a_policy_are_on_its_page():
                 assert f"| `{option}` | `{shown}` |" in page, f"docs/policies/{name}: {kind} {option}"
 
 
+def test_the_indexes_lead_to_every_policy_and_to_every_page_of_one():
+    from edgeserve.sched.policies import POLICIES
+    own = {name for name in os.listdir(os.path.join(ROOT, "docs", "policies")) if name.endswith(".md")} - {"README.md"}
+    table = read(os.path.join("docs", "policies", "README.md"))
+    index = read(os.path.join("docs", "README.md"))
+    assert [name for name in sorted(own) if f"]({name})" not in table] == []
+    assert [name for name in sorted(own) if f"](policies/{name})" not in index] == []
+    kinds = [kind for kind, policy in POLICIES.items() if policy.__module__.startswith("edgeserve.")]
+    assert [kind for kind in kinds if f"[{kind}]({configuration.page_of(kind)})" not in table] == []
+
+
+def test_every_page_of_the_docs_is_in_the_index():
+    index = read(os.path.join("docs", "README.md"))
+    own = {os.path.basename(path) for path in PAGES if os.path.dirname(path) == "docs"} - {"README.md"}
+    assert [name for name in sorted(own) if f"]({name}" not in index] == []
+
+
 def reasons_in_the_code():
     """What ``Rejected`` and ``Dropped`` may carry: the hints of the live side, and what is raised with a reason."""
     from edgeserve.live.error_messages import HINTS
