@@ -161,6 +161,11 @@ class Config:
     source: str = "(built in Python)"
 
     @property
+    def profiles_path(self) -> str:
+        """The directory that holds ``<device>/<model>.json``."""
+        return os.path.join(self.directory, self.server.profiles)
+
+    @property
     def curve_secret_key_path(self) -> str:
         """Where the server's key lies, ``""`` for a bus without keys."""
         file = self.server.curve_secret_key_file

@@ -223,7 +223,7 @@ class PolicyConformance:
     def test_nothing_is_queued_after_draining(self) -> None:
         from edgeserve.sim.run import simulate
         scenario, _ = draw_scenario(self.soak_seeds[-1], (self.kind,))
-        run = simulate(scenario, self.soak_seeds[-1], drain=True, settle=True)
+        run = simulate(scenario, self.soak_seeds[-1], (), drain=True, settle=True)
         assert [job for policy in run.scheduler.policies for job in policy.queued()] == []
 
 

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
-from edgeserve.device.host import device_slug
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.files import model_path
 from edgeserve.engines.python import import_function
@@ -28,7 +29,6 @@ from edgeserve.ipc.endpoints import default_endpoint, prepare_endpoint, read_ser
 from edgeserve.live.plugins import import_policies
 from edgeserve.live.predictors import load_predictors
 from edgeserve.live.request import InputRule
-from edgeserve.live.runtime_core import find_profiles
 from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.units import NS_PER_MS, format_size
 
@@ -330,10 +330,10 @@ def check_predictors(config: Config) -> List[Finding]:
 
 def check_profiles(config: Config) -> List[Finding]:
     """Which models and batch sizes have no time measured on this machine."""
-    directory = os.path.join(config.directory, config.server.profiles, device_slug())
+    directory = os.path.join(config.profiles_path, device_slug())
     mend = f"edgeserve profile {config.source}"
     try:
-        profiles = {profile.model: profile for profile in find_profiles(config)}
+        profiles = {profile.model: profile for profile in find_profiles(config.profiles_path)}
     except ProfileError as error:
         return [Finding("profiles", WRONG, str(error), mend)]
     unmeasured = []

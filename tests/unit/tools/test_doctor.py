@@ -12,8 +12,8 @@ import pytest
 import zmq.auth
 
 from edgeserve.cli import main as edgeserve_main
+from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
-from edgeserve.device.host import device_slug
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
 
