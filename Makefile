@@ -8,12 +8,14 @@ ARGS ?=
 IN := $(VENV)/bin/python
 PIP := $(IN) -m pip --disable-pip-version-check --quiet
 READER := examples/reader
+ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo test lint soak plant-bugs ci clean
+.PHONY: help demo assets test lint soak plant-bugs ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
+	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make test        the tests that need no GPU"
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
@@ -33,7 +35,7 @@ $(VENV)/.demo: $(NEEDS) | $(IN)
 
 $(VENV)/.test: $(NEEDS) | $(IN)
 	$(PIP) install --editable '.[onnx,test]' --requirement $(READER)/requirements.txt
-	@touch $@
+	@touch $(VENV)/.demo $@    # the demo needs a part of these
 
 $(VENV)/.lint: $(NEEDS) | $(VENV)/.test
 	$(PIP) install --editable '.[lint]'
@@ -42,6 +44,9 @@ $(VENV)/.lint: $(NEEDS) | $(VENV)/.test
 demo: $(VENV)/.demo
 	$(IN) -m edgeserve.tools.assets $(READER)/assets.toml
 	$(IN) scripts/demo.py $(ARGS)
+
+assets: $(VENV)/.demo
+	$(IN) -m edgeserve.tools.assets $(ASSETS)
 
 test: $(VENV)/.test
 	$(IN) -m pytest $(ARGS)

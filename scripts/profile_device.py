@@ -15,9 +15,9 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import Profile, profile_path, read_profile
 from edgeserve.config.schema import Config
-from edgeserve.device.host import device_slug
 from edgeserve.errors import EdgeServeError, ProfileError
 
 DRIFT_MAX = 0.05  # a device that got slower by more than this was throttling, or not alone

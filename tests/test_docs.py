@@ -132,6 +132,13 @@ def test_the_pages_that_promise_running_examples_have_them():
     assert {"README.md", os.path.join("docs", "policies", "write-a-policy.md")} <= set(with_examples())
 
 
+def test_conformance_on_a_page_is_run():
+    marks = {path: [block.mark for block in blocks(read(path)) if "Conformance)" in block.text] for path in PAGES}
+    assert {path for path, found in marks.items() if found} >= {os.path.join("docs", "engines.md"),
+                                                               os.path.join("docs", "policies", "write-a-policy.md")}
+    assert [mark for found in marks.values() for mark in found if not mark.startswith("file: test_")] == []
+
+
 @pytest.mark.parametrize("path", with_examples())
 def test_examples_run_and_print_what_the_page_says(path, place):
     printed, compared = None, 0
@@ -287,6 +294,23 @@ def test_options_of_a_policy_are_on_its_page():
             for option, default in policy.defaults.items():
                 shown = str(default).lower() if isinstance(default, bool) else default
                 assert f"| `{option}` | `{shown}` |" in page, f"docs/policies/{name}: {kind} {option}"
+
+
+def test_the_indexes_lead_to_every_policy_and_to_every_page_of_one():
+    from edgeserve.sched.policies import POLICIES
+    own = {name for name in os.listdir(os.path.join(ROOT, "docs", "policies")) if name.endswith(".md")} - {"README.md"}
+    table = read(os.path.join("docs", "policies", "README.md"))
+    index = read(os.path.join("docs", "README.md"))
+    assert [name for name in sorted(own) if f"]({name})" not in table] == []
+    assert [name for name in sorted(own) if f"](policies/{name})" not in index] == []
+    kinds = [kind for kind, policy in POLICIES.items() if policy.__module__.startswith("edgeserve.")]
+    assert [kind for kind in kinds if f"[{kind}]({configuration.page_of(kind)})" not in table] == []
+
+
+def test_every_page_of_the_docs_is_in_the_index():
+    index = read(os.path.join("docs", "README.md"))
+    own = {os.path.basename(path) for path in PAGES if os.path.dirname(path) == "docs"} - {"README.md"}
+    assert [name for name in sorted(own) if f"]({name}" not in index] == []
 
 
 def reasons_in_the_code():

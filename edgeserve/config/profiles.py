@@ -11,6 +11,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Tuple
 
+from edgeserve.config.machine import device_slug
 from edgeserve.errors import ProfileError
 
 FORMAT = 1
@@ -97,6 +98,26 @@ def read_profiles(directory: str) -> List[Profile]:
     paths = sorted(os.path.join(folder, name) for folder, _, names in os.walk(directory)
                    for name in names if name.endswith(".json"))
     return [read_profile(path) for path in paths]
+
+
+def find_profiles(directory: str, elsewhere: bool = False) -> List[Profile]:
+    """The profiles of this machine below a directory of profiles, ``Config.profiles_path``; none where it is absent.
+
+    With ``elsewhere``, for simulations: where this machine has none, those of the only device that has some. Raises
+    :class:`ProfileError` when several devices have some: nobody said which is meant.
+    """
+    if not os.path.isdir(directory):
+        return []
+    here = os.path.join(directory, device_slug())
+    if os.path.isdir(here) or not elsewhere:
+        return read_profiles(here)
+    profiles = read_profiles(directory)
+    devices = sorted({profile.device for profile in profiles})
+    if len(devices) > 1:
+        raise ProfileError(f"{directory} has profiles of {', '.join(devices)}, and none of this machine "
+                           f"({os.path.basename(here)}): name the directory of one device, such as --profiles "
+                           f"{os.path.join(directory, devices[0])}, or simulate(profiles=read_profiles(...)) in Python")
+    return profiles
 
 
 def _lane(table: Mapping[str, Any]) -> LaneProfile:

@@ -6,6 +6,7 @@ itself checks. Files are read by :mod:`edgeserve.config.loading`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Union
 
@@ -158,3 +159,14 @@ class Config:
     apps: Dict[str, AppConfig] = field(default_factory=dict)
     directory: str = "."
     source: str = "(built in Python)"
+
+    @property
+    def profiles_path(self) -> str:
+        """The directory that holds ``<device>/<model>.json``."""
+        return os.path.join(self.directory, self.server.profiles)
+
+    @property
+    def curve_secret_key_path(self) -> str:
+        """Where the server's key lies, ``""`` for a bus without keys."""
+        file = self.server.curve_secret_key_file
+        return os.path.join(self.directory, file) if file else ""

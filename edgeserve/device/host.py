@@ -1,44 +1,11 @@
-"""What machine this is: a short name for its directory of profiles, its CPU and clocks. Reads, decides nothing."""
+"""How fast this machine runs now: clocks and load. Reads, decides nothing."""
 
 from __future__ import annotations
 
 import os
-import platform
-import re
 from typing import Dict
 
 import psutil
-
-DEVICE_TREE_MODEL = "/proc/device-tree/model"
-CPUINFO = "/proc/cpuinfo"
-
-
-def slug(name: str) -> str:
-    """``name`` in lower-case letters, digits and single dashes: a directory's name."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
-
-
-def board_name(device_tree: str, cpuinfo: str, machine: str) -> str:
-    """The board's name where firmware tells it (Jetson, Raspberry Pi), else the CPU's, else the architecture.
-    The arguments are the texts of :data:`DEVICE_TREE_MODEL` and :data:`CPUINFO` (empty where absent)."""
-    board = device_tree.replace("\0", " ").strip()
-    if board:
-        return board
-    match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    name = match.group(1) if match else machine or "unknown"
-    # The marks of trade and the nominal clock say nothing that distinguishes two machines.
-    name = re.sub(r"\((R|TM|C)\)|\bCPU\b|\bProcessor\b|@.*$", " ", name, flags=re.IGNORECASE)
-    return " ".join(name.split())
-
-
-def device_name() -> str:
-    """This machine's board or CPU, as people write it."""
-    return board_name(_text(DEVICE_TREE_MODEL), _text(CPUINFO), platform.processor() or platform.machine())
-
-
-def device_slug() -> str:
-    """This machine's directory below ``profiles/``, such as ``nvidia-jetson-agx-orin`` or ``intel-xeon-8481c``."""
-    return slug(device_name())
 
 
 def clocks_mhz() -> Dict[str, float]:
@@ -55,11 +22,3 @@ def clocks_mhz() -> Dict[str, float]:
 def load_average() -> float:
     """Runnable threads in the last minute: above the number of cores, measurements here wait for others."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     """What ``run`` gets. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size to pad to.
 
     ``states[i]`` is what job i's last result left behind (``None`` at the start of a stream or sequence).
-    ``steps_max`` bounds the steps of an iterative model in this call.
+    ``steps_max`` bounds the steps of an iterative model in this call; ``None`` leaves the number to the engine.
     """
 
     items: Sequence[Values]
@@ -49,15 +49,17 @@ class Result:
     holds what all parts share; ``route`` the successor taken; ``hints`` numbers for the scheduler, which count for the
     nodes behind (``{"read.work": 2.5}``: of the request, or of the one part that the item is); ``state`` kept for the
     next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
+    ``steps`` are the steps that the call made for this item where ``batch.steps_max`` bounds them: the scheduler learns
+    the time of one step. A call without that bound counts as one step, as a profile measures it.
     ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
     item came with stays as it was.
     """
 
-    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error")
+    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error", "steps")
 
     def __init__(self, outputs: Values, parts: List[Values] | None = None, route: str | None = None,
                  hints: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
-                 done: bool = True, error: Exception | None = None) -> None:
+                 done: bool = True, error: Exception | None = None, steps: int = 1) -> None:
         self.outputs = outputs
         self.parts = parts
         self.route = route
@@ -66,6 +68,7 @@ class Result:
         self.state_bytes = state_bytes
         self.done = done
         self.error = error
+        self.steps = steps
 
 
 class Footprint(NamedTuple):

@@ -106,8 +106,11 @@ class SyntheticEngine(Engine):
         self._sleep(self.duration_ns(batch) * steps * factor / NS_PER_S)
         if self._fail_every and number % self._fail_every == 0:
             raise EngineError(f"model {self._name!r}: batch {number} failed, as options.fail_every says")
-        return with_failures([self._result(index, item, left[index] - steps, parts)
-                              for index, item in enumerate(batch.items)], failed)
+        results = [self._result(index, item, left[index] - steps, parts) for index, item in enumerate(batch.items)]
+        if batch.steps_max:
+            for index, result in enumerate(results):
+                result.steps = min(steps, left[index])
+        return with_failures(results, failed)
 
     def duration_ns(self, batch: Batch) -> int:
         """The stated time of one step of ``batch``, without noise."""

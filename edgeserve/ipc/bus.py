@@ -315,10 +315,16 @@ class Bus:
             self._send(client, is_req, (wire.encode_error(key, error),))
 
     def control_reply(self, client: bytes, key: Key, payload: Mapping[str, Any]) -> None:
-        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps."""
+        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps. What cannot travel is answered
+        with ``failed``."""
         is_req = self._take(client, key)
-        if is_req is not None:
-            self._send(client, is_req, (wire.encode_info(key, payload),))
+        if is_req is None:
+            return
+        try:
+            header = wire.encode_info(key, payload)
+        except RequestError as error:
+            header = wire.encode_error(key, error)
+        self._send(client, is_req, (header,))
 
     def _take(self, client: bytes, key: Key) -> bool | None:
         """Forget a request in flight: whether it came from a REQ socket, ``None`` when nobody waits for it."""

@@ -306,18 +306,30 @@ def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, 
 
 def encode_error(key: Key | None, error: RequestError) -> bytes:
     """An error reply's header frame; it has no other frame."""
-    fields = {"kind": "error", "id": key, "code": error.code, "message": str(error)[:4096]}
+    fields = {"kind": "error", "id": key, "code": error.code, "message": _sendable(str(error)[:4096])}
     reason = getattr(error, "reason", "")
     if reason:
-        fields["reason"] = str(reason)[:1024]
+        fields["reason"] = _sendable(str(reason)[:1024])
     return pack_header(fields)
 
 
+def _sendable(text: str) -> str:
+    """Without halves of characters, as names of files may have them: UTF-8 has no bytes for those."""
+    return text.encode(errors="replace").decode()
+
+
 def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
-    """The reply to a control question; numpy numbers become plain ones, anything else unknown its ``str``."""
-    fields = {"kind": "info", "id": key, "info": payload}
-    return _VERSION_BYTE + msgpack.packb(fields, default=lambda value: value.item() if hasattr(value, "item")
-                                         else str(value))
+    """The reply to a control question; numpy numbers become plain ones, anything else unknown its ``str``. Raises
+    :class:`Failed` for what a client cannot read (keys that are no text, more than fits into a header): the client
+    would give up its connection, and all its requests with it."""
+    try:
+        fields = {"kind": "info", "id": key, "info": payload}
+        header = _VERSION_BYTE + msgpack.packb(fields, default=lambda value: value.item() if hasattr(value, "item")
+                                               else str(value))
+        unpack_header(header, TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
+    except (TypeError, ValueError, OverflowError, RecursionError, RequestError) as error:
+        raise Failed(f"the answer to this question cannot be sent: {error}") from None
+    return header
 
 
 def encode_plain(kind: str, key: Key | None = None) -> bytes:

@@ -43,11 +43,10 @@ class Gateway:
         self._open: Dict[bytes, Dict[Any, LiveRequest]] = {}  # connection -> key -> request that has not ended
         self._handlers: Dict[type, Callable[[Any, List[Event]], None]] = {
             Ask: self._asked, Cancel: self._cancelled, Control: self._controlled, ClientGone: self._gone}
-        key_file = os.path.join(core.config.directory, server.curve_secret_key_file) \
-            if server.curve_secret_key_file else ""
         self.bus: Bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
                        message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
-                       client_silence_ns=server.client_silence_ns, curve_secret_key_file=key_file)
+                       client_silence_ns=server.client_silence_ns,
+                       curve_secret_key_file=core.config.curve_secret_key_path)
         self.fileno: int = self.bus.fileno()
 
     # --- the world's side ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import logging
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from edgeserve.config.profiles import Profile, read_profiles
+from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import RequestError
 from edgeserve.lanes.thread import Lane
@@ -18,6 +18,7 @@ from edgeserve.live.mailbox import Mailbox
 from edgeserve.live.plugins import import_policies
 from edgeserve.live.request import RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
+from edgeserve.live.stats import figures_of
 from edgeserve.live.values import LiveRequest
 from edgeserve.live.world import LiveWorld, clock_ns
 from edgeserve.recording.trace import Recorder, start_of
@@ -52,7 +53,9 @@ class RuntimeCore:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
         import_policies(config)
-        profiles = find_profiles(config)
+        profiles = find_profiles(config.profiles_path)
+        if profiles:
+            log.info("%d profiles of this machine below %s", len(profiles), config.profiles_path)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
@@ -129,10 +132,10 @@ class RuntimeCore:
                 "pending_max": self.config.server.pending_max,
                 "apps": {name: {**counts.table(), "failed_predictions": self.validators[name].failed_predictions()}
                          for name, counts in world.app_counts.items()},
-                "models": {name: {"ignored_hints": world.payloads.result_hints.ignored_hints(name)} for name in
-                self.config.models}, "policies": {policy.name: dict(policy.figures()) for policy in
-                self.scheduler.policies}, "lanes": lanes, "devices": self._devices(), "streams_with_state":
-                world.payloads.state_count()}
+                "models": {name: {"ignored_hints": world.payloads.result_hints.ignored_hints(name)}
+                           for name in self.config.models},
+                "policies": figures_of(self.scheduler.policies),
+                "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
 
     def _devices(self) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],
@@ -156,15 +159,3 @@ class RuntimeCore:
                            "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
                                              "optional": tensor.optional} for name, tensor in app.inputs.items()}}
                 for app in self.config.apps.values()}
-
-
-def find_profiles(config: Config) -> List[Profile]:
-    """The profiles that were measured on this machine, below ``[server] profiles``; the log says where they lie."""
-    directory = os.path.join(config.directory, config.server.profiles)
-    if not os.path.isdir(directory):
-        return []
-    from edgeserve.device.host import device_slug  # looks at the machine, so only when there is something to choose
-    here = os.path.join(directory, device_slug())
-    profiles = read_profiles(here)
-    log.info("%d profiles of this machine in %s", len(profiles), here)
-    return profiles

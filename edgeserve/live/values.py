@@ -118,7 +118,7 @@ class Payloads:
         parts = len(result.parts) if result.parts is not None else None
         hints = self.result_hints.of(node.model, result.hints) if result.hints is not None else None
         return JobResult(job, "done" if result.done else "unfinished", parts, result.route, hints, "",
-                         int(result.state_bytes))
+                         int(result.state_bytes), int(result.steps))
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
@@ -209,6 +209,8 @@ def _wrong_field(result: Result) -> str:
         return f"route = {show(result.route)}, expected the name of a node"
     if not isinstance(result.state_bytes, (int, np.integer)) or result.state_bytes < 0:
         return f"state_bytes = {show(result.state_bytes)}, expected a whole number from 0"
+    if result.steps != 1 and (not isinstance(result.steps, (int, np.integer)) or result.steps < 1):
+        return f"steps = {show(result.steps)}, expected a whole number from 1"
     if not isinstance(result.done, (bool, np.bool_)):
         return f"done = {show(result.done)}, expected True or False"
     return ""

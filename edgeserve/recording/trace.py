@@ -119,7 +119,10 @@ def _table(item: Any) -> Dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (Request, JobResult)):
-        return {name: _plain(getattr(value, name)) for name in type(value).__slots__}
+        table = {name: _plain(getattr(value, name)) for name in type(value).__slots__}
+        if table.get("steps") == 1:  # nearly always
+            del table["steps"]
+        return table
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -119,7 +119,8 @@ def percentile(ordered: Sequence[int], share: float) -> int:
 
 
 def _app_table(app: AppReport) -> Dict[str, Any]:
-    return {**asdict(app), "finish_rate": app.finish_rate, "value_share": app.value_share}
+    shares = (app.finish_rate, app.value_share) if app.offered else (None, None)
+    return {**asdict(app), "finish_rate": shares[0], "value_share": shares[1]}
 
 
 def print_reports(reports: Mapping[str, Report], console: Any) -> None:
@@ -136,7 +137,8 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
             rows[f"(all {len(report.apps)})"] = report.total
         for name, app in rows.items():
             others = ", ".join(f"{reason} {count}" for reason, count in list(app.ended.items())[:4])
-            table.add_row(name, str(app.offered), f"{app.finish_rate:.1%}", str(app.late), f"{app.value_share:.3f}",
+            shares = (f"{app.finish_rate:.1%}", f"{app.value_share:.3f}") if app.offered else ("-", "-")
+            table.add_row(name, str(app.offered), shares[0], str(app.late), shares[1],
                           f"{app.p50_ms:.2f}", f"{app.p90_ms:.2f}", f"{app.p99_ms:.2f}", others)
         console.print(table)
         console.print("lanes in use: " + ", ".join(f"{name} {share:.1%}" for name, share in report.lanes.items())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config.profiles import Profile
+from edgeserve.config.profiles import Profile, find_profiles
 from edgeserve.config.schema import Config
+from edgeserve.errors import ConfigError
 from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
@@ -68,10 +70,19 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
                     step_cost_ns=run.step_cost_ns, event_cost_ns=run.event_cost_ns, drain=drain, settle=settle)
 
 
-def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, on_step: Optional[OnStep] = None,
-             scheduler: Any = None, drain: bool = False, settle: bool = False) -> Run:
+def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]] = None, *,
+             on_step: Optional[OnStep] = None, scheduler: Any = None, drain: bool = False,
+             settle: bool = False) -> Run:
     """Run a scenario to its end: every request has ended and the books are closed, or :class:`ReferenceModelError` and
-    :class:`SimError` say what went wrong."""
+    :class:`SimError` say what went wrong.
+
+    Without ``profiles``, those below ``[server] profiles`` count: this machine's, else those of the only device that
+    was measured. A ``scheduler`` of your own has to be made with the same ones.
+    """
+    if not scenario.workloads:
+        raise ConfigError(no_workload(scenario))
+    if profiles is None:
+        profiles = find_profiles(scenario.config.profiles_path, elsewhere=True)
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
         from edgeserve.sched.core.build import build_scheduler
@@ -81,3 +92,12 @@ def simulate(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *,
     drive(scheduler, world, on_step)
     world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)
+
+
+def no_workload(scenario: Scenario) -> str:
+    """What to write into a scenario in which nobody asks anything."""
+    source, app = scenario.config.source, next(iter(scenario.config.apps), "NAME")
+    return (f"{source} has no [workload.NAME]: nobody asks anything, so there is nothing to simulate. Say who asks "
+            "what in a scenario, a file of its own (docs/simulate.md), such as\n"
+            f"  config = \"{os.path.basename(source)}\"\n"
+            f"  [workload.load]\n  app = \"{app}\"\n  rate = 20.0    # requests per second")

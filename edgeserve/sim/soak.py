@@ -64,7 +64,7 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) ->
         scheduler.check()
 
     try:
-        world = simulate(scenario, seed, scheduler=scheduler, drain=drain, settle=True, on_step=on_step).world
+        world = simulate(scenario, seed, (), scheduler=scheduler, drain=drain, settle=True, on_step=on_step).world
     finally:
         if recorder is not None:
             recorder.close()

@@ -351,6 +351,9 @@ class SimWorld:
             steps = self._steps(action)
             results = (self._probe_result(action, steps),) if action.probe else tuple(
                 self._result(job, steps, broken) for job in action.jobs)
+            if action.steps_max is not None:
+                for result in results:
+                    result.steps = steps
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.reference_model.answered(self.now_ns, action, results, bool(failed))

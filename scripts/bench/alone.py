@@ -27,8 +27,9 @@ import onnxruntime
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_name
 from edgeserve.config.schema import Config
-from edgeserve.device.host import device_name, load_average
+from edgeserve.device.host import load_average
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, Engine, Values, run_whole
 from edgeserve.engines.warm import warm_up

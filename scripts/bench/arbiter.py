@@ -89,7 +89,7 @@ def main() -> int:
     print(f"{'load':>5} {'value in time':>14} {'best rule':>10} {'worst app':>10} {'best rule':>10}   by app")
     for load, (best_value, best_worst) in BEST.items():
         setting = scenario(load, 30.0, args.batch)
-        worlds = [simulate(setting, seed).world for seed in seeds]
+        worlds = [simulate(setting, seed, ()).world for seed in seeds]
         report = report_of(worlds, 0, setting.run.duration_ns)
         value = value_in_time(report, counted_ms(args.batch))
         apps = {name: app.finish_rate for name, app in report.apps.items()}

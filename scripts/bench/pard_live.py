@@ -232,7 +232,7 @@ def run_simulated(policy: Dict[str, Any], on_late: str, service: float, load: fl
         "workload": {name: {"app": "reader", "rate": rate, "hints": dict(hints)} for name, hints in PAGES.items()},
         "run": {"duration": f"{seconds}s", "noise": NOISE}})
     ledger = Ledger()
-    simulate(scenario, seed, on_step=ledger.see)
+    simulate(scenario, seed, (), on_step=ledger.see)
     return ledger.result(seconds)
 
 

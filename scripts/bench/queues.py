@@ -34,7 +34,7 @@ from lib.checks import Checks
 from lib.hull_queue import HullQueue, Lines
 
 from edgeserve.config.loading import parse_config
-from edgeserve.device.host import device_name
+from edgeserve.config.machine import device_name
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.orloj.slack import SlackScore, top
 from edgeserve.sched.protocol.actions import LatencyBreakdown

@@ -22,6 +22,7 @@ class BusServer:
         self.endpoint = ""
         self.news: List[Any] = []
         self.stopping = False
+        self.told: Dict[Any, Any] = {}  # what control questions are answered with, instead of the usual
         self._ready = threading.Event()
         self._error: Any = None
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -84,6 +85,6 @@ class BusServer:
         elif type(news) is Cancel:
             bus.error(news.client, news.key, Cancelled("cancelled by its client"))
         elif type(news) is Control:
-            bus.control_reply(news.client, news.key, {"kind": news.kind, "ready": True})
+            bus.control_reply(news.client, news.key, self.told or {"kind": news.kind, "ready": True})
         else:
             assert type(news) is ClientGone

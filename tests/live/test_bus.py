@@ -126,6 +126,17 @@ def test_control_questions(client):
         assert getattr(client, kind)() == {"kind": kind, "ready": True}
 
 
+def test_a_question_whose_answer_cannot_travel_gets_an_error_and_spares_the_requests(server, client):
+    future = client.submit("sleep", X)
+    server.seen(Ask)
+    server.told = {1: "keys that are no text"}
+    with pytest.raises(Failed, match="the answer to this question cannot be sent"):
+        client.stats()
+    server.told = {}
+    assert client.health()["ready"]
+    assert not future.done()
+
+
 @pytest.mark.parametrize(("ask", "kind"), [
     (lambda c: c.infer("nobody", X), UnknownApp),
     (lambda c: c.infer("echo", X, slo_ms=-1), DeadlineExpired),

@@ -22,6 +22,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, UnknownApp
 from edgeserve.ipc import wire
 from edgeserve.runtime import Runtime
+from edgeserve.sched.policies.edf import Edf
 
 HERE = Path(live_functions.__file__).parent
 
@@ -118,6 +119,17 @@ def test_questions_about_the_server(served: Runtime) -> None:
         assert bus.stats()["apps"]["double"]["outcomes"]["completed"] == 1
         health = bus.health()
         assert health["ready"] and health["pid"] == os.getpid() and health["lanes"]["cpu0"] == "up"
+
+
+def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(served: Runtime,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Edf, "figures", lambda policy: {1: {2: np.float32(0.5)}})
+    with Client(served.endpoints[0]) as bus:
+        running = bus.submit("request", {"x": HOLD})
+        assert live_functions.entered.wait(10)
+        assert bus.stats()["policies"] == {"edf": {"1": {"2": 0.5}}} == served.stats()["policies"]
+        live_functions.gate.set()
+        assert running.result(10)["x"].tolist() == HOLD.tolist()
 
 
 def test_a_cancelled_request_is_answered_so_and_never_runs(served: Runtime) -> None:

@@ -9,8 +9,24 @@ import os
 import pytest
 
 from edgeserve.cli import main
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profiles import (
+    QUANTILES,
+    LaneProfile,
+    Profile,
+    Timing,
+    find_profiles,
+    profile_path,
+    read_profiles,
+    write_profile,
+)
+from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sim.report import report_of
+from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import load_scenario
+
+MS = 10**6
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "scenarios")
 
@@ -90,6 +106,92 @@ def test_a_wrong_scenario_says_what_to_mend(scenario, tmp_path, capsys, change, 
     assert main(["simulate", str(path)]) == 2
     import re
     assert re.search(reason, capsys.readouterr().err)
+
+
+def test_a_scenario_in_which_nobody_asks_says_how_to_ask(tmp_path, capsys):
+    path = tmp_path / "edge.toml"
+    path.write_text(SCENARIO.split("[run]")[0])
+    assert main(["simulate", str(path)]) == 2
+    error = capsys.readouterr().err
+    example = error.split("such as\n")[1]
+    assert "edge.toml has no [workload.NAME]" in error
+    (tmp_path / "scenario.toml").write_text(example)
+    assert main(["simulate", str(tmp_path / "scenario.toml"), "--seeds", "1"]) == 0  # as the message says
+    assert "100.0%" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"no \[workload.NAME\]"):
+        simulate(load_scenario(str(path)), 1)
+
+
+def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, capsys):
+    path = tmp_path / "idle.toml"
+    path.write_text(SCENARIO.replace("rate = 300.0", 'rate = 300.0\nstart = "9s"'))
+    assert main(["simulate", str(path), "--seeds", "1", "--json", str(tmp_path / "r.json")]) == 0
+    assert [line.split()[2:4] for line in capsys.readouterr().out.replace("│", " ").replace("┃", " ").splitlines()
+            if line.split()[:2] == ["a", "0"]] == [["-", "0"]]
+    with open(tmp_path / "r.json", encoding="utf-8") as file:
+        apps = json.load(file)["policies"]["edf"]["apps"]
+    assert apps["a"]["finish_rate"] is None and apps["b"]["finish_rate"] > 0.5
+    path.write_text(path.read_text().replace("rate = 200.0", 'rate = 200.0\nstart = "9s"'))
+    assert main(["simulate", str(path), "--seeds", "1"]) == 2
+    assert "no request arrived" in capsys.readouterr().err
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A scenario whose model has no time but that of profiles; ``measured(device, ms)`` writes one."""
+    (tmp_path / "edge.toml").write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\nslo = "1s"\n')
+    path = tmp_path / "scenario.toml"
+    path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\n[workload.w]\napp = "a"\nkind = "closed"\n')
+
+    def write(device, ms):
+        timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
+        write_profile(profile_path(str(tmp_path / "profiles"), device, "m"),
+                      Profile("m", device, {"cpu0": LaneProfile({1: timing})}))
+        return str(path)
+    return write
+
+
+def p50_ms(path, *options):
+    report = os.path.join(os.path.dirname(path), "r.json")
+    assert main(["simulate", path, "--seeds", "1", "--json", report, *options]) == 0
+    with open(report, encoding="utf-8") as file:
+        return json.load(file)["policies"]["edf"]["total"]["p50_ms"]
+
+
+def in_python(path, **options):
+    scenario = load_scenario(path)
+    return report_of([simulate(scenario, 0, **options).world], 0, scenario.run.duration_ns).total.p50_ms
+
+
+def test_the_command_and_python_find_the_profiles_that_the_server_would(measured, tmp_path):
+    path = measured("orin", 20)
+    assert p50_ms(path) == in_python(path) == pytest.approx(20, abs=0.2)  # the only device that was measured
+    measured(device_slug(), 5)
+    assert p50_ms(path) == in_python(path) == pytest.approx(5, abs=0.2)
+    config = load_scenario(path).config
+    assert [profile.device for profile in find_profiles(config.profiles_path)] == [device_slug()]  # what serve takes
+    orin = str(tmp_path / "profiles" / "orin")
+    assert p50_ms(path, "--profiles", orin) == pytest.approx(20, abs=0.2)
+    assert in_python(path, profiles=read_profiles(orin)) == pytest.approx(20, abs=0.2)
+    with pytest.raises(ProfileError, match="run 'edgeserve profile'"):
+        in_python(path, profiles=())
+
+
+def test_of_several_other_devices_one_has_to_be_named(measured, tmp_path, capsys):
+    measured("xavier", 30)
+    path = measured("orin", 20)
+    assert find_profiles(str(tmp_path / "profiles")) == []  # the server never takes another machine's
+    assert main(["simulate", path]) == 2
+    assert f"profiles of orin, xavier, and none of this machine ({device_slug()})" in capsys.readouterr().err
+    assert p50_ms(path, "--profiles", str(tmp_path / "profiles" / "xavier")) == pytest.approx(30, abs=0.2)
+    assert main(["simulate", path, "--profiles", str(tmp_path / "absent")]) == 2
+    assert "absent: there is no such directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["-1", "10001"])
+def test_a_number_of_seeds_that_cannot_be_run_is_refused(scenario, capsys, count):
+    assert main(["simulate", scenario, "--seeds", count]) == 2
+    assert f"--seeds {count}: expected 1 to 10000" in capsys.readouterr().err
 
 
 def test_an_unknown_policy_is_refused(scenario, capsys):

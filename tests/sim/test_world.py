@@ -6,6 +6,8 @@ from collections import deque
 
 import pytest
 
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     EvictModel,
@@ -91,6 +93,34 @@ def test_closed_loop_clients_keep_the_lane_busy_and_wait_for_each_other():
     report = report_of([world], 1000 * MS, 10_000 * MS)
     assert report.goodput == pytest.approx(100, rel=0.01)
     assert report.total.p50_ms == pytest.approx(40, rel=0.01)
+
+
+class Fours(Edf):
+    """Edf that has its models make four steps per call."""
+
+    def bid(self, lane, board):
+        bid = super().bid(lane, board)
+        if bid is not None:
+            bid.steps_max = 4
+            bid.expected_ns *= 4
+        return bid
+
+
+def test_calls_of_four_steps_teach_the_time_of_one(monkeypatch):
+    monkeypatch.setitem(POLICIES, "fours", Fours)
+    made = scenario(policy={"fours": {}}, truth={"m": {"steps": 8}}, app={"a": {"model": "m", "slo": "100ms"}},
+                    workload={"w": {"app": "a", "kind": "closed", "clients": 1, "hints": {"steps": 8}}})
+    calls = []
+
+    def on_step(now_ns, events, actions):
+        for event in events:
+            if isinstance(event, WorkFinished):
+                calls.append((event.finished_ns - event.started_ns, event.results[0].status, event.results[0].steps))
+
+    run = simulate(made, 1, on_step=on_step)
+    assert calls[:4] == [(40 * MS, "unfinished", 4), (40 * MS, "done", 4)] * 2
+    assert run.scheduler.latency["m", "cpu0"].estimate_ns(1) == 10 * MS
+    assert report_of([run.world], 0, 10_000 * MS).total.finish_rate == 1.0  # 8 steps of 40 ms could not be in time
 
 
 def test_the_schedulers_thinking_is_charged():

@@ -249,7 +249,7 @@ class RequestManager:
             self._job_done(job, result)
         elif status == "unfinished":
             move_job(job, "unfinished")
-            job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + 1, self.now_ns
+            job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + result.steps, self.now_ns
             if result.state_bytes and (request.stream is None or request.app.stream == "none"):
                 self._keep_state(job, work.lane.device, result.state_bytes)
             if not self._expire_on_return(request):

@@ -185,9 +185,12 @@ class Scheduler:
             if result.job != job.id:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
             work.failed = work.failed and result.status == "failed"
+            if result.steps > work.steps:
+                work.steps = result.steps
             self.request_manager.returned(job, result, work, took)
+        step_ns = -((event.started_ns - event.finished_ns) // work.steps)
         if not work.failed:
-            self.latency[work.model, lane.name].observe(self.now_ns, work.size, event.finished_ns - event.started_ns)
+            self.latency[work.model, lane.name].observe(self.now_ns, work.size, step_ns)
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
 
     def _probed(self, work: Work, event: WorkFinished) -> None:

@@ -32,7 +32,8 @@ class Bid:
     ``start_before_ns``. ``utility`` gives the value delivered as a function of the start time; ``remaining_ns`` is the
     lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
     cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
-    reason, if and only if the bid wins.
+    reason, if and only if the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
+    the time of all of them, while estimates are of one step.
     """
 
     __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
@@ -106,7 +107,8 @@ class Policy:
         return None
 
     def figures(self) -> Mapping[str, Any]:
-        """What it has learnt, as plain numbers and tables, for people: ``stats`` shows it. Not for the hot path."""
+        """What it has learnt, as numbers, texts and tables, for people. ``stats`` shows the figures with text keys and
+        within bounds. Not for the hot path."""
         return {}
 
     def queued(self) -> List[Job]:

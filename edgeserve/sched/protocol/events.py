@@ -69,13 +69,15 @@ class JobResult:
 
     ``parts`` is the number of parts it fans out into (only for a fan-out node), ``route`` the successor that was
     taken (only for a node with ``route = "one"``), ``hints`` what it says of the request, or of its part, for the nodes
-    behind it (only when ``done``), ``state_bytes`` what its state occupies on the device from now on.
+    behind it (only when ``done``), ``state_bytes`` what its state occupies on the device from now on. ``steps`` are the
+    steps of an iterative model that the call made: 1 where ``steps_max`` did not bound it.
     """
 
-    __slots__ = ("job", "status", "parts", "route", "hints", "reason", "state_bytes")
+    __slots__ = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps")
 
     def __init__(self, job: JobId, status: str = "done", parts: int | None = None, route: str | None = None,
-                 hints: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0) -> None:
+                 hints: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0,
+                 steps: int = 1) -> None:
         self.job = job
         self.status = status
         self.parts = parts
@@ -83,6 +85,7 @@ class JobResult:
         self.hints: Mapping[str, float] = hints if hints is not None else _NO_HINTS
         self.reason = reason
         self.state_bytes = state_bytes
+        self.steps = steps
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobResult) and all(

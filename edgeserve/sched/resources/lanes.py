@@ -30,11 +30,12 @@ class Work:
 
     ``probe`` is the job whose kept inputs a probe runs: nobody waits for it, so whatever the lane answers moves no job.
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
-    not done. A batch of which some jobs failed did run, so what it took counts.
+    not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
+    steps of an iterative model the call made.
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed")
+                 "lost", "probe", "failed", "steps")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -51,6 +52,7 @@ class Work:
         self.lost = False  # its jobs were taken from it; the answer only frees the lane
         self.probe = probe
         self.failed = False
+        self.steps = 1
 
 
 class Lane:

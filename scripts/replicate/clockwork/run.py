@@ -55,7 +55,7 @@ def run(table: Dict[str, Any], seconds: float, warmup: float, seeds: Sequence[in
     """The report of a scenario table over some seeds."""
     table["run"] = {"duration": f"{seconds}s", "warmup": f"{warmup}s", "noise": 0.001}  # section 2: 0.03 % at p99.99
     scenario: Scenario = parse_scenario(table)
-    worlds = [simulate(scenario, seed).world for seed in seeds]
+    worlds = [simulate(scenario, seed, ()).world for seed in seeds]
     return report_of(worlds, scenario.run.warmup_ns, scenario.run.duration_ns)
 
 

@@ -184,7 +184,7 @@ def with_noise(seconds: int, seeds: Sequence[int]) -> Dict[str, Dict[str, float]
             table["run"] = {"duration": f"{seconds}s", "noise": noise}
             table["workload"] = {"w": {"app": "lv", "rate": rho * CAPACITY["lv"]}}
             scenario = parse_scenario(table)
-            report = report_of([simulate(scenario, seed).world for seed in seeds], 0, scenario.run.duration_ns)
+            report = report_of([simulate(scenario, seed, ()).world for seed in seeds], 0, scenario.run.duration_ns)
             found.setdefault(f"noise {noise:.0%}, margin {margin:.0%}", {})[str(rho)] = 100 * (
                 1 - report.total.finish_rate)
     return found

@@ -356,15 +356,15 @@ def test_fan_out_is_drawn_between_its_bounds():
 def test_steps_come_back_unfinished():
     engine, waits = synthetic(c0="1ms", steps=5)
     result = engine.run(Batch([{"x": 1}], 1, steps_max=2))[0]
-    assert (result.done, result.state) == (False, 3)
+    assert (result.done, result.state, result.steps) == (False, 3, 2)
     result = engine.run(Batch([{"x": 1}], 1, [result.state], steps_max=2))[0]
     assert not result.done
     result = engine.run(Batch([{"x": 1}], 1, [result.state], steps_max=2))[0]
-    assert result.done
+    assert (result.done, result.steps) == (True, 1)
     assert result.outputs == {"x": 1}
     assert waits == [0.002, 0.002, 0.001]
     mixed = engine.run(Batch([{"x": 1}, {"x": 2}], 2, [1, None]))
-    assert [result.done for result in mixed] == [True, True]
+    assert [(result.done, result.steps) for result in mixed] == [(True, 1), (True, 1)]  # not bounded: one call
     assert waits[-1] == 0.005  # the slower of the two decides
 
 

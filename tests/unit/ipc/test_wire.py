@@ -92,6 +92,19 @@ def test_errors_keep_their_type_and_reason(error):
     assert getattr(back.error, "reason", "") == getattr(error, "reason", "")
 
 
+def test_an_error_with_half_a_character_arrives():
+    back = wire.decode_reply([wire.encode_error(3, Rejected("no file a\udcff", "b\udcff"))], BYTES_MAX)
+    assert (str(back.error), back.reason) == ("no file a?", "b?")
+
+
+@pytest.mark.parametrize(("payload", "reason"), [
+    ({1: 2}, "int is not allowed for map key"), ({"x": "y" * wire.HEADER_BYTES_MAX}, "at most 1048576 are allowed"),
+    ({"x": [0] * (wire.TEXT_ITEMS_MAX + 1)}, "max_array_len"), ({"x": "\ud800"}, "surrogates")])
+def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payload, reason):
+    with pytest.raises(Failed, match=f"(?is)the answer to this question cannot be sent: .*{reason}"):
+        wire.encode_info(1, payload)
+
+
 @pytest.mark.parametrize("value", [object(), {"a": 1}, [1, 2], np.array(["a"]), np.array([None]), 1j, b"bytes"])
 def test_what_cannot_travel_is_named(value):
     with pytest.raises(BadInput, match="'x'"):

@@ -1,8 +1,18 @@
-"""Counts of the live world: percentiles by rank, reasons within a bound."""
+"""Counts of the live world: percentiles by rank, reasons within a bound; figures of policies that travel, always."""
 
 from __future__ import annotations
 
-from edgeserve.live.stats import OTHER_REASONS, REASONS_MAX, AppCounts, LaneCounts, percentiles_ms
+from collections import deque
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeserve.ipc import wire
+from edgeserve.live import stats
+from edgeserve.live.stats import OTHER_REASONS, REASONS_MAX, AppCounts, LaneCounts, figures_of, percentiles_ms
+from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
 
 
@@ -41,3 +51,58 @@ def test_a_lane_hangs_when_its_oldest_work_is_older_than_it_may_be() -> None:
     assert counts.table(1000, 0, 901)["state"] == "up"
     counts.up = False
     assert counts.table(1000, 0, 800)["state"] == "down"
+
+
+class Told(Fifo):
+    """A policy whose figures are what the test says."""
+
+    def __init__(self, figures: Any, name: str = "mine") -> None:
+        super().__init__(name, (), {})
+        self.told = figures
+
+    def figures(self) -> Any:
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+
+def shown(*told: Any) -> Any:
+    """The figures of policies p0, p1, ... as a client reads them over the bus."""
+    info = figures_of([Told(figures, f"p{index}") for index, figures in enumerate(told)])
+    reply = wire.decode_reply([wire.encode_info(1, {"policies": info})], 1 << 26)
+    assert reply.info == {"policies": info}, "what is shown in process and over the bus is one"
+    return info if len(told) > 1 else info["p0"]
+
+
+def test_figures_become_plain_values_with_text_keys() -> None:
+    assert shown({1: 0.5, (2, "x"): {None: [1, (2,)]}, "n": np.int64(3)}) == {
+        "1": 0.5, "(2, 'x')": {"None": [1, [2]]}, "n": 3}
+    assert shown({"list": deque([np.float32(0.5), np.arange(3)]), "set": {7}, "true": True, "none": None}) == {
+        "list": [0.5, [0, 1, 2]], "set": [7], "true": True, "none": None}
+    assert shown({"part": Fraction(1, 3), "bytes": b"a", "big": 2**70, "half": "a\ud800"}) == {
+        "part": "1/3", "bytes": "b'a'", "big": str(2**70), "half": "a?"}
+
+
+def test_figures_are_bounded_and_every_policy_has_its_part() -> None:
+    endless: dict = {"n": 1}
+    endless["self"] = endless
+    many = shown({index: index for index in range(10**6)}, {"lists": [list(range(10**6))]}, endless,
+                 {"text": "x" * 10**7, "array": np.zeros(10**7)}, {"ok": 1})
+    assert many["p0"]["0"] == 0 and many["p0"][stats.MORE].endswith(" more") and len(many["p0"]) < 20_000
+    assert many["p1"]["lists"][0][-1].endswith(" more")
+    assert len(many["p3"]["text"]) == stats.FIGURE_CHARS_MAX and many["p3"]["text"].endswith(stats.MORE)
+    assert many["p3"]["array"][0] == 0.0 and many["p3"]["array"][-1].endswith(" more")
+    assert many["p4"] == {"ok": 1}
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(("told", "expected"), [
+    (ZeroDivisionError("no samples"), {"error": "figures() cannot be shown: ZeroDivisionError: no samples"}),
+    (None, {"error": "figures() cannot be shown: AttributeError: 'NoneType' object has no attribute 'items'"}),
+    ({"x": Unspeakable(), Unspeakable(): 1}, {"x": "(Unspeakable)", "(Unspeakable)": 1})])
+def test_figures_that_cannot_be_told_spare_the_others(told: Any, expected: Any) -> None:
+    assert shown(told, {"ok": 1}) == {"p0": expected, "p1": {"ok": 1}}

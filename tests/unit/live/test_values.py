@@ -205,11 +205,12 @@ def test_a_hint_that_cannot_be_used_costs_no_result() -> None:
     ({"parts": [{1: 2}]}, "parts = [{1: 2}]"), ({"route": 1}, "route = 1, expected the name of a node"),
     ({"state_bytes": "many"}, "state_bytes = 'many', expected a whole number"),
     ({"state_bytes": -1}, "state_bytes = -1"), ({"state_bytes": 1.5}, "state_bytes = 1.5"),
-    ({"done": np.zeros(2)}, "done = array([0., 0.]), expected True or"),
+    ({"steps": 0}, "steps = 0, expected a whole number from 1"), ({"steps": 1.5}, "steps = 1.5"),
+    ({"steps": None}, "steps = None"), ({"done": np.zeros(2)}, "done = array([0., 0.]), expected True or"),
     ({"done": None}, "done = None"), ({"error": "text"}, "error = 'text', expected an exception")])
 def test_a_result_with_a_field_of_the_wrong_kind_fails_its_item_and_not_the_loop(fields: Any, says: str) -> None:
     assert says in str(item_error("m", Result(**{"outputs": {}, **fields})))
-    fine = Result({"y": 1}, [{"z": 2}], "next", "no hints", 1, np.int64(5), np.bool_(False))
+    fine = Result({"y": 1}, [{"z": 2}], "next", "no hints", 1, np.int64(5), np.bool_(False), None, np.int64(4))
     assert item_error("m", fine) is None
 
 
@@ -223,11 +224,12 @@ def test_an_item_fails_by_what_its_engine_says_and_a_batch_that_is_no_list_of_re
     assert "returned NoneType results" in wrong_form(batch, None)
 
 
-def test_the_bytes_of_a_state_become_pythons_own() -> None:
+def test_the_bytes_of_a_state_and_steps_become_pythons_own() -> None:
     payloads = Payloads()
     held_of(plan_of({"model": "m"}), payloads, x=0)
-    said = run(payloads, "m", state="s", state_bytes=np.int64(5))
-    assert (said.state_bytes, type(said.state_bytes)) == (5, int)  # numpy's could not be recorded
+    said = run(payloads, "m", state="s", state_bytes=np.int64(5), steps=np.int64(4))
+    assert (said.state_bytes, said.steps) == (5, 4)
+    assert {type(said.state_bytes), type(said.steps)} == {int}  # numpy's could not be recorded
 
 
 def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:

@@ -37,7 +37,7 @@ MS = 10**6
 EVENTS = (
     RequestArrived(Request(7, "a", 1, 2, "me", "critical", 0.1, "cam", "answer", {"length": 37.5})),
     RequestCancelled(9, "gone"),
-    WorkFinished(3, 5, 6, (JobResult(JOB, "done", 4, "left", {"x": 0.1}, "", 12),)),
+    WorkFinished(3, 5, 6, (JobResult(JOB, "done", 4, "left", {"x": 0.1}, "", 12, 4), JobResult(JOB))),
     WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7), DrainRequested())
 ACTIONS = (
     RunBatch(3, "l", "m", (JOB, JobId(8, "read", ())), 4, 0, 2**62, 17, 2, True), LoadModel(4, "copy:d", "m", 5, 6),

