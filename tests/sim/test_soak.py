@@ -12,6 +12,7 @@ from edgeserve.sim.soak import EXACT_KINDS, SoakResult, draw_scenario, missing_m
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
 CHUNK = 20
+pytestmark = pytest.mark.xdist_group("soak")  # in one process: the last test needs the marks of all runs
 _results: list[SoakResult] = []
 
 
