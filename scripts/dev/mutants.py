@@ -22,10 +22,13 @@ import re
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from changed_tree import ROOT, ChangedTree, Verdict
-from covering import read_record
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+from lib.changed_tree import ROOT, ChangedTree, Verdict
+
+from dev.covering import read_record
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -255,7 +258,7 @@ def imports_in(path: str) -> Set[str]:
     return found
 
 
-OPTIONS = ("--timeout", str(TEST_SECONDS_MAX), "-W", "ignore", "-p", "covering")
+OPTIONS = ("--timeout", str(TEST_SECONDS_MAX), "-W", "ignore", "-p", "dev.covering")
 REACH_SCHED = ("edgeserve.sched", "edgeserve.sim", "hand_world", "test_policy")
 """Imports by which a unit test reaches the scheduler."""
 

@@ -82,8 +82,8 @@ class ChangedTree:
     def run(self, tests: Sequence[str], seconds_max: float, keep_bytecode: bool = False,
             options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Verdict:
         """Run the tests until one fails. ``keep_bytecode`` only while nothing is changed."""
-        own = os.path.join(self.home, "scripts", "dev")  # plugins of pytest
-        variables = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join((self.home, own))}
+        path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
+        variables = {**os.environ, **(environment or {}), "PYTHONPATH": path}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
         if not keep_bytecode:
             variables["PYTHONDONTWRITEBYTECODE"] = "1"
