@@ -389,6 +389,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         folder = os.path.join(clean.home, "record")
         os.mkdir(folder)
+        print("first without any mutant", flush=True)
         verdict = clean.run(fast_tests(), SECONDS_MAX, keep_bytecode=True, environment={"COVERING_RECORD": folder},
                             options=(*OPTIONS, "-n", str(args.jobs), "--dist", "loadgroup"))
         if not verdict.passed:
