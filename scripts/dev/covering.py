@@ -1,6 +1,7 @@
 """A pytest plugin for ``mutants.py``: which tests call which functions of the scheduler, and then only those, in order.
 
-``COVERING_RECORD`` names a folder: every process writes there, per test, how long the test took and what it called.
+``COVERING_RECORD`` names a folder: every process writes there, per test, how long the test took and what it called;
+``COVERING_KNOWN`` a file with the ids of tests that need not run for that.
 ``COVERING_RUN`` names a file with test ids: they run in this order, and no others.
 """
 
@@ -38,13 +39,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     yield
     sys.setprofile(None)
     threading.setprofile(None)  # type: ignore[arg-type]
-    functions = sorted({f"{code.co_filename.rpartition(PLACE)[2]}:{code.co_firstlineno}" for code in called
+    functions = sorted({f"{code.co_filename.rpartition(PLACE)[2]}:{code.co_name}" for code in called
                         if PLACE in code.co_filename})
     _rows[_id(item)] = {"seconds": time.process_time() - began_s, "functions": functions}
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
-    """Only the tests asked for, in the order in which they were asked."""
+    """Only the tests asked for, in the order in which they were asked; or only those not known."""
+    if "COVERING_KNOWN" in os.environ:
+        with open(os.environ["COVERING_KNOWN"], encoding="utf-8") as file:
+            known = set(json.load(file))
+        items[:] = [item for item in items if _id(item) not in known]
     if "COVERING_RUN" in os.environ:
         with open(os.environ["COVERING_RUN"], encoding="utf-8") as file:
             places = {name: place for place, name in enumerate(json.load(file))}
@@ -65,7 +70,7 @@ def _id(item: pytest.Item) -> str:
 
 
 def read_record(folder: str) -> Dict[str, Dict[str, Any]]:
-    """What all processes wrote: test id -> seconds and ``file:line`` of each function called."""
+    """What all processes wrote: test id -> seconds and ``file:name`` of each function called."""
     rows: Dict[str, Dict[str, Any]] = {}
     for name in os.listdir(folder):
         with open(os.path.join(folder, name), encoding="utf-8") as file:

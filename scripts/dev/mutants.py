@@ -56,10 +56,10 @@ BOOLEAN = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 
 
 class Around(NamedTuple):
-    """The function or class around a node: its name with those around it, and the first line of its code (0: none)."""
+    """What is around a node: the names of classes and functions, and the innermost function's alone ("" in none)."""
 
     name: str
-    first_line: int
+    function: str
 
 
 class Mutant(NamedTuple):
@@ -188,10 +188,9 @@ def walk(node: ast.AST, shown: ast.AST, around: Around, source: Source) -> Itera
     for child in children_of(node):
         inside = around
         if isinstance(child, ast.ClassDef):
-            inside = Around(f"{around.name}.{child.name}".lstrip("."), 0)
+            inside = Around(f"{around.name}.{child.name}".lstrip("."), "")
         elif isinstance(child, ast.FunctionDef):
-            first_line = min([child.lineno, *(item.lineno for item in child.decorator_list)])
-            inside = Around(f"{around.name}.{child.name}".lstrip("."), first_line)
+            inside = Around(f"{around.name}.{child.name}".lstrip("."), child.name)
         for edit in edits_of(child, shown, source):
             yield inside, edit
         outer = isinstance(child, (ast.expr, ast.stmt)) and not isinstance(child, (ast.Constant, ast.Name))
@@ -202,7 +201,7 @@ def mutants_of(file: str, text: str) -> List[Mutant]:
     """Every change of one file, in the order of its text."""
     source, found = Source(text), []
     seen: Dict[Tuple[str, str, str], int] = {}
-    for around, edit in walk(source.tree, source.tree, Around("", 0), source):
+    for around, edit in walk(source.tree, source.tree, Around("", ""), source):
         if edit.node is source.tree:
             continue
         old, new = source.shown(edit)
@@ -287,8 +286,8 @@ class Selection:
 
     def stages(self, mutant: Mutant) -> List[List[str]]:
         """What runs first, in little time and few files, and what runs if that notices nothing."""
-        place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.first_line}"
-        calling = self._quickest if mutant.around.first_line == 0 else [
+        place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
+        calling = self._quickest if not mutant.around.function else [
             test for test in self._quickest if place in self._called[test]]
         named = [test for test in calling if os.path.basename(mutant.file)[:-len(".py")] in test.split("::")[0]]
         first: List[str] = []
@@ -348,6 +347,27 @@ def hunt(mutants: Sequence[Mutant], clean: ChangedTree, selection: Selection,
     return found
 
 
+def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], Verdict]:
+    """Run the tests without any mutant: which test calls what, and whether all pass. ``file`` keeps that for the next
+    time, when only the tests that it does not know run; the others are taken to pass."""
+    known: Dict[str, Dict[str, Any]] = {}
+    if file and os.path.exists(file):
+        with open(file, encoding="utf-8") as opened:
+            known = json.load(opened)
+    folder = os.path.join(clean.home, "record")
+    os.mkdir(folder)
+    verdict = clean.run(fast_tests(), SECONDS_MAX, keep_bytecode=True, environment={
+        "COVERING_RECORD": folder, "COVERING_KNOWN": clean.note("known.json", sorted(known))},
+        options=(*OPTIONS, "-n", str(jobs), "--dist", "loadgroup"))
+    if known and verdict.said.startswith("no tests ran"):  # all are known
+        verdict = Verdict(True, "")
+    record = {**known, **read_record(folder)}
+    if file and verdict.passed:
+        with open(file, "w", encoding="utf-8") as opened:
+            json.dump(record, opened)
+    return record, verdict
+
+
 def chosen(args: argparse.Namespace) -> List[Mutant]:
     """The mutants that the options ask for, without equivalent ones."""
     mutants = all_mutants()
@@ -375,6 +395,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--must", type=float, default=0.9, help="the share that must be noticed (0.9)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose line of output contains this")
     parser.add_argument("--again", default="", metavar="FILE", help="only the survivors that this --json names")
+    parser.add_argument("--covering", default="", metavar="FILE", help="keep here which test calls what, and use that")
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--json", default="", metavar="FILE", help="write share and survivors here")
     args = parser.parse_args(argv)
@@ -387,16 +408,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not clean.is_imported():
             print("an installed edgeserve hides the copy; run this in an environment with an editable installation")
             return 2
-        folder = os.path.join(clean.home, "record")
-        os.mkdir(folder)
-        print("first without any mutant", flush=True)
-        verdict = clean.run(fast_tests(), SECONDS_MAX, keep_bytecode=True, environment={"COVERING_RECORD": folder},
-                            options=(*OPTIONS, "-n", str(args.jobs), "--dist", "loadgroup"))
+        record, verdict = called_by_tests(clean, args.jobs, args.covering)
         if not verdict.passed:
             print(f"the tests fail without any mutant: {verdict.said}")
             return 2
-        selection = Selection(read_record(folder))
         print(f"the tests pass without any mutant, in {time.monotonic() - began:.0f} s", flush=True)
+        selection = Selection(record)
         rows = hunt(mutants, clean, selection, args.jobs)
     survivors = [mutant for mutant, verdict in rows if verdict.passed]
     share = 1 - len(survivors) / len(rows)

@@ -57,7 +57,7 @@ def test_names_lines_and_comments_lead_to_no_wrong_place():
             "                < self.b)\n")
     found = mutants.mutants_of(FILE, text)
     assert {(item.around, item.line, item.old) for item in found} == {
-        (mutants.Around("C.f", 5), 7, "self.a # less < than < self.b")}
+        (mutants.Around("C.f", "f"), 7, "self.a # less < than < self.b")}
     assert "# less < than\n                <= self.b)" in found[1].text
 
 
@@ -73,8 +73,8 @@ def test_a_draw_is_repeatable_takes_a_place_once_and_survives_other_edits():
 
 def test_the_tests_that_call_a_function_run_the_quickest_first():
     record = {name: {"seconds": seconds, "functions": functions} for name, seconds, functions in [
-        ("tests/slow.py::a", 9.0, ["made_up.py:1"]), ("tests/quick.py::b", 0.1, ["made_up.py:1", "other.py:1"]),
-        ("tests/test_made_up.py::c", 0.5, ["made_up.py:1"]), ("tests/quick.py::d", 0.1, ["made_up.py:3"])]}
+        ("tests/slow.py::a", 9.0, ["made_up.py:f"]), ("tests/quick.py::b", 0.1, ["made_up.py:f", "other.py:f"]),
+        ("tests/test_made_up.py::c", 0.5, ["made_up.py:f"]), ("tests/quick.py::d", 0.1, ["made_up.py:g"])]}
     inside, outside = mutants.mutants_of(FILE, "def f(a, b):\n    a += b\nX = y + z\n")
     selection = mutants.Selection(record)
     assert selection.stages(inside) == [["tests/test_made_up.py::c", "tests/quick.py::b"], ["tests/slow.py::a"]]
