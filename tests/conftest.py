@@ -3,9 +3,9 @@
 ``tests/lib`` holds worlds, servers and models made for tests; ``scripts`` (``lib``, ``replicate``, ``draw``) what is
 tested there or shared with a replication.
 
-Several tests run at once (``make test``: ``pytest -n JOBS --dist loadgroup``). Tests of the live side measure time, start
-servers and load real networks once per module: one process has all of them, one after the other, while the others
-simulate. All other tests go to whichever process is free, unless they are marked.
+Several tests run at once (``make test``: ``pytest -n JOBS --dist loadgroup``). Tests of the live side measure time,
+start servers and load real networks once per module: one process has all of them, one after the other, while the
+others simulate. All other tests go to whichever process is free, unless they are marked.
 """
 
 from __future__ import annotations

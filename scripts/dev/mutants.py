@@ -17,16 +17,14 @@ import ast
 import hashlib
 import json
 import os
-import queue
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from lib.changed_tree import ROOT, ChangedTree, Verdict
+from lib.changed_tree import ROOT, ChangedTree, Verdict, in_copies
 
 from dev.covering import read_record
 
@@ -37,13 +35,11 @@ else:
 
 SCHED = "edgeserve/sched"
 EQUIVALENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "equivalent_mutants.toml")
-SECONDS_MAX = 1200
-"""Tests that run longer than this against one mutant hang."""
+CPU_S_MAX, CPU_TIMES = 1800, 3
+"""The tests without any mutant have so much CPU time; with one, so many times what they then needed, and half a minute
+for starting: with more, they hang."""
 SECONDS_FIRST = 3.0
 """How much of the quickest tests runs first, so that most mutants never meet the slow ones."""
-TEST_SECONDS_MAX = 100
-"""One test that runs longer than this hangs. The slowest fast test takes ten seconds on a quiet machine."""
-
 COMPARISONS = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
                ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
                ast.In: ("in", "not in"), ast.NotIn: ("not in", "in")}
@@ -257,7 +253,7 @@ def imports_in(path: str) -> Set[str]:
     return found
 
 
-OPTIONS = ("--timeout", str(TEST_SECONDS_MAX), "-W", "ignore", "-p", "dev.covering")
+OPTIONS = ("-W", "ignore", "-p", "dev.covering")
 REACH_SCHED = ("edgeserve.sched", "edgeserve.sim", "hand_world", "test_policy")
 """Imports by which a unit test reaches the scheduler."""
 
@@ -301,6 +297,10 @@ class Selection:
         taken = set(first)
         return [stage for stage in (first, [test for test in calling if test not in taken]) if stage]
 
+    def cpu_s_max(self, tests: Sequence[str]) -> int:
+        """How much CPU time these tests may need."""
+        return round(30 + CPU_TIMES * sum(self._seconds[test] for test in tests))
+
 
 def judge(mutant: Mutant, tree: ChangedTree, selection: Selection) -> Verdict:
     """Plant a mutant, run the tests, put the file back."""
@@ -308,7 +308,8 @@ def judge(mutant: Mutant, tree: ChangedTree, selection: Selection) -> Verdict:
     try:
         verdict = Verdict(True, "no test calls it")
         for stage in selection.stages(mutant):
-            verdict = tree.run(sorted({test.split("::")[0] for test in stage}), SECONDS_MAX, options=OPTIONS,
+            files = sorted({test.split("::")[0] for test in stage})
+            verdict = tree.run(files, selection.cpu_s_max(stage), options=OPTIONS,
                                environment={"COVERING_RUN": tree.note("run.json", stage)})
             if not verdict.passed:
                 break
@@ -319,31 +320,16 @@ def judge(mutant: Mutant, tree: ChangedTree, selection: Selection) -> Verdict:
 
 def hunt(mutants: Sequence[Mutant], clean: ChangedTree, selection: Selection,
          jobs: int) -> List[Tuple[Mutant, Verdict]]:
-    """Judge every mutant, ``jobs`` at a time."""
-    waiting: queue.Queue[Mutant] = queue.Queue()
-    for mutant in mutants:
-        waiting.put(mutant)
-    lock = threading.Lock()
+    """Judge every mutant, ``jobs`` at a time; each is told when it is done."""
     found: List[Tuple[Mutant, Verdict]] = []
 
-    def work() -> None:
-        with ChangedTree(clean) as tree:
-            while True:
-                try:
-                    mutant = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                verdict = judge(mutant, tree, selection)
-                with lock:
-                    found.append((mutant, verdict))
-                    print(f"{len(found):4} {'SURVIVED' if verdict.passed else 'noticed '} {mutant}"
-                          + ("" if verdict.passed else f"  by {verdict.said}"), flush=True)
+    def one(mutant: Mutant, tree: ChangedTree) -> None:
+        verdict = judge(mutant, tree, selection)
+        found.append((mutant, verdict))
+        print(f"{len(found):4} {'SURVIVED' if verdict.passed else 'noticed '} {mutant}"
+              + ("" if verdict.passed else f"  by {verdict.said}"), flush=True)
 
-    threads = [threading.Thread(target=work) for _ in range(max(1, min(jobs, len(mutants))))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_copies(mutants, one, clean, jobs)
     return found
 
 
@@ -356,7 +342,7 @@ def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str,
             known = json.load(opened)
     folder = os.path.join(clean.home, "record")
     os.mkdir(folder)
-    verdict = clean.run(fast_tests(), SECONDS_MAX, keep_bytecode=True, environment={
+    verdict = clean.run(fast_tests(), CPU_S_MAX, keep_bytecode=True, environment={
         "COVERING_RECORD": folder, "COVERING_KNOWN": clean.note("known.json", sorted(known))},
         options=(*OPTIONS, "-n", str(jobs), "--dist", "loadgroup"))
     if known and verdict.said.startswith("no tests ran"):  # all are known

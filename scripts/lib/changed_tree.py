@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Mapping, NamedTuple, Sequence, Type
+from typing import Any, Callable, Mapping, NamedTuple, Sequence, Type, TypeVar
+
+Item = TypeVar("Item")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPIED = ("edgeserve", "tests", "scripts", "examples", "docs")
@@ -21,6 +26,9 @@ COPIED = ("edgeserve", "tests", "scripts", "examples", "docs")
 
 BYTES_MAX = 4 << 30
 """Address space of a test run: a change that allocates without end fails, and the machine goes on."""
+
+WALL_S_MAX = 3600
+"""Tests that use no CPU time either have until then."""
 
 
 class Verdict(NamedTuple):
@@ -79,28 +87,53 @@ class ChangedTree:
                               env={**os.environ, "PYTHONPATH": self.home}, capture_output=True, text=True)
         return os.path.realpath(done.stdout.strip()).startswith(os.path.realpath(self.home) + os.sep)
 
-    def run(self, tests: Sequence[str], seconds_max: float, keep_bytecode: bool = False,
+    def run(self, tests: Sequence[str], cpu_s_max: int, keep_bytecode: bool = False,
             options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Verdict:
-        """Run the tests until one fails. ``keep_bytecode`` only while nothing is changed."""
+        """Run the tests until one fails. Tests that need more CPU time than ``cpu_s_max`` hang: a busy machine makes
+        no difference. ``keep_bytecode`` only while nothing is changed."""
         path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
         variables = {**os.environ, **(environment or {}), "PYTHONPATH": path}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
         if not keep_bytecode:
             variables["PYTHONDONTWRITEBYTECODE"] = "1"
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "timeout=0", *options,
+                   *tests]
         process = subprocess.Popen(command, cwd=self.home, env=variables, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, preexec_fn=_limit_memory)
+                                   stderr=subprocess.STDOUT, preexec_fn=lambda: _limit(cpu_s_max))
         try:
-            said, _ = process.communicate(timeout=seconds_max)
+            said, _ = process.communicate(timeout=WALL_S_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return Verdict(False, f"the tests hang (more than {seconds_max:.0f} s)")
+            return Verdict(False, f"the tests wait for something (more than {WALL_S_MAX} s)")
+        if process.returncode == -signal.SIGXCPU:
+            return Verdict(False, f"the tests hang (more than {cpu_s_max} s of CPU time)")
         lines = said.splitlines() or [""]
         failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
         first = (failures or lines[-1:])[0].split(" - ")[0]
         return Verdict(process.returncode == 0, first.replace("FAILED ", "").replace("ERROR ", ""))
 
 
-def _limit_memory() -> None:
+def _limit(cpu_s_max: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (BYTES_MAX, BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max + 1))
+
+
+def in_copies(items: Sequence[Item], judge: Callable[[Item, ChangedTree], None], clean: ChangedTree, jobs: int) -> None:
+    """Call ``judge`` with every item and a copy of ``clean``, ``jobs`` at a time, each with a copy of its own."""
+    waiting: queue.Queue[Item] = queue.Queue()
+    for item in items:
+        waiting.put(item)
+
+    def work() -> None:
+        with ChangedTree(clean) as tree:
+            while True:
+                try:
+                    item = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                judge(item, tree)
+
+    with ThreadPoolExecutor(max(1, min(jobs, len(items)))) as pool:
+        for done in [pool.submit(work) for _ in range(max(1, min(jobs, len(items))))]:
+            done.result()

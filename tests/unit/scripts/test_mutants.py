@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 
 import pytest
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "scripts"))
 from dev import mutants
 from lib.changed_tree import ROOT, ChangedTree
 
@@ -78,6 +75,7 @@ def test_the_tests_that_call_a_function_run_the_quickest_first():
     inside, outside = mutants.mutants_of(FILE, "def f(a, b):\n    a += b\nX = y + z\n")
     selection = mutants.Selection(record)
     assert selection.stages(inside) == [["tests/test_made_up.py::c", "tests/quick.py::b"], ["tests/slow.py::a"]]
+    assert selection.cpu_s_max(["tests/slow.py::a"]) == 57
     assert sorted(sum(selection.stages(outside), [])) == sorted(record)  # what runs at import concerns all
 
 
@@ -100,7 +98,8 @@ def test_a_change_in_a_copy_is_noticed_and_put_back():
         tree.restore(path)
         assert tree.read(path) == text
         assert tree.run([test], 60).passed
-        assert tree.run([test], 0.01).said.startswith("the tests hang")
+        tree.write(path, text + "\nwhile True: pass\n")
+        assert tree.run([test], 1).said.startswith("the tests hang")
     assert not os.path.exists(tree.home)
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         assert file.read() == text
