@@ -1,9 +1,12 @@
 # Everything a newcomer needs: `make demo`, `make test`. Needs Python 3.8 to 3.13 with venv, and this make.
-# PYTHON chooses the interpreter of a new virtual environment, VENV where it lies, ARGS go to pytest or the script.
+# PYTHON chooses the interpreter of a new virtual environment, VENV where it lies, ARGS go to pytest or the script,
+# JOBS is how many run at once (0: one, in pytest's own process, for a debugger).
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Four at most: more of them starve the tests that measure time.
+JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores > 4 ? 4 : cores)))
 
 IN := $(VENV)/bin/python
 PIP := $(IN) -m pip --disable-pip-version-check --quiet
@@ -11,7 +14,7 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets test lint soak plant-bugs ci clean
+.PHONY: help demo assets test lint soak plant-bugs mutants ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
@@ -20,6 +23,7 @@ help:
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
+	@echo "make mutants     change the scheduler at random places: the tests must notice nine of ten"
 	@echo "make ci          what CI runs: lint, and tests on the oldest and newest Python found"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"
 
@@ -49,7 +53,7 @@ assets: $(VENV)/.demo
 	$(IN) -m edgeserve.tools.assets $(ASSETS)
 
 test: $(VENV)/.test
-	$(IN) -m pytest $(ARGS)
+	$(IN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .
@@ -60,6 +64,9 @@ soak: $(VENV)/.test
 
 plant-bugs: $(VENV)/.test
 	$(IN) scripts/dev/plant_bugs.py $(ARGS)
+
+mutants: $(VENV)/.test
+	$(IN) scripts/dev/mutants.py --jobs $(JOBS) $(ARGS)
 
 ci:
 	.ci/run

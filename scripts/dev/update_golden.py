@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import platform
 import sys
 
 from edgeserve.config.loading import parse_config
@@ -17,6 +18,8 @@ from edgeserve.sim.soak import EXACT_KINDS, soak
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "golden")
 DIGEST_SEEDS = (1, 2, 3, 5, 8, 13, 21, 34)
+SOAK_RUNS = 100
+"""As many as ``tests/sim/test_soak.py`` runs."""
 
 
 def main() -> int:
@@ -35,9 +38,11 @@ def main() -> int:
         print(f"{os.path.basename(path)}: {changed} of {len(recording.steps)} steps decided otherwise")
     path = os.path.join(GOLDEN, "digests.json")
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({str(seed): soak(seed, policies=EXACT_KINDS).digest for seed in DIGEST_SEEDS}, file, indent=1)
+        exact = {str(seed): soak(seed, policies=EXACT_KINDS).digest for seed in DIGEST_SEEDS}
+        json.dump({"exact": exact, "machine": platform.machine(),
+                   "all": [soak(seed).digest for seed in range(SOAK_RUNS)]}, file, indent=1)
         file.write("\n")
-    print(f"{os.path.basename(path)}: {len(DIGEST_SEEDS)} seeds")
+    print(f"{os.path.basename(path)}: {len(DIGEST_SEEDS) + SOAK_RUNS} seeds")
     return 0
 
 

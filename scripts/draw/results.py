@@ -46,7 +46,8 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     """The page's parts by name."""
     results = stored(directory)
     found = [section(TITLES[name], name, result) for name, result in results.items()]
-    return {"summary": summary(results), "results": "\n\n".join(found) or "No run is stored in `docs/results/` yet. Every script "
+    return {"summary": summary(results),
+            "results": "\n\n".join(found) or "No run is stored in `docs/results/` yet. Every script "
             "`scripts/bench/*.py` prints its own table of checks."}
 
 

@@ -5,26 +5,42 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 
 import pytest
 
-from edgeserve.sim.soak import EXACT_KINDS, SoakResult, draw_scenario, missing_marks, soak
+from edgeserve.sim.soak import EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, missing_marks, soak
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
 CHUNK = 20
+pytestmark = pytest.mark.xdist_group("soak")  # in one process: the last test needs the marks of all runs
 _results: list[SoakResult] = []
 
 
+def recorded():
+    """What ``scripts/dev/update_golden.py`` wrote."""
+    with open(DIGESTS, encoding="utf-8") as file:
+        return json.load(file)
+
+
 @pytest.mark.parametrize("start", range(0, 100, CHUNK))
-def test_every_rule_holds(start):
+def test_every_rule_holds_and_decisions_are_those_recorded(start):
+    """numpy may round otherwise on another processor: what Orloj decides is compared on the kind that wrote it."""
+    golden = recorded()
+    otherwise = []
     for seed in range(start, start + CHUNK):
         print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed})")
-        _results.append(soak(seed))
+        result = soak(seed)
+        _results.append(result)
+        exact = golden["machine"] == platform.machine() or not set(result.accounts) & set(SAMPLING_KINDS)
+        if exact and result.digest != golden["all"][seed]:
+            otherwise.append(seed)
+    assert otherwise == [], "they decide otherwise; if that is meant, run scripts/dev/update_golden.py and say why"
 
 
 def test_everything_that_can_occur_did_occur():
     if len(_results) < 100:
-        pytest.skip("needs the hundred runs of test_every_rule_holds in the same session")
+        pytest.skip("needs the hundred runs above in the same session")
     assert missing_marks(_results) == []
 
 
@@ -35,6 +51,5 @@ def test_a_seed_draws_the_same_scenario_again():
 
 def test_decisions_are_the_same_on_every_python():
     # Written once (scripts/dev/update_golden.py), compared by every interpreter that runs the tests.
-    with open(DIGESTS, encoding="utf-8") as file:
-        digests = json.load(file)
+    digests = recorded()["exact"]
     assert {seed: soak(int(seed), policies=EXACT_KINDS).digest for seed in digests} == digests

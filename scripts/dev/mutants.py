@@ -1,0 +1,420 @@
+"""Change ``edgeserve/sched`` at random places, one at a time: the fast tests must notice nine of ten.
+
+    python scripts/dev/mutants.py --seed 101              100 places, drawn by the seed
+    python scripts/dev/mutants.py --seed 101 --list       name them and stop
+    python scripts/dev/mutants.py --again survivors.json  those of an earlier --json that no test noticed
+
+A mutant flips a comparison, an arithmetic or boolean operator or a condition, returns the opposite of a condition, or
+changes a number by one. Mutants that change nothing anybody could observe are listed with the reason in
+``equivalent_mutants.toml`` and do not count. A mutant that makes the tests hang is noticed. ``plant_bugs.py`` holds the
+bugs that somebody thought of; this script draws those that nobody did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+from lib.changed_tree import ROOT, ChangedTree, Verdict, in_copies
+
+from dev.covering import read_record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHED = "edgeserve/sched"
+EQUIVALENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "equivalent_mutants.toml")
+CPU_S_MAX, CPU_TIMES = 1800, 3
+"""The tests without any mutant have so much CPU time; with one, so many times what they then needed, and half a minute
+for starting: with more, they hang."""
+SECONDS_FIRST = 3.0
+"""How much of the quickest tests runs first, so that most mutants never meet the slow ones."""
+COMPARISONS = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
+               ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
+               ast.In: ("in", "not in"), ast.NotIn: ("not in", "in")}
+ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "//"), ast.FloorDiv: ("//", "*"),
+              ast.Div: ("/", "*"), ast.Mod: ("%", "+"), ast.Pow: ("**", "*"), ast.LShift: ("<<", ">>"),
+              ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "|")}
+TURNED_ROUND = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
+"""Comparisons whose flip is the opposite condition."""
+BOOLEAN = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
+
+
+class Around(NamedTuple):
+    """What is around a node: the names of classes and functions, and the innermost function's alone ("" in none)."""
+
+    name: str
+    function: str
+
+
+class Mutant(NamedTuple):
+    """One change at the byte ``at``. ``text`` is the whole changed file; ``nth`` tells equal changes of a function
+    apart."""
+
+    file: str
+    around: Around
+    line: int
+    old: str
+    new: str
+    nth: int
+    at: int
+    text: str
+
+    @property
+    def key(self) -> Tuple[str, str, str, str, int]:
+        """What stays the same while lines above it move."""
+        return (self.file, self.around.name, self.old, self.new, self.nth)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.around.name}: {self.old!r} -> {self.new!r}"
+
+
+class Edit(NamedTuple):
+    """Bytes ``start`` to ``end`` of a file become ``new``; ``node`` is the expression that is shown."""
+
+    start: int
+    end: int
+    new: bytes
+    node: ast.AST
+
+
+class Source:
+    """A parsed file and the byte offsets of its nodes: ``ast`` counts columns in bytes of UTF-8."""
+
+    def __init__(self, text: str) -> None:
+        self.data = text.encode()
+        self.tree = ast.parse(text)
+        self._lines = [0]
+        for line in self.data.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    def start(self, node: Any) -> int:
+        return int(self._lines[node.lineno - 1] + node.col_offset)
+
+    def end(self, node: Any) -> int:
+        return int(self._lines[node.end_lineno - 1] + node.end_col_offset)
+
+    def shown(self, edit: Edit) -> Tuple[str, str]:
+        """The expression before and after the edit, on one line each."""
+        start, end = self.start(edit.node), self.end(edit.node)
+        before, after = self.data[start:edit.start], self.data[edit.end:end]
+        whole = (before + self.data[edit.start:edit.end] + after, before + edit.new + after)
+        old, new = (" ".join(text.decode().split()) for text in whole)
+        return old, new
+
+    def operator(self, operator: str, new: str, left: ast.AST, right: ast.AST, node: ast.AST) -> Edit:
+        """The edit of the operator that stands between two operands."""
+        start, end = self.end(left), self.start(right)
+        pattern = r"\s+".join(re.escape(word) for word in operator.split())
+        found = re.search((rb"\b%s\b" if operator.isalpha() or " " in operator else rb"%s") % pattern.encode(),
+                          re.sub(rb"#[^\n]*", lambda match: b" " * len(match.group()), self.data[start:end]))
+        assert found is not None, f"no {operator!r} on line {node.lineno}"  # type: ignore[attr-defined]
+        return Edit(start + found.start(), start + found.end(), new.encode(), node)
+
+    def negation(self, node: ast.AST) -> Edit:
+        """The edit that turns a condition round. A shown ``not x`` becomes ``x``."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return Edit(self.start(node), self.start(node) + len(b"not"), b"", node)
+        start, end = self.start(node), self.end(node)
+        return Edit(start, end, b"not (" + self.data[start:end] + b")", node)
+
+
+def conditions_of(node: ast.AST) -> List[ast.expr]:
+    """The conditions by which a statement or a comprehension goes one way or the other, or that it returns."""
+    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    value = node.value if isinstance(node, ast.Return) else None
+    is_condition = isinstance(value, (ast.Compare, ast.BoolOp)) or (
+        isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not))
+    return [value] if value is not None and is_condition else []
+
+
+def edits_of(node: ast.AST, shown: ast.AST, source: Source) -> Iterator[Edit]:
+    """The changes of one node. ``shown`` is the smallest expression around it that says what it is about."""
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+        for index, operator in enumerate(node.ops):
+            yield source.operator(*COMPARISONS[type(operator)], operands[index], operands[index + 1], node)
+    elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        yield source.operator(*ARITHMETIC[type(node.op)], node.left, node.right, node)
+    elif isinstance(node, ast.AugAssign) and type(node.op) in ARITHMETIC:
+        old, new = ARITHMETIC[type(node.op)]
+        yield source.operator(old + "=", new + "=", node.target, node.value, node)
+    elif isinstance(node, ast.BoolOp):
+        for left, right in zip(node.values, node.values[1:]):
+            yield source.operator(*BOOLEAN[type(node.op)], left, right, node)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        for new_value in (node.value + 1, node.value - 1):
+            text = f"({new_value!r})" if new_value < 0 else repr(new_value)
+            yield Edit(source.start(node), source.end(node), text.encode(), shown)
+    for condition in conditions_of(node):
+        if not (isinstance(condition, ast.Compare) and type(condition.ops[0]) in TURNED_ROUND):  # done above
+            yield source.negation(condition)
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def children_of(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs below a node: no annotations, no imports for type checkers, no text for people."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not is_for_type_checkers(child) and not isinstance(child, ast.JoinedStr):
+                yield child
+
+
+def walk(node: ast.AST, shown: ast.AST, around: Around, source: Source) -> Iterator[Tuple[Around, Edit]]:
+    """Every edit below a node, and what is around it."""
+    for child in children_of(node):
+        inside = around
+        if isinstance(child, ast.ClassDef):
+            inside = Around(f"{around.name}.{child.name}".lstrip("."), "")
+        elif isinstance(child, ast.FunctionDef):
+            inside = Around(f"{around.name}.{child.name}".lstrip("."), child.name)
+        for edit in edits_of(child, shown, source):
+            yield inside, edit
+        outer = isinstance(child, (ast.expr, ast.stmt)) and not isinstance(child, (ast.Constant, ast.Name))
+        yield from walk(child, child if outer and not hasattr(child, "body") else shown, inside, source)
+
+
+def mutants_of(file: str, text: str) -> List[Mutant]:
+    """Every change of one file, in the order of its text."""
+    source, found = Source(text), []
+    seen: Dict[Tuple[str, str, str], int] = {}
+    for around, edit in walk(source.tree, source.tree, Around("", ""), source):
+        if edit.node is source.tree:
+            continue
+        old, new = source.shown(edit)
+        nth = seen[around.name, old, new] = seen.get((around.name, old, new), -1) + 1
+        changed = source.data[:edit.start] + edit.new + source.data[edit.end:]
+        line = edit.node.lineno  # type: ignore[attr-defined]
+        found.append(Mutant(file, around, line, old, new, nth, edit.start, changed.decode()))
+    return found
+
+
+def all_mutants() -> List[Mutant]:
+    """Every change of every file below ``edgeserve/sched``."""
+    found: List[Mutant] = []
+    for folder, _, names in sorted(os.walk(os.path.join(ROOT, SCHED))):
+        for name in sorted(names):
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                with open(path, encoding="utf-8", newline="") as file:
+                    found += mutants_of(os.path.relpath(path, ROOT), file.read())
+    return found
+
+
+def drawn(mutants: Iterable[Mutant], seed: int, count: int) -> List[Mutant]:
+    """One change of each of ``count`` places, by a hash of seed and key: editing one place draws no other places."""
+    def rank(mutant: Mutant) -> str:
+        return hashlib.sha256(repr((seed, mutant.key)).encode()).hexdigest()
+    of_place: Dict[Tuple[str, int], Mutant] = {}
+    for mutant in sorted(mutants, key=rank):
+        of_place.setdefault((mutant.file, mutant.at), mutant)
+    return list(of_place.values())[:count]
+
+
+def read_equivalent(path: str = EQUIVALENT) -> Dict[Tuple[str, str, str, str], str]:
+    """(file, function, old, new) -> why nobody could notice."""
+    with open(path, encoding="utf-8") as file:
+        rows = tomllib.loads(file.read()).get("mutant", [])
+    return {(f"{SCHED}/{row['file']}", row["function"], row["old"], row["new"]): row["why"] for row in rows}
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+
+def imports_in(path: str) -> Set[str]:
+    """Full names of what a test file imports; of names from a package, the name below it too."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    found: Set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+OPTIONS = ("-W", "ignore", "-p", "dev.covering")
+REACH_SCHED = ("edgeserve.sched", "edgeserve.sim", "hand_world", "test_policy")
+"""Imports by which a unit test reaches the scheduler."""
+
+
+def fast_tests(root: str = ROOT) -> List[str]:
+    """All that reach the scheduler without a bus: golden, unit tests that import it, simulations, conformance."""
+    unit = []
+    for folder, _, names in sorted(os.walk(os.path.join(root, "tests", "unit"))):
+        unit += [os.path.join(folder, name) for name in sorted(names)
+                 if name.startswith("test_") and name.endswith(".py")]
+    reach = [os.path.relpath(path, root) for path in unit
+             if any(name.startswith(REACH_SCHED) for name in imports_in(path))]
+    return ["tests/golden", "tests/sim", "tests/conformance/test_policies.py", *reach]
+
+
+class Selection:
+    """Which tests run against a mutant: those that call its function, the quickest first.
+
+    ``record`` is what ``covering.py`` noted of a run without any mutant. What runs at import concerns all tests.
+    """
+
+    def __init__(self, record: Dict[str, Dict[str, Any]]) -> None:
+        self._quickest = sorted(record, key=lambda test: (record[test]["seconds"], test))
+        self._called = {test: set(row["functions"]) for test, row in record.items()}
+        self._seconds = {test: row["seconds"] for test, row in record.items()}
+
+    def stages(self, mutant: Mutant) -> List[List[str]]:
+        """What runs first, in little time and few files, and what runs if that notices nothing."""
+        place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
+        calling = self._quickest if not mutant.around.function else [
+            test for test in self._quickest if place in self._called[test]]
+        named = [test for test in calling if os.path.basename(mutant.file)[:-len(".py")] in test.split("::")[0]]
+        first: List[str] = []
+        seconds = 0.0
+        for test in [*named, *calling]:
+            seconds += self._seconds[test]
+            if seconds > SECONDS_FIRST:
+                break
+            first.append(test)
+        first = list(dict.fromkeys(first))
+        taken = set(first)
+        return [stage for stage in (first, [test for test in calling if test not in taken]) if stage]
+
+    def cpu_s_max(self, tests: Sequence[str]) -> int:
+        """How much CPU time these tests may need."""
+        return round(30 + CPU_TIMES * sum(self._seconds[test] for test in tests))
+
+
+def judge(mutant: Mutant, tree: ChangedTree, selection: Selection) -> Verdict:
+    """Plant a mutant, run the tests, put the file back."""
+    tree.write(mutant.file, mutant.text)
+    try:
+        verdict = Verdict(True, "no test calls it")
+        for stage in selection.stages(mutant):
+            files = sorted({test.split("::")[0] for test in stage})
+            verdict = tree.run(files, selection.cpu_s_max(stage), options=OPTIONS,
+                               environment={"COVERING_RUN": tree.note("run.json", stage)})
+            if not verdict.passed:
+                break
+        return verdict
+    finally:
+        tree.restore(mutant.file)
+
+
+def hunt(mutants: Sequence[Mutant], clean: ChangedTree, selection: Selection,
+         jobs: int) -> List[Tuple[Mutant, Verdict]]:
+    """Judge every mutant, ``jobs`` at a time; each is told when it is done."""
+    found: List[Tuple[Mutant, Verdict]] = []
+
+    def one(mutant: Mutant, tree: ChangedTree) -> None:
+        verdict = judge(mutant, tree, selection)
+        found.append((mutant, verdict))
+        print(f"{len(found):4} {'SURVIVED' if verdict.passed else 'noticed '} {mutant}"
+              + ("" if verdict.passed else f"  by {verdict.said}"), flush=True)
+
+    in_copies(mutants, one, clean, jobs)
+    return found
+
+
+def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], Verdict]:
+    """Run the tests without any mutant: which test calls what, and whether all pass. ``file`` keeps that for the next
+    time, when only the tests that it does not know run; the others are taken to pass."""
+    known: Dict[str, Dict[str, Any]] = {}
+    if file and os.path.exists(file):
+        with open(file, encoding="utf-8") as opened:
+            known = json.load(opened)
+    folder = os.path.join(clean.home, "record")
+    os.mkdir(folder)
+    verdict = clean.run(fast_tests(), CPU_S_MAX, keep_bytecode=True, environment={
+        "COVERING_RECORD": folder, "COVERING_KNOWN": clean.note("known.json", sorted(known))},
+        options=(*OPTIONS, "-n", str(jobs), "--dist", "loadgroup"))
+    if known and verdict.said.startswith("no tests ran"):  # all are known
+        verdict = Verdict(True, "")
+    record = {**known, **read_record(folder)}
+    if file and verdict.passed:
+        with open(file, "w", encoding="utf-8") as opened:
+            json.dump(record, opened)
+    return record, verdict
+
+
+def chosen(args: argparse.Namespace) -> List[Mutant]:
+    """The mutants that the options ask for, without equivalent ones."""
+    mutants = all_mutants()
+    if args.again:
+        with open(args.again, encoding="utf-8") as file:
+            keys = {tuple(row["key"]) for row in json.load(file)["survivors"]}
+        picked = [mutant for mutant in mutants if mutant.key in keys]
+    else:
+        picked = [mutant for seed in args.seed for mutant in drawn(mutants, seed, args.count)]
+        picked = list({mutant.key: mutant for mutant in picked}.values())
+    if args.only:
+        picked = [mutant for mutant in picked if args.only in str(mutant)]
+    equivalent = read_equivalent()
+    kept = [mutant for mutant in picked if mutant.key[:4] not in equivalent]
+    print(f"{len(kept)} mutants, {len(picked) - len(kept)} equivalent ones left out, of {len(mutants)} possible")
+    return kept
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0: enough were noticed; 1: too few; 2: the tests fail without any mutant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="draw by this seed, or by each of several (1)")
+    parser.add_argument("--count", type=int, default=100, help="how many places per seed (100)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time (2)")
+    parser.add_argument("--must", type=float, default=0.9, help="the share that must be noticed (0.9)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose line of output contains this")
+    parser.add_argument("--again", default="", metavar="FILE", help="only the survivors that this --json names")
+    parser.add_argument("--covering", default="", metavar="FILE", help="keep here which test calls what, and use that")
+    parser.add_argument("--list", action="store_true", help="name the mutants and stop")
+    parser.add_argument("--json", default="", metavar="FILE", help="write share and survivors here")
+    args = parser.parse_args(argv)
+    mutants = chosen(args)
+    if args.list or not mutants:
+        print("\n".join(map(str, mutants)))
+        return 0
+    began = time.monotonic()
+    with ChangedTree() as clean:
+        if not clean.is_imported():
+            print("an installed edgeserve hides the copy; run this in an environment with an editable installation")
+            return 2
+        record, verdict = called_by_tests(clean, args.jobs, args.covering)
+        if not verdict.passed:
+            print(f"the tests fail without any mutant: {verdict.said}")
+            return 2
+        print(f"the tests pass without any mutant, in {time.monotonic() - began:.0f} s", flush=True)
+        selection = Selection(record)
+        rows = hunt(mutants, clean, selection, args.jobs)
+    survivors = [mutant for mutant, verdict in rows if verdict.passed]
+    share = 1 - len(survivors) / len(rows)
+    print("\nsurvivors:" if survivors else "")
+    for mutant in survivors:
+        print(f"  {mutant}")
+    print(f"{len(rows) - len(survivors)} of {len(rows)} mutants noticed ({share:.1%}, {args.must:.0%} must be) "
+          f"in {time.monotonic() - began:.0f} s")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            told = [{"where": str(mutant), "key": [*mutant.key]} for mutant in survivors]
+            json.dump({"seeds": args.seed, "noticed": len(rows) - len(survivors), "of": len(rows), "share": share,
+                       "survivors": told}, file, indent=1)
+    return 0 if share >= args.must else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

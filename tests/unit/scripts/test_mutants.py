@@ -1,0 +1,105 @@
+"""The mutants that ``scripts/dev/mutants.py`` draws, and the copy of the project that their tests run against."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+import pytest
+from dev import mutants
+from lib.changed_tree import ROOT, ChangedTree
+
+FILE = f"{mutants.SCHED}/made_up.py"
+
+
+def changes(text, function="f"):
+    """What becomes of a function's expressions: old -> all the new texts."""
+    found = {}
+    for mutant in mutants.mutants_of(FILE, text):
+        ast.parse(mutant.text)
+        if mutant.around.name == function:
+            found.setdefault(mutant.old, []).append(mutant.new)
+    return found
+
+
+@pytest.mark.parametrize(("line", "expected"), [
+    ("return a < b", {"a < b": ["not (a < b)", "a <= b"]}),
+    ("x = a is not b", {"a is not b": ["a is b"]}),
+    ("x = (a) not in (b)", {"(a) not in (b)": ["(a) in (b)"]}),
+    ("x = a <= b < c", {"a <= b < c": ["a < b < c", "a <= b <= c"]}),
+    ("x = a and b and c", {"a and b and c": ["a or b and c", "a and b or c"]}),
+    ("x = a // b", {"a // b": ["a * b"]}),
+    ("a -= b", {"a -= b": ["a += b"]}),
+    ("x = a[1]", {"a[1]": ["a[2]", "a[0]"]}),
+    ("x = g(b, default=0)", {"g(b, default=0)": ["g(b, default=1)", "g(b, default=(-1))"]}),
+    ("x = 'é', a + b", {"a + b": ["a - b"]}),
+    ("while not a: pass", {"not a": ["a"]}),
+    ("x = a if b else c", {"b": ["not (b)"]}),
+    ("return [a for a in b if a]", {"a": ["not (a)"]}),
+    ("if a == b: pass", {"a == b": ["a != b"]}),  # turned round once, not twice
+    ("x = True, None, '1', f'{a + 1}'", {}),
+    ("x: Tuple[int, 1] = a", {}),
+])
+def test_each_place_is_flipped_and_nothing_else(line, expected):
+    assert changes(f"def f(a: int = int):\n    {line}\n") == expected
+
+
+def test_names_lines_and_comments_lead_to_no_wrong_place():
+    text = ("from typing import TYPE_CHECKING\n"
+            "if TYPE_CHECKING:\n    x = 1 + 2\n"
+            "class C:\n"
+            "    @property\n"
+            "    def f(self):\n"
+            "        return (self.a  # less < than\n"
+            "                < self.b)\n")
+    found = mutants.mutants_of(FILE, text)
+    assert {(item.around, item.line, item.old) for item in found} == {
+        (mutants.Around("C.f", "f"), 7, "self.a # less < than < self.b")}
+    assert "# less < than\n                <= self.b)" in found[1].text
+
+
+def test_a_draw_is_repeatable_takes_a_place_once_and_survives_other_edits():
+    text = "".join(f"def f{index}(a, b):\n    return a[{index}] < b\n" for index in range(30))
+    drawn = mutants.drawn(mutants.mutants_of(FILE, text), 7, 10)
+    assert len({item.at for item in drawn}) == 10
+    assert [item.key for item in mutants.drawn(mutants.mutants_of(FILE, text), 7, 10)] == [item.key for item in drawn]
+    assert [item.key for item in mutants.drawn(mutants.mutants_of(FILE, text), 8, 10)] != [item.key for item in drawn]
+    later = mutants.drawn(mutants.mutants_of(FILE, "import math\n\n" + text), 7, 10)
+    assert [item.key for item in later] == [item.key for item in drawn]
+
+
+def test_the_tests_that_call_a_function_run_the_quickest_first():
+    record = {name: {"seconds": seconds, "functions": functions} for name, seconds, functions in [
+        ("tests/slow.py::a", 9.0, ["made_up.py:f"]), ("tests/quick.py::b", 0.1, ["made_up.py:f", "other.py:f"]),
+        ("tests/test_made_up.py::c", 0.5, ["made_up.py:f"]), ("tests/quick.py::d", 0.1, ["made_up.py:g"])]}
+    inside, outside = mutants.mutants_of(FILE, "def f(a, b):\n    a += b\nX = y + z\n")
+    selection = mutants.Selection(record)
+    assert selection.stages(inside) == [["tests/test_made_up.py::c", "tests/quick.py::b"], ["tests/slow.py::a"]]
+    assert selection.cpu_s_max(["tests/slow.py::a"]) == 57
+    assert sorted(sum(selection.stages(outside), [])) == sorted(record)  # what runs at import concerns all
+
+
+def test_every_equivalent_mutant_still_exists_and_has_a_reason():
+    possible = {mutant.key[:4] for mutant in mutants.all_mutants()}
+    listed = mutants.read_equivalent()
+    assert [key for key in listed if key not in possible] == []
+    assert all(len(why) > 15 for why in listed.values())
+
+
+def test_a_change_in_a_copy_is_noticed_and_put_back():
+    path = "edgeserve/units.py"
+    test = "tests/unit/test_units.py"
+    with ChangedTree() as tree:
+        assert tree.is_imported()
+        text = tree.read(path)
+        tree.write(path, text.replace("1_000_000", "1_000_001"))
+        changed = tree.run([test], 60)
+        assert not changed.passed and changed.said.startswith(f"{test}::test_")
+        tree.restore(path)
+        assert tree.read(path) == text
+        assert tree.run([test], 60).passed
+        tree.write(path, text + "\nwhile True: pass\n")
+        assert tree.run([test], 1).said.startswith("the tests hang")
+    assert not os.path.exists(tree.home)
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        assert file.read() == text
