@@ -28,6 +28,9 @@ from lib import drawn
 import edgeserve
 from edgeserve import cli
 from edgeserve.config import loading, schema
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.requests.states import Job, RequestRecord
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -350,6 +353,26 @@ def test_architecture_names_every_place():
         room, name = path.split(os.sep)[-2:]
         assert f"`{room}/`" in page, room
         assert room == "policies" or f"`{name}`" in page, path
+
+
+INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies
+    "Board": (Board, {"connect", "ends_ns", "open_requests", "story"}),
+    "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device"}),
+    "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "part_hints",
+                                "learn", "hints_at", "note"}),
+    "Bid": (Bid, {"policy"}),
+}
+
+
+@pytest.mark.parametrize("heading", sorted(INTERFACE))
+def test_the_interface_of_policies_is_on_its_page_whole(heading):
+    page = read(os.path.join("docs", "policies", "interface.md"))
+    section = re.split(r"^## ", page, flags=re.M)
+    section = next(text for text in section if text.startswith(heading + "\n"))
+    kind, inner = INTERFACE[heading]
+    names = {name for name in [*vars(kind), *getattr(kind, "__slots__", ())] if not name.startswith("_")} - inner
+    missing = sorted(name for name in names if not re.search(rf"`{name}[`(]", section))
+    assert missing == []
 
 
 def test_the_changelog_knows_this_version():
