@@ -54,7 +54,7 @@ class Ask:
     exists, and what the options mean, is checked where the request is accepted.
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
-    the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ``value``, ``on_late``, ...) means: as the app says.
+    the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
     ``client`` is what the client calls itself, else its connection in letters. ``peer``, ``key`` and ``is_req`` are the
     bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. The live side
     extends this class, so that a request is one record from its message to its answer.

@@ -132,7 +132,7 @@ class LoopIO:
 
     def gather(self, due_ns: Optional[int], events: List[Event]) -> int:
         """Add what has happened to ``events``; if nothing has, wait for it or until ``due_ns``. The time when it
-        returns; it may return without events before ``due_ns``, after mail that was none."""
+        returns; it may return without events before ``due_ns``, after mail or a message that became none."""
         source, mail = self.source, self.mailbox.items
         look = slept = False
         while True:
@@ -144,7 +144,7 @@ class LoopIO:
             if source is not None and look:
                 self._receive(source, events)
             now_ns = clock_ns()
-            if events or had_mail or (due_ns is not None and now_ns >= due_ns):
+            if events or had_mail or look or (due_ns is not None and now_ns >= due_ns):
                 return now_ns
             look = self._sleep(now_ns, due_ns)
             slept = True
