@@ -15,11 +15,11 @@ from edgeserve.answers import Answer, TimedOut
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
-from edgeserve.live.request import RequestOptions, request_validators, slo_ns_of, validator_of
-from edgeserve.live.responders import FutureResponder, RequestFuture
+from edgeserve.live.loop_io import clock_ns
+from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
+from edgeserve.live.responders import RequestFuture
 from edgeserve.live.runtime_core import RuntimeCore
-from edgeserve.live.values import LiveRequest
-from edgeserve.live.world import CallAsked, CancelAsked, StopAsked, clock_ns
+from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
 from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
@@ -136,13 +136,18 @@ class Runtime:
         before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
         """
         now_ns = clock_ns()
-        validator = validator_of(self._validators, app)
-        validator.check_inputs(inputs)
-        options = validator.resolve_options(RequestOptions(klass, value, stream, on_late, hints), inputs)
-        deadline_ns = validator.deadline_ns(slo_ns_of(slo_ms), now_ns, now_ns, options.on_late)
+        validator = self._validators.get(app) if isinstance(app, str) else None
+        if validator is None:
+            raise unknown_app(app, self._validators)
         future = RequestFuture(self._cancel)
-        request = future.request = LiveRequest(validator.plan, dict(inputs), options, FutureResponder(future), now_ns,
-                                               deadline_ns)
+        request = future.request = request_of_call(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
+                                                   on_late=on_late, hints=hints)
+        validator.check(request, future, now_ns)
+        if request.predictors is not None:
+            if request.predictors.missing(request.hints):  # on this thread: the loop has others to serve
+                request.hints = request.predictors.complete(request.hints, request.inputs, clock_ns)
+                request.predicted_ns = clock_ns() - now_ns
+            request.predictors = None
         self._post_request(request)
         return future
 

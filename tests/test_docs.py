@@ -318,7 +318,7 @@ def test_every_page_of_the_docs_is_in_the_index():
 
 def reasons_in_the_code():
     """What ``Rejected`` and ``Dropped`` may carry: the hints of the live side, and what is raised with a reason."""
-    from edgeserve.live.error_messages import HINTS
+    from edgeserve.live.errors import HINTS
     found = set(HINTS)
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "**", "*.py"), recursive=True):
         for node in ast.walk(ast.parse(read(path))):

@@ -1,19 +1,22 @@
 """The server's side of the bus: one ROUTER socket that the loop's thread owns.
 
 It turns messages into plain records and answers into messages; what cannot be read it answers itself with a typed
-error. It knows which requests of which client are in flight, so that a client that vanishes can be reported. It does
-not know apps, deadlines or the scheduler, has no thread, and is handed its clock.
+error. It has the one table of requests in flight, by connection, so that a cancel finds its request and a client that
+vanishes can be reported with all of its own. It does not know apps, deadlines or the scheduler, has no thread, and is
+handed its clock.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import struct
 from collections import deque
 from functools import partial
 from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple, Union
 
+import msgpack
 import zmq
 
 from edgeserve.errors import Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
@@ -43,41 +46,52 @@ DEAD_IDENTITIES_MAX = 1024  # connections that closed lately, whose last message
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 
+PROBE_MESSAGES_MAX = 3
+"""Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
+is there. The question costs a third of the exception that an empty socket raises."""
+
+POLL_NS_MIN = 2 * NS_PER_MS
+"""Shorter waits use ``select``, which counts microseconds; ``zmq_poll`` counts milliseconds."""
+
+FD_SELECT_MAX = 1024  # ``select`` takes no file number beyond this
+
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=HI")
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 
 
 class Cancel:
     """A client no longer wants the answer to one request in flight. The request still gets its one reply."""
 
-    __slots__ = ("client", "key")
+    __slots__ = ("ask",)
 
-    def __init__(self, client: bytes, key: Key) -> None:
-        self.client = client
-        self.key = key
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
 
 
 class Control:
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``."""
 
-    __slots__ = ("client", "key", "kind")
+    __slots__ = ("peer", "key", "is_req", "kind")
 
-    def __init__(self, client: bytes, key: Key, kind: str) -> None:
-        self.client = client
+    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str) -> None:
+        self.peer = peer
         self.key = key
+        self.is_req = is_req
         self.kind = kind
 
 
 class ClientGone:
-    """A client vanished with requests in flight: ``keys``. Nobody waits for them; replies to them are ignored."""
+    """A client vanished with requests in flight: ``asks``. Nobody waits for them; replies to them are ignored."""
 
-    __slots__ = ("client", "keys", "reason")
+    __slots__ = ("client", "asks", "reason")
 
-    def __init__(self, client: bytes, keys: List[Key], reason: str) -> None:
+    def __init__(self, client: bytes, asks: List[Ask], reason: str) -> None:
         self.client = client
-        self.keys = keys
+        self.asks = asks
         self.reason = reason
 
 
@@ -85,15 +99,15 @@ News = Union[Ask, Cancel, Control, ClientGone]
 
 
 class _Peer:
-    """What is known of one connection. ``keys``: request in flight -> it came from a REQ socket (which needs the
-    empty delimiter back, and cannot send heartbeats while it waits)."""
+    """What is known of one connection. ``open`` holds its requests and control questions in flight. ``patient``: one
+    came from a REQ socket, which cannot send heartbeats while it waits."""
 
-    __slots__ = ("name", "keys", "asked", "seen_ns", "file", "same_host", "patient")
+    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient")
 
     def __init__(self, client: bytes, file: int | None, same_host: bool) -> None:
+        self.client = client
         self.name = client.hex()
-        self.keys: Dict[Key, bool] = {}
-        self.asked: Dict[Key, bool] = {}  # control questions in flight
+        self.open: Dict[Key, Union[Ask, Control]] = {}
         self.seen_ns = 0
         self.file = file
         self.same_host = same_host
@@ -105,13 +119,15 @@ class Bus:
 
     ``message_bytes_max`` bounds a whole message both ways, ``clients_max`` the connections remembered at a time,
     ``client_silence_ns`` how long a client with requests in flight may say nothing. With ``curve_secret_key_file``
-    every TCP endpoint is encrypted and clients need the server's public key.
+    every TCP endpoint is encrypted and clients need the server's public key. ``ask_type`` is the class of the records
+    of requests: :class:`Ask`, or one that extends it.
     """
 
     def __init__(self, endpoints: Sequence[str], *, clock_ns: Callable[[], int], message_bytes_max: int,
                  clients_max: int, client_silence_ns: int, curve_secret_key_file: str = "",
-                 context: zmq.Context[Any] | None = None) -> None:
+                 ask_type: Callable[[], Ask] = Ask, context: zmq.Context[Any] | None = None) -> None:
         self._clock_ns = clock_ns
+        self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
         self._clients_max = clients_max
         self._client_silence_ns = client_silence_ns
@@ -128,12 +144,14 @@ class Bus:
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         self._monitor = watch_socket(self.socket, self._context, _WATCHED)
+        self._pack = msgpack.Packer().pack
         self._recv = self.socket.recv
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
         try:
             self._set_up()
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
+            self._file = self.fileno()
         except BaseException:
             self.close()
             raise
@@ -176,7 +194,25 @@ class Bus:
         """Something waits for :meth:`receive`."""
         return bool(self._news) or readable(self.socket)
 
-    def next_due_ns(self) -> int | None:
+    def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
+        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
+        whether the second. Unlike a wait on :meth:`fileno` it overlooks no message that came before."""
+        due_ns = self._looked_ns + (self._look_busy_ns if self._in_flight else LOOK_IDLE_NS)
+        timeout_ns = min(due_ns, until_ns) - now_ns
+        if self._news or timeout_ns <= 0:
+            return False, True
+        socket = self.socket
+        if timeout_ns >= POLL_NS_MIN:
+            ready = zmq.zmq_poll([(file, _POLLIN), (socket, _POLLIN)], timeout_ns // NS_PER_MS)
+            if len(ready) == 1:
+                return (False, True) if ready[0][0] is socket else (True, False)
+            return bool(ready), True
+        if readable(socket):
+            return False, True
+        found = _wait_readable((file, self._file), timeout_ns)
+        return file in found, self._file in found or not found
+
+    def next_due_ns(self) -> int:
         """When :meth:`receive` wants to be called although nothing arrived."""
         if self._news:
             return self._looked_ns
@@ -188,12 +224,16 @@ class Bus:
         if now_ns - self._looked_ns >= self._look_busy_ns:
             self._look_around(now_ns)
         news = self._news
-        recv = self._recv
+        recv, events = self._recv, self.socket.getsockopt
+        read = 0
         while len(news) < count_max:
+            if read < PROBE_MESSAGES_MAX and not int(events(_EVENTS)) & _POLLIN:
+                break
             try:
                 client = recv(_NOBLOCK)
-            except zmq.Again:  # asking the socket before each message costs as much as half of reading one
+            except zmq.Again:
                 break
+            read += 1
             self._receive_one(client, now_ns, news)
         self._news = []
         return news
@@ -232,7 +272,7 @@ class Bus:
                 kind = wire.take_kind({"kind": kind})
                 named = None if kind in ("beat", "bye") else wire.take_key(fields)
                 key = None if kind == "cancel" else named
-                self._read_other(client, peer, kind, named, fields, buffers, is_req, news, refusal)
+                self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
                 return
             key = wire.take_key(fields)
             if refusal is not None:
@@ -240,24 +280,26 @@ class Bus:
             if total > self._message_bytes_max:
                 raise TooLarge(f"the message has {total} bytes, at most {self._message_bytes_max} are allowed; raise "
                                "[server] message_max")
-            if key in peer.keys or peer.asked or len(peer.keys) >= REQUESTS_PER_CLIENT_MAX:
-                self._check_new(peer, key)
-            ask = wire.decode_infer(fields, buffers, self._message_bytes_max)
+            if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+                raise _not_new(peer, key)
+            ask = self._ask_type()
+            wire.decode_infer(ask, fields, buffers, self._message_bytes_max)
         except RequestError as error:
             self._send(client, is_req, (wire.encode_error(key, error),))
             return
-        ask.client = client
-        ask.key = key
-        ask.name = ask.name or peer.name
+        ask.peer, ask.key, ask.is_req = peer, key, is_req
+        if not ask.client:
+            ask.client = peer.name
         if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
             ask.sent_ns = None
-        peer.keys[key] = is_req
-        peer.patient = peer.patient or is_req
+        peer.open[key] = ask
+        if is_req:
+            peer.patient = True
         self._in_flight += 1
         news.append(ask)
 
-    def _read_other(self, client: bytes, peer: _Peer, kind: str, key: Any, fields: Dict[str, Any], buffers: List[Any],
-                    is_req: bool, news: List[News], refusal: RequestError | None) -> None:
+    def _read_other(self, peer: _Peer, kind: str, key: Any, fields: Dict[str, Any], buffers: List[Any], is_req: bool,
+                    news: List[News], refusal: RequestError | None) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if buffers:
@@ -265,76 +307,58 @@ class Bus:
         if refusal is not None:
             raise refusal
         if kind == "beat":
-            self._send(client, is_req, (wire.pack_header({
+            self._send(peer.client, is_req, (wire.pack_header({
                 "kind": "beat", "silence_ms": ns_to_ms(self._client_silence_ns),
                 "message_bytes_max": self._message_bytes_max}),))
         elif kind == "bye":
-            self._part(client, "it said goodbye")
+            self._part(peer.client, "it said goodbye")
         elif kind == "cancel":
-            if key in peer.keys:
-                news.append(Cancel(client, key))
+            ask = peer.open.get(key)
+            if isinstance(ask, Ask):
+                news.append(Cancel(ask))
         else:
-            self._check_new(peer, key)
-            peer.asked[key] = is_req
-            news.append(Control(client, key, kind))
-
-    def _check_new(self, peer: _Peer, key: Key) -> None:
-        if key in peer.keys or key in peer.asked:
-            raise Malformed(f"id = {key!r} is in flight already; every request needs an id of its own")
-        if len(peer.keys) + len(peer.asked) >= REQUESTS_PER_CLIENT_MAX:
-            raise Rejected(f"this client has {REQUESTS_PER_CLIENT_MAX} requests in flight, the most one may have; wait "
-                           "for answers", "too many in flight")
+            if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+                raise _not_new(peer, key)
+            control = peer.open[key] = Control(peer, key, is_req, kind)
+            self._in_flight += 1
+            news.append(control)
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
-    def answer(self, client: bytes, key: Key, outputs: Mapping[str, Any], *, outcome: str = "completed",
-               reason: str = "", late: bool = False, finished_ns: int = 0, total_ns: int = 0,
-               breakdown: Sequence[int] = (0, 0, 0, 0)) -> bool:
+    def answer(self, ask: Ask, outputs: Mapping[str, Any], reason: str = "", late: bool = False, finished_ns: int = 0,
+               total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0)) -> None:
         """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
-        ``True`` when it went out as given. An output that cannot travel is answered with ``failed`` instead; a client
-        that is gone meanwhile gets nothing.
+        An output that cannot travel is answered with ``failed`` instead; a client that is gone meanwhile gets nothing.
         """
-        peer = self._peers.get(client)
-        is_req = peer.keys.pop(key, None) if peer is not None else None
-        if is_req is None:
-            return False
+        peer, key = ask.peer, ask.key
+        if peer.open.pop(key, None) is None:
+            return
         self._in_flight -= 1
         try:
-            frames = wire.encode_answer(key, outputs, self._message_bytes_max, outcome, reason, late, finished_ns,
-                                        total_ns, breakdown)
+            frames = wire.encode_answer(key, outputs, self._message_bytes_max, reason, late, finished_ns, total_ns,
+                                        breakdown, self._pack)
         except RequestError as error:
-            self._send(client, is_req, (wire.encode_error(key, error),))
-            return False
-        return self._send(client, is_req, frames)
+            frames = [wire.encode_error(key, error)]
+        self._send(peer.client, ask.is_req, frames)
 
-    def error(self, client: bytes, key: Key, error: RequestError) -> None:
-        """The one reply to a request (or control question) that ended without an answer."""
-        is_req = self._take(client, key)
-        if is_req is not None:
-            self._send(client, is_req, (wire.encode_error(key, error),))
+    def refuse(self, ask: Ask, error: RequestError) -> None:
+        """The one reply to a request that ended without an answer."""
+        if ask.peer.open.pop(ask.key, None) is not None:
+            self._in_flight -= 1
+            self._send(ask.peer.client, ask.is_req, (wire.encode_error(ask.key, error),))
 
-    def control_reply(self, client: bytes, key: Key, payload: Mapping[str, Any]) -> None:
+    def control_reply(self, control: Control, payload: Mapping[str, Any]) -> None:
         """The one reply to a :class:`Control`: plain numbers, strings, lists and maps. What cannot travel is answered
         with ``failed``."""
-        is_req = self._take(client, key)
-        if is_req is None:
+        if control.peer.open.pop(control.key, None) is None:
             return
+        self._in_flight -= 1
         try:
-            header = wire.encode_info(key, payload)
+            header = wire.encode_info(control.key, payload)
         except RequestError as error:
-            header = wire.encode_error(key, error)
-        self._send(client, is_req, (header,))
-
-    def _take(self, client: bytes, key: Key) -> bool | None:
-        """Forget a request in flight: whether it came from a REQ socket, ``None`` when nobody waits for it."""
-        peer = self._peers.get(client)
-        if peer is None:
-            return None
-        if key in peer.keys:
-            self._in_flight -= 1
-            return peer.keys.pop(key)
-        return peer.asked.pop(key, None)
+            header = wire.encode_error(control.key, error)
+        self._send(control.peer.client, control.is_req, (header,))
 
     def _send(self, client: bytes, is_req: bool, frames: Sequence[Any]) -> bool:
         send = self._send_frame
@@ -380,7 +404,7 @@ class Bus:
 
     def _forget_idle(self) -> bool:
         """Make room: forget the client without requests in flight that was silent longest."""
-        idle = [(peer.seen_ns, client) for client, peer in self._peers.items() if not peer.keys and not peer.asked]
+        idle = [(peer.seen_ns, client) for client, peer in self._peers.items() if not peer.open]
         if idle:
             self._part(min(idle)[1], "forgotten")
         return bool(idle)
@@ -392,12 +416,12 @@ class Bus:
         for client, peer in list(self._peers.items()):
             if peer.file is not None and peer.file not in self._open:
                 self._closed(client)
-            elif peer.keys and not peer.patient and now_ns - peer.seen_ns > self._client_silence_ns:
-                self._abandon_branch(client, peer)
+            elif peer.open and not peer.patient and now_ns - peer.seen_ns > self._client_silence_ns:
+                self._give_up(client, peer)
 
-    def _abandon_branch(self, client: bytes, peer: _Peer) -> None:
+    def _give_up(self, client: bytes, peer: _Peer) -> None:
         """The client is connected but silent; if it wakes up it shall know what became of its requests."""
-        keys = list(peer.keys)
+        keys = list(peer.open)
         silence = f"it sent nothing for {ns_to_ms(self._client_silence_ns):g} ms"
         self._part(client, silence)
         for key in keys:
@@ -429,9 +453,11 @@ class Bus:
             return
         if peer.file is not None and self._files.get(peer.file) == client:
             del self._files[peer.file]
-        if peer.keys:
-            self._in_flight -= len(peer.keys)
-            self._news.append(ClientGone(client, list(peer.keys), reason))
+        self._in_flight -= len(peer.open)
+        asks = [entry for entry in peer.open.values() if isinstance(entry, Ask)]
+        peer.open.clear()
+        if asks:
+            self._news.append(ClientGone(client, asks, reason))
 
     def close(self) -> None:
         """Stop listening; answers already given still go out within a short bound. Idempotent."""
@@ -444,6 +470,24 @@ class Bus:
         self.socket.close(CLOSE_LINGER_MS)
         if self._own_context:
             self._context.term()
+
+
+def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
+    """Those of ``files`` that can be read, none after the time."""
+    if max(files) < FD_SELECT_MAX:
+        return select.select(files, (), (), timeout_ns / NS_PER_S)[0]
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
+
+
+def _not_new(peer: _Peer, key: Key) -> RequestError:
+    """Why another request of this id, or another request at all, is refused."""
+    if key in peer.open:
+        return Malformed(f"id = {key!r} is in flight already; every request needs an id of its own")
+    return Rejected(f"this client has {REQUESTS_PER_CLIENT_MAX} requests in flight, the most one may have; wait for "
+                    "answers", "too many in flight")
 
 
 _DEAD = RequestError("the connection is closed")

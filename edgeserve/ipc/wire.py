@@ -10,15 +10,15 @@ and whatever is wrong with a message becomes a typed error that names the key, t
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import msgpack
+import numpy as np
 
+from edgeserve.config.limits import HINTS_MAX, NAME_CHARS_MAX
 from edgeserve.errors import (
     REQUEST_ERRORS,
     BadInput,
-    DeadlineExpired,
     Dropped,
     Failed,
     Malformed,
@@ -28,24 +28,18 @@ from edgeserve.errors import (
     WrongVersion,
     nearest,
 )
-from edgeserve.ipc.tensors import NAME_CHARS_MAX, TEXTS_MAX, Buffer, decode_tensors, encode_values, show
-from edgeserve.units import ms_to_ns
+from edgeserve.ipc.tensors import TEXTS_MAX, Buffer, decode_tensors, encode_values, show
 
 VERSION = 1
 """First byte of every header. A server answers another version with the error ``wrong_version``."""
 
 HEADER_BYTES_MAX = 1024**2  # a prompt travels in the header: a megabyte is about 250,000 tokens of text
 TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
-HINTS_MAX = 32
 ID_BYTES_MAX = 64
-_LOWEST = -2.0**63
-SLO_MS_MAX = 1e9  # eleven days: a larger number is a mistake of units
 
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
 
-KLASSES = ("critical", "normal", "background")
-ON_LATES = ("drop", "answer", "partial")
 CONTROL_KINDS = ("models", "apps", "stats", "health", "drain")
 REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
 
@@ -56,32 +50,36 @@ Key = Union[int, bytes]
 
 
 class Ask:
-    """One request as it came over the bus, checked for form only: whether the app exists and wants these inputs is
-    the runtime's business, and so is the deadline.
+    """What one request asks for. The bus makes one from a message that it checked for form only: whether the app
+    exists, and what the options mean, is checked where the request is accepted.
 
-    ``inputs`` are read-only views of what was received (or strings). ``slo_ns`` counts from ``sent_ns`` where that is
-    known (same host), else from arrival. ``None`` (``klass``, ``value``, ``on_late``, ``slo_ns``) means: as the app
-    says. ``client`` is the connection, ``name`` what the client calls itself, else the connection in letters.
+    ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
+    the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
+    ``client`` is what the client calls itself, else its connection in letters. ``peer``, ``key`` and ``is_req`` are the
+    bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. The live side
+    extends this class, so that a request is one record from its message to its answer.
     """
 
-    __slots__ = ("client", "key", "app", "inputs", "slo_ns", "sent_ns", "klass", "value", "stream", "on_late", "hints",
-                 "name")
+    __slots__ = ("peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream", "on_late",
+                 "hints", "client")
 
-    client: bytes
+    peer: Any
     key: Key
+    is_req: bool
     app: str
     inputs: Dict[str, Any]
-    slo_ns: Optional[int]
+    slo_ms: Optional[float]
     sent_ns: Optional[int]
     klass: Optional[str]
     value: Optional[float]
     stream: Optional[str]
     on_late: Optional[str]
-    hints: Optional[Dict[str, float]]
-    name: str
+    hints: Optional[Mapping[str, float]]
+    client: str
 
     def __repr__(self) -> str:
-        return "Ask(" + ", ".join(f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.__slots__) + ")"
+        return f"{type(self).__name__}(" + ", ".join(
+            f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.__slots__) + ")"
 
 
 class Reply:
@@ -185,7 +183,7 @@ def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int |
     frames: List[Any] = [None]
     try:
         encode_values(inputs, fields, frames, "input", lists=False)
-        frames[0] = header = pack_header(fields)
+        frames[0] = header = _VERSION_BYTE + msgpack.packb(fields, default=_number_of_numpy)
     except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"the request for app {app!r} cannot be sent: {error}") from None
     if len(header) > HEADER_BYTES_MAX:
@@ -194,9 +192,15 @@ def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int |
     return frames
 
 
-def decode_infer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int) -> Ask:
-    """An inference request from its header's fields (``kind`` and ``id`` taken) and its tensor frames."""
-    ask = Ask()
+def _number_of_numpy(value: Any) -> Any:
+    if isinstance(value, (np.integer, np.floating)):
+        return value.item()
+    raise TypeError(f"an option is a {type(value).__name__}, expected a number or a string")
+
+
+def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int) -> None:
+    """Fill ``ask`` from the header's fields of an inference request (``kind`` and ``id`` taken) and its tensor frames.
+    Only the form is checked: types, sizes and counts."""
     take = fields.pop
     app = take("app", None)
     if type(app) is not str or not 0 < len(app) <= NAME_CHARS_MAX:
@@ -210,44 +214,30 @@ def decode_infer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
     sent_ns = ask.sent_ns = take("sent_ns", None)
     if sent_ns is not None and (type(sent_ns) is not int or not 0 <= sent_ns < 2**63):
         raise Malformed(f"sent_ns = {show(sent_ns)}: expected nanoseconds of the host's monotonic clock")
-    slo_ms = take("slo_ms", None)
-    ask.slo_ns = None if slo_ms is None else _slo_ns(slo_ms)
+    slo_ms = ask.slo_ms = take("slo_ms", None)
+    if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
+        raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
     ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = None
-    ask.name = ""
+    ask.client = ""
     if fields:
         _take_options(fields, ask)
-    return ask
 
 
 def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     """The keys that few requests carry; refuses what is left over."""
     take = fields.pop
-    ask.klass = _one_of(take("class", None), KLASSES, "class")
-    ask.on_late = _one_of(take("on_late", None), ON_LATES, "on_late")
+    ask.klass = _text_or_none(take("class", None), "class")
+    ask.on_late = _text_or_none(take("on_late", None), "on_late")
+    ask.stream = _text_or_none(take("stream", None), "stream")
+    ask.client = _text_or_none(take("client", None), "client") or ""
     value = take("value", None)
-    ask.value = None if value is None else _number(value, "value", 0.0)
-    stream = ask.stream = take("stream", None)
-    if stream is not None and (type(stream) is not str or not 0 < len(stream) <= NAME_CHARS_MAX):
-        raise Malformed(f"stream = {show(stream)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
-    name = take("client", None)
-    if name is not None and (type(name) is not str or len(name) > NAME_CHARS_MAX):
-        raise Malformed(f"client = {show(name)}: expected a name of at most {NAME_CHARS_MAX} characters")
-    ask.name = name or ""
+    ask.value = None if value is None else _number(value, "value")
     hints = take("hints", None)
     if hints is not None:
         if type(hints) is not dict or len(hints) > HINTS_MAX:
             raise Malformed(f"hints = {show(hints)}: expected a map of at most {HINTS_MAX} names to numbers")
         ask.hints = {_name(hint, "hints"): _number(number, f"hints.{hint}") for hint, number in hints.items()}
     refuse_rest(fields, _INFER_KEYS, "an infer header")
-
-
-def _slo_ns(slo_ms: Any) -> int:
-    number = _number(slo_ms, "slo_ms")
-    if number <= 0:
-        raise DeadlineExpired(f"slo_ms = {slo_ms}: the deadline had passed when the request was sent")
-    if number > SLO_MS_MAX:
-        raise Malformed(f"slo_ms = {show(slo_ms)}: expected milliseconds, at most {SLO_MS_MAX:.0f}")
-    return ms_to_ns(number)
 
 
 def _take_texts(texts: Any, inputs: Dict[str, Any]) -> None:
@@ -267,35 +257,34 @@ def _name(name: Any, where: str) -> str:
     return name
 
 
-def _number(value: Any, where: str, low: float = _LOWEST) -> float:
-    if (type(value) is int and low <= value < 2**63) or (type(value) is float and low <= value < math.inf):
-        return value
-    bound = "" if low == _LOWEST else f" from {low:g}"
-    raise Malformed(f"{where} = {show(value)}: expected a finite number{bound}")
+def _number(value: Any, where: str) -> float:
+    if type(value) is int or type(value) is float:
+        return value  # type: ignore[no-any-return]  # just checked
+    raise Malformed(f"{where} = {show(value)}: expected a number")
 
 
-def _one_of(value: Any, known: Sequence[str], where: str) -> Optional[str]:
-    if value is None or (type(value) is str and value in known):
-        return value
-    hint = nearest(value[:NAME_CHARS_MAX], known) if type(value) is str else f" (known: {', '.join(known)})"
-    raise Malformed(f"{where} = {show(value)} is unknown{hint}")
+def _text_or_none(text: Any, where: str) -> Optional[str]:
+    if text is None or (type(text) is str and len(text) <= NAME_CHARS_MAX):
+        return text
+    raise Malformed(f"{where} = {show(text)}: expected a text of at most {NAME_CHARS_MAX} characters")
 
 
 # --- replies ----------------------------------------------------------------------------------------------------
 
 
-def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, outcome: str = "completed",
-                  reason: str = "", late: bool = False, finished_ns: int = 0, total_ns: int = 0,
-                  breakdown: Sequence[int] = (0, 0, 0, 0)) -> List[Any]:
-    """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel."""
-    fields: Dict[str, Any] = {"kind": "answer", "id": key, "outcome": outcome, "late": late,
+def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, reason: str = "", late: bool = False,
+                  finished_ns: int = 0, total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0),
+                  pack: Callable[[Any], bytes] = msgpack.packb) -> List[Any]:
+    """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
+    ``pack`` is msgpack's, or that of a packer which only one thread uses."""
+    fields: Dict[str, Any] = {"kind": "answer", "id": key, "outcome": "completed", "late": late,
                               "finished_ns": finished_ns, "total_ns": total_ns, "breakdown_ns": breakdown}
     if reason:
         fields["reason"] = reason
     frames: List[Any] = [None]
     try:
         total = encode_values(outputs, fields, frames, "output")
-        frames[0] = header = pack_header(fields)
+        frames[0] = header = _VERSION_BYTE + pack(fields)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
     if total + len(header) > message_bytes_max:

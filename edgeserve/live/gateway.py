@@ -1,26 +1,21 @@
 """The front gateway: messages of the bus become requests of the world, and questions get their answers.
 
-It owns the bus and remembers which request of which client is open, so that a cancel finds it and a client that
-vanishes takes its queued requests along. It belongs to the loop's thread.
+It belongs to the loop's thread. Which requests of which client are in flight is the bus's table; what a request may say
+is checked by ``request.py``; how a request ended is told by the world, straight to the bus.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Protocol
 
-from edgeserve import __version__
+from edgeserve.config.schema import Config
 from edgeserve.errors import RequestError
-from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control, default_endpoint
-from edgeserve.live.request import RequestOptions, validator_of
-from edgeserve.live.responders import BusResponder
-from edgeserve.live.values import LiveRequest
-from edgeserve.live.world import StopAsked, clock_ns
-from edgeserve.sched.protocol.events import Event, RequestCancelled
-
-if TYPE_CHECKING:
-    from edgeserve.live.runtime_core import RuntimeCore
+from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, default_endpoint
+from edgeserve.live.loop_io import clock_ns
+from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
+from edgeserve.live.world import LiveWorld
+from edgeserve.sched.protocol.events import Event
 
 log = logging.getLogger("edgeserve")
 
@@ -28,103 +23,63 @@ BURST_MAX = 64
 """Messages taken from the socket before the scheduler decides: a burst is one decision, but not an endless one."""
 
 
+class Questions(Protocol):
+    """Answers the control questions of ``ipc/wire.py``: the runtime's core, as the gateway sees it."""
+
+    def ask(self, kind: str) -> Dict[str, Any]:
+        """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps."""
+
+
 class Gateway:
-    """The bus of one running server. Knows no policy; answers are sent by :class:`BusResponder` through its bus.
+    """The bus of one running server. Knows no policy."""
 
-    ``fileno`` is for ``select``. It speaks only of changes, so it may be slept on only while the bus is ``drained``:
-    nothing was left by the last :meth:`receive` and nothing was sent since (sending takes the sign away, too).
-    """
-
-    def __init__(self, core: RuntimeCore) -> None:
-        server = core.config.server
-        self._core = core
-        self._validators = core.validators
-        self.drained: bool = False
-        self._open: Dict[bytes, Dict[Any, LiveRequest]] = {}  # connection -> key -> request that has not ended
-        self._handlers: Dict[type, Callable[[Any, List[Event]], None]] = {
-            Ask: self._asked, Cancel: self._cancelled, Control: self._controlled, ClientGone: self._gone}
-        self.bus: Bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
+    def __init__(self, config: Config, validators: Mapping[str, RequestValidator], world: LiveWorld,
+                 questions: Questions) -> None:
+        server = config.server
+        self._validators = validators
+        self._world = world
+        self._questions = questions
+        self.bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
                        message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
                        client_silence_ns=server.client_silence_ns,
-                       curve_secret_key_file=core.config.curve_secret_key_path)
-        self.fileno: int = self.bus.fileno()
-
-    # --- the world's side ---------------------------------------------------------------------------------------------
+                       curve_secret_key_file=config.curve_secret_key_path, ask_type=LiveRequest)
+        self.wait = self.bus.wait
 
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""
-        handlers = self._handlers
-        news = self.bus.receive(BURST_MAX)
-        self.drained = len(news) < BURST_MAX
-        for message in news:
-            handlers[type(message)](message, events)
-
-    def next_due_ns(self) -> Optional[int]:
-        return self.bus.next_due_ns()
-
-    def forget(self, request: LiveRequest) -> None:
-        """A request has ended."""
-        connection = request.responder.connection
-        if connection is not None:
-            theirs = self._open.get(connection)
-            if theirs is not None and theirs.pop(request.responder.key, None) is not None and not theirs:
-                del self._open[connection]
+        for message in self.bus.receive(BURST_MAX):
+            if type(message) is LiveRequest:
+                self._asked(message, events)
+            elif type(message) is Cancel:
+                assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
+                self._world.cancel(message.ask, events)
+            elif type(message) is ClientGone:
+                self._gone(message, events)
+            elif type(message) is Control:
+                self.bus.control_reply(message, self._questions.ask(message.kind))
 
     @property
     def endpoints(self) -> List[str]:
+        """Where the bus listens."""
         return list(self.bus.endpoints)
 
     def close(self) -> None:
         """Nobody can come in any more; no socket file stays behind."""
         self.bus.close()
 
-    # --- messages -----------------------------------------------------------------------------------------------------
-
-    def _asked(self, ask: Ask, events: List[Event]) -> None:
-        now_ns = clock_ns()
+    def _asked(self, request: LiveRequest, events: List[Event]) -> None:
+        validator = self._validators.get(request.app)
         try:
-            validator = validator_of(self._validators, ask.app)
-            validator.check_inputs(ask.inputs)
-            asked = RequestOptions(ask.klass, ask.value, ask.stream, ask.on_late, ask.hints)
-            options = validator.resolve_options(asked, ask.inputs)
-            sent_ns = now_ns if ask.sent_ns is None else min(ask.sent_ns, now_ns)
-            deadline_ns = validator.deadline_ns(ask.slo_ns, sent_ns, now_ns, options.on_late)
+            if validator is None:
+                raise unknown_app(request.app, self._validators)
+            validator.check(request, self.bus, clock_ns())
         except RequestError as error:
-            self.drained = False
-            self.bus.error(ask.client, ask.key, error)
+            self.bus.refuse(request, error)
             return
-        responder = BusResponder(self, ask.client, ask.key, ask.name)
-        # It arrived when it was sent, where that is known: while all lanes are busy it may be read much later.
-        request = LiveRequest(validator.plan, ask.inputs, options, responder, sent_ns, deadline_ns)
-        self._core.world.accept(request, events)
-        if request.id:
-            self._open.setdefault(ask.client, {})[ask.key] = request
-
-    def _cancelled(self, cancel: Cancel, events: List[Event]) -> None:
-        request = self._open.get(cancel.client, {}).get(cancel.key)
-        if request is not None:
-            events.append(RequestCancelled(request.id))
+        self._world.accept(request, events)
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
-        theirs = self._open.get(gone.client, {})
-        if theirs:
-            log.info("client %s is gone (%s): %d requests are cancelled", gone.client.hex(), gone.reason, len(theirs))
-        events.extend(RequestCancelled(request.id, "its client is gone: " + gone.reason) for request in theirs.values())
-
-    def _controlled(self, control: Control, events: List[Event]) -> None:
-        core = self._core
-        if control.kind == "drain":
-            core.mailbox.post(StopAsked(core.config.server.drain_ns))
-            payload: Dict[str, Any] = {"draining": True, "open": core.world.payloads.open_count}
-        elif control.kind == "stats":
-            payload = core.stats()
-        elif control.kind == "models":
-            payload = core.models()
-        elif control.kind == "apps":
-            payload = core.apps()
-        else:
-            payload = {"ready": not core.world.stopping, "version": __version__, "pid": os.getpid(),
-                       "open": core.world.payloads.open_count,
-                       "lanes": {name: lane["state"] for name, lane in core.stats()["lanes"].items()}}
-        self.drained = False
-        self.bus.control_reply(control.client, control.key, payload)
+        log.info("client %s is gone (%s): %d requests are cancelled", gone.client.hex(), gone.reason, len(gone.asks))
+        for request in gone.asks:
+            assert isinstance(request, LiveRequest), "the bus was told to make these"
+            self._world.cancel(request, events, "its client is gone: " + gone.reason)

@@ -1,7 +1,7 @@
 """Hints that come from outside or from users' code: what counts as one, and what happens where it does not.
 
-A request's own hints are checked when it is asked (``asked.py``), predicted ones when a function returned them
-(``predicted.py``), and those of results here. A hint is a help, never a condition: where what is predicted or said
+A request's own hints are checked when it is asked (``request.py``), predicted ones when a function returned them
+(``predictors.py``), and those of results here. A hint is a help, never a condition: where what is predicted or said
 cannot be used, the request goes on without it, people are told once, and it is counted. Which hints mean something is
 ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
 """
@@ -15,20 +15,11 @@ from typing import Any, Dict, Mapping, Optional
 
 import numpy as np
 
+from edgeserve.config.limits import HINTS_MAX, NAME_CHARS_MAX, NUMBER_MAX
+
 log = logging.getLogger("edgeserve")
 
-NUMBER_MAX = 2**63
-"""The largest hint. Policies multiply hints with nanoseconds and take the product for a float again: this is far enough
-for anything that is counted, and far below what a float cannot hold."""
-
 A_NUMBER = "a number from -2^63 to 2^63"
-
-HINTS_MAX = 32
-"""Numbers that a request brings, or that a result says: a policy reads a handful, and each costs memory until the
-request ends."""
-
-NAME_LEN_MAX = 256
-"""Characters of a stream's id and of a hint's name, which are kept in tables."""
 
 COUNTED_MAX = 256
 """Names that are counted: a function that makes one up for every request must not make the table grow without end."""
@@ -90,7 +81,7 @@ class ResultHints:
                 number = number_of(value)
                 if not is_name(name):
                     self._ignore(model, NAMELESS, f"{show(name)}: {show(value)}, expected a name of 1 to "
-                                                     f"{NAME_LEN_MAX} printable characters")
+                                                     f"{NAME_CHARS_MAX} printable characters")
                 elif number is None:
                     self._ignore(model, str(name), f"{show(name)}: {show(value)}, expected {A_NUMBER}")
                 else:
@@ -112,13 +103,13 @@ class ResultHints:
 
 
 def is_name(name: Any) -> bool:
-    """Whether it can be a hint's name: text that can be sent, shown and kept in a table."""
-    return isinstance(name, str) and 0 < len(name) <= NAME_LEN_MAX and name.isprintable()
+    """Whether it can be a name of a hint or an input: text that can be sent, shown and kept in a table."""
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX and name.isprintable()
 
 
 def number_of(value: Any) -> Optional[float]:
     """A hint's number as Python's own (numpy's could not be recorded), or ``None`` for what is none: no number, a
-    truth value, not finite, beyond :data:`NUMBER_MAX`."""
+    truth value, not finite, beyond ``NUMBER_MAX``."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         number: float = int(value)
     elif isinstance(value, (float, np.floating)):

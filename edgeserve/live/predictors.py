@@ -1,17 +1,34 @@
 """What an app's functions say of a request before it is accepted: hints predicted from its inputs.
 
-``[app.NAME.predict]`` names a function per hint. A prediction is a help, never a condition: where a function raises or
-returns no number, the request goes on without that hint, and people are told once. Which hints mean something is
-``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
+``[app.NAME.predict]`` names a function per hint. A prediction is a help, never a condition: where a function raises,
+returns no number or takes too long, the request goes on without that hint, and people are told once. Which hints mean
+something is ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
+
+Callers in this process predict on their own thread (:meth:`Predictors.complete`). For requests of the bus there is
+:class:`PredictionWorker`, so that a user's function never runs on the loop's thread.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+import logging
+import queue
+import threading
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from edgeserve.config.schema import AppConfig
 from edgeserve.engines.python import import_function
 from edgeserve.live.hints import A_NUMBER, IgnoredHints, number_of, show
+from edgeserve.units import NS_PER_MS, ns_to_ms
+
+log = logging.getLogger("edgeserve")
+
+WAITING_MAX = 256
+"""Requests that wait for their prediction at a time; one more goes on without."""
+
+WAIT_SHARE = 4
+WAIT_NS_MAX = 1000 * NS_PER_MS
+"""A request waits for its prediction for a quarter of its time until the deadline, at most a second. A function that
+runs for longer than that second counts as stuck: until it returns, requests go on without."""
 
 
 class Predictor(NamedTuple):
@@ -23,25 +40,36 @@ class Predictor(NamedTuple):
 
 
 class Predictors:
-    """The predictors of one app. Asked from any thread: the callers' when embedded, the loop's over the bus. Knows no
-    clock and bounds no time; whoever writes a predictor keeps it short."""
+    """The predictors of one app, and how long they took. Asked from any thread; knows no clock but the one that it is
+    handed."""
 
-    __slots__ = ("_app", "_predictors", "_ignored")
+    __slots__ = ("_app", "_predictors", "_ignored", "_lock", "_count", "_took_ns", "_without")
 
     def __init__(self, app: AppConfig, directory: str) -> None:
         self._app = app.name
         self._predictors = load_predictors(app, directory)
         self._ignored = IgnoredHints()
+        self._lock = threading.Lock()
+        self._count = 0
+        self._took_ns = 0
+        self._without = 0
 
-    def complete(self, hints: Mapping[str, float], inputs: Mapping[str, Any]) -> Dict[str, float]:
-        """``hints`` and what is predicted besides; what the request says of itself stays. Never raises."""
-        found = dict(hints)
+    def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
+        """Whether a request with these hints leaves anything to predict."""
+        return not hints or any(predictor.hint not in hints for predictor in self._predictors)
+
+    def complete(self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any],
+                 clock_ns: Callable[[], int]) -> Optional[Dict[str, float]]:
+        """``hints`` and what is predicted besides (``None`` for nothing at all); what the request says of itself stays.
+        Never raises."""
+        began_ns = clock_ns()
+        found = dict(hints or {})
         for predictor in self._predictors:
             if predictor.hint in found:
                 continue
             try:
                 returned = predictor.function(inputs)
-            except (Exception, SystemExit) as error:  # a user's function; it must not end the loop
+            except (Exception, SystemExit) as error:  # a user's function; it must not end the thread that asks it
                 self._fail(predictor, f"it raised {show(error)}", error)
                 continue
             number = number_of(returned)
@@ -49,11 +77,28 @@ class Predictors:
                 self._fail(predictor, f"it returned {show(returned)}, expected {A_NUMBER}", None)
             else:
                 found[predictor.hint] = number
-        return found
+        with self._lock:
+            self._count += 1
+            self._took_ns += clock_ns() - began_ns
+        return found or None
+
+    def went_without(self, why: str) -> None:
+        """A request did not wait for its prediction any longer."""
+        with self._lock:
+            self._without += 1
+            first = self._without == 1
+        log.log(logging.WARNING if first else logging.DEBUG, "[app.%s.predict]: a request goes on without its "
+                "prediction: %s; stats() counts these requests under 'predictions'", self._app, why)
 
     def failed(self) -> Dict[str, int]:
         """How many requests went without a hint since start, because its predictor failed."""
         return self._ignored.counts()
+
+    def table(self) -> Dict[str, Any]:
+        """How many requests were predicted for, how long that took on average, and how many did not wait for it."""
+        with self._lock:
+            return {"count": self._count, "mean_ms": ns_to_ms(self._took_ns) / max(1, self._count),
+                    "went_without": self._without}
 
     def _fail(self, predictor: Predictor, reason: str, error: BaseException | None) -> None:
         self._ignored.add(predictor.hint, error, "[app.%s.predict] %r = %r failed: %s; the request goes on without "
@@ -61,7 +106,154 @@ class Predictors:
                            predictor.spec, reason)
 
 
+NOT_PREDICTED: Dict[str, Any] = {"count": 0, "mean_ms": 0.0, "went_without": 0}
+"""The table of an app without predictors."""
+
+
 def load_predictors(app: AppConfig, directory: str) -> List[Predictor]:
     """The functions of ``[app.NAME.predict]``, imported. What cannot be raises an error that names the key."""
     return [Predictor(hint, spec, import_function(spec, directory, f"[app.{app.name}.predict] {hint!r}"))
             for hint, spec in app.predict.items()]
+
+
+class Prediction:
+    """One request that waits for its prediction; posted to the loop when it is over. ``due_ns``: when the request goes
+    on without. ``abandoned``: nobody waits for it any more. ``hints`` are the result."""
+
+    __slots__ = ("request", "asked_ns", "due_ns", "abandoned", "hints")
+
+    def __init__(self, request: Any, asked_ns: int, due_ns: int) -> None:
+        self.request = request
+        self.asked_ns = asked_ns
+        self.due_ns = due_ns
+        self.abandoned = False
+        self.hints: Optional[Mapping[str, float]] = None
+
+
+class PredictionWorker:
+    """One thread that predicts for the requests of the bus, in their order. Everything but the thread itself belongs to
+    the loop's thread.
+
+    Requests of one stream leave in the order in which they came: a request that goes on without its prediction takes
+    those of its stream along that came before. Others may overtake each other, since their order is the policy's.
+    ``waiting`` holds the predictions that are not here yet, by the identity of their request, oldest first.
+    """
+
+    def __init__(self, post: Callable[[Prediction], None], clock_ns: Callable[[], int]) -> None:
+        self._post = post
+        self._clock_ns = clock_ns
+        self.waiting: Dict[int, Prediction] = {}
+        self._inbox: queue.SimpleQueue[Optional[Prediction]] = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self._running_since_ns = 0  # written by the thread; 0: nothing runs
+
+    def requests(self) -> List[Any]:
+        """Those that wait, oldest first."""
+        return [prediction.request for prediction in self.waiting.values()]
+
+    def due_ns(self) -> int:
+        """When the first of them goes on without. There must be one."""
+        return min([prediction.due_ns for prediction in self.waiting.values()])
+
+    def take(self, request: Any, now_ns: int) -> List[Any]:
+        """A checked request whose app predicts. The requests that the scheduler is to be told of now, in their order:
+        none while this one waits."""
+        if not request.predictors.missing(request.hints) and not self._has_stream(request):
+            return [request]
+        stuck_ns = now_ns - self._running_since_ns if self._running_since_ns else 0
+        if stuck_ns > WAIT_NS_MAX or len(self.waiting) >= WAITING_MAX:
+            request.predictors.went_without(
+                f"a predictor has been running for {ns_to_ms(stuck_ns):.0f} ms" if stuck_ns > WAIT_NS_MAX else
+                f"{WAITING_MAX} requests wait for theirs")
+            return [*self._release_stream(request, now_ns), request]
+        left_ns = request.deadline_ns - now_ns
+        limit_ns = min(WAIT_NS_MAX, left_ns // WAIT_SHARE) if left_ns > 0 else WAIT_NS_MAX  # late answers count
+        prediction = self.waiting[id(request)] = Prediction(request, now_ns, now_ns + limit_ns)
+        self._inbox.put(prediction)
+        if self._thread is None:
+            # A daemon: a predictor that hangs must not keep the process from ending.
+            self._thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
+            self._thread.start()
+        return []
+
+    def finish(self, prediction: Prediction, now_ns: int) -> bool:
+        """A prediction is here. Whether somebody still waits for it: then its request goes on."""
+        if prediction.abandoned:
+            return False
+        prediction.request.hints = prediction.hints
+        self._leave(prediction, now_ns)
+        return True
+
+    def expire(self, now_ns: int) -> List[Any]:
+        """Requests that go on without their prediction, because they cannot wait any longer."""
+        gone: List[Any] = []
+        for prediction in list(self.waiting.values()):
+            if prediction.due_ns <= now_ns and not prediction.abandoned:
+                gone += self._release_stream(prediction.request, now_ns, "an earlier one of its stream waits")
+                self._leave(prediction, now_ns)
+                prediction.request.predictors.went_without(
+                    f"it did not come within {ns_to_ms(prediction.due_ns - prediction.asked_ns):.1f} ms")
+                gone.append(prediction.request)
+        return gone
+
+    def release_all(self, now_ns: int) -> List[Any]:
+        """Everybody goes on without: the server stops."""
+        released = list(self.waiting.values())
+        for prediction in released:
+            self._leave(prediction, now_ns)
+        return [prediction.request for prediction in released]
+
+    def forget(self, request: Any) -> bool:
+        """A request is cancelled; whether it waited here."""
+        prediction = self.waiting.get(id(request))
+        if prediction is None:
+            return False
+        self._leave(prediction, self._clock_ns())
+        return True
+
+    def close(self) -> None:
+        """End the thread after what it runs now. It is not waited for: a user's function may take any time."""
+        if self._thread is not None:
+            self._inbox.put(None)
+
+    def _leave(self, prediction: Prediction, now_ns: int) -> None:
+        prediction.abandoned = True
+        prediction.request.predicted_ns = now_ns - prediction.asked_ns
+        del self.waiting[id(prediction.request)]
+
+    def _has_stream(self, request: Any) -> bool:
+        return request.stream is not None and any(
+            other.request.stream == request.stream and other.request.app == request.app
+            for other in self.waiting.values())
+
+    def _release_stream(self, request: Any, now_ns: int, why: str = "a later one of its stream goes on") -> List[Any]:
+        """Those of the stream of ``request`` that came before it and still wait."""
+        released: List[Any] = []
+        if request.stream is None:
+            return released
+        for prediction in list(self.waiting.values()):
+            other = prediction.request
+            if other is request:
+                break
+            if other.stream == request.stream and other.app == request.app:
+                self._leave(prediction, now_ns)
+                other.predictors.went_without(why)
+                released.append(other)
+        return released
+
+    def _run(self) -> None:
+        """The thread: one prediction after the other."""
+        while True:
+            prediction = self._inbox.get()
+            if prediction is None:
+                return
+            if prediction.abandoned:
+                continue
+            self._running_since_ns = self._clock_ns()
+            request = prediction.request
+            hints = request.hints
+            if request.predictors.missing(hints):  # not where it only keeps its place in its stream
+                hints = request.predictors.complete(hints, request.inputs, self._clock_ns)
+            prediction.hints = hints
+            self._running_since_ns = 0
+            self._post(prediction)

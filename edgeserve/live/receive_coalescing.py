@@ -34,17 +34,18 @@ class ReceiveCoalescing:
     """What was launched and answered last, and how long reading may wait therefore. Belongs to the loop's thread.
 
     ``shares_cores``: the lanes' threads leave the loop no core of its own, so reading early takes the lanes' time and
-    saves nothing.
+    saves nothing. ``hold_ns`` is how long reading waits after a batch was launched, ``answers`` how many were sent
+    together last.
     """
 
-    __slots__ = ("hold_ns", "_shares_cores", "_look_at_ns", "_expected_ns", "_answered", "_again_until_ns")
+    __slots__ = ("hold_ns", "answers", "_shares_cores", "_look_at_ns", "_expected_ns", "_again_until_ns")
 
     def __init__(self, shares_cores: bool) -> None:
         self.hold_ns = 0
         self._shares_cores = shares_cores
         self._look_at_ns = 0
         self._expected_ns = 0
-        self._answered = 0
+        self.answers = 0
         self._again_until_ns = 0
 
     def launched(self, now_ns: int, expected_ns: int) -> None:
@@ -53,7 +54,7 @@ class ReceiveCoalescing:
         hold_ns = min(HOLD_SHARED_NS_MAX, expected_ns + expected_ns // 4) if self._shares_cores \
             else min(HOLD_NS_MAX, expected_ns // HOLD_SHARE)
         self.hold_ns = hold_ns if hold_ns >= HOLD_NS_MIN else 0
-        self.hold_from(now_ns)
+        self._look_at_ns = now_ns + self.hold_ns
 
     def hold_from(self, now_ns: int) -> None:
         """A message has come, or some were read: let more come before the next look."""
@@ -65,10 +66,10 @@ class ReceiveCoalescing:
 
     def answered(self, now_ns: int, count: int) -> None:
         """So many answers were just sent together."""
-        self._answered = count
+        self.answers = count
         self._again_until_ns = now_ns + min(AGAIN_NS_MAX, self._expected_ns // AGAIN_SHARE)
 
     def expects_more(self, now_ns: int, count: int) -> bool:
         """Whether an idle lane should wait another :data:`AGAIN_PAUSE_NS`, ``count`` events having come so far. A
         request that comes alone is never kept waiting."""
-        return 0 < count < self._answered and now_ns + AGAIN_PAUSE_NS <= self._again_until_ns
+        return 0 < count < self.answers and now_ns + AGAIN_PAUSE_NS <= self._again_until_ns

@@ -1,52 +1,78 @@
-"""What was asked, checked before it becomes a request: app, inputs, deadline, class and the rest of the options.
+"""One request on the live side, and the only place where it is checked what a request may say.
 
-It looks at one request and the configuration, and asks the app's predictors (``predicted.py``). Raises the typed errors
-that a client can read; bounds that depend on what else is pending are the world's and the scheduler's.
+The bus checks the form of a message (``ipc/wire.py``) and a caller in this process hands over a call's arguments; both
+fill the same record, and :class:`RequestValidator` checks its meaning: app, inputs, deadline, class and the other
+options. It raises the typed errors that a client can read. Bounds that depend on what else is pending are the world's
+and the scheduler's; hints are predicted by ``predictors.py``.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NoReturn, Optional, Tuple
 
 import numpy as np
 
+from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
+from edgeserve.engines.base import Values
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest
-from edgeserve.live.hints import A_NUMBER, HINTS_MAX, NAME_LEN_MAX, NUMBER_MAX, number_of, show
+from edgeserve.ipc.wire import Ask
+from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictors
+from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.sched.protocol.events import CLASSES, ON_LATE
+from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
 from edgeserve.units import format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
     "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
 """Input dtypes that are no arrays."""
 
-SLO_MS_MAX = 1e9
-"""About eleven days: beyond that a deadline is a mistake in the unit."""
+ValueKey = Tuple[str, Part]
+"""(node, part): where a value stands."""
 
 
-class RequestOptions(NamedTuple):
-    """How whoever asks wants to be treated; ``None`` means as the app says."""
+class LiveRequest(Ask):
+    """One request from its message or call to its answer: what was asked (the slots of :class:`Ask`, options resolved
+    by :meth:`RequestValidator.check`), its values, and who is told.
 
-    klass: Optional[str] = None
-    value: Optional[float] = None
-    stream: Optional[str] = None
-    on_late: Optional[str] = None
-    hints: Optional[Mapping[str, float]] = None
+    ``id`` is 0 until the scheduler has been told of the request. ``predictors``: those that have still to be asked.
+    ``predicted_ns`` is how long that took, waiting included. ``running`` counts its jobs on lanes; ``outputs`` is what
+    the last node of a plain app returned, ``values`` what the other nodes did.
+    """
+
+    __slots__ = ("id", "plan", "responder", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
+                 "ended", "outputs", "values", "parts", "states")
+
+    id: int
+    plan: AppPlan
+    responder: Responder
+    arrival_ns: int
+    deadline_ns: int
+    predictors: Optional[Predictors]
+    predicted_ns: int
+    running: int
+    ended: bool
+    outputs: Optional[Values]
+    values: Dict[ValueKey, Values]
+    parts: Dict[ValueKey, int]  # fan-out node and its own part -> number of parts
+    states: Dict[ValueKey, Any]  # of unfinished jobs
 
 
-NO_OPTIONS = RequestOptions()
+def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
+                    stream: Any = None, on_late: Any = None, hints: Any = None) -> LiveRequest:
+    """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
+    the values are not copied."""
+    request = LiveRequest()
+    request.app = app
+    request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
+    request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
+    return request
 
 
-class ResolvedOptions(NamedTuple):
-    """How a request is treated: the options, with the app's own where there was none."""
-
-    klass: str
-    value: float
-    stream: Optional[str]
-    on_late: str
-    hints: Optional[Mapping[str, float]]
+NO_VALUES: Mapping[Any, Any] = {}
+"""The tables of a request before anything stands in them: most requests never need one."""
 
 
 class InputRule:
@@ -85,112 +111,120 @@ class InputRule:
 
 
 class RequestValidator:
-    """All that is checked of a request to one app, prepared once."""
+    """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
+    nothing."""
 
-    __slots__ = ("plan", "config", "inputs", "_usual", "_length", "_predictors")
+    __slots__ = ("plan", "config", "inputs", "predictors", "_length")
 
     def __init__(self, plan: AppPlan, directory: str = ".") -> None:
         self.plan = plan
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
-        self._usual = ResolvedOptions(self.config.klass, self.config.value, None, self.config.on_late, None)
+        self.predictors = Predictors(self.config, directory) if self.config.predict else None
         self._length = self.config.length
-        self._predictors = Predictors(self.config, directory) if self.config.predict else None
 
-    def check_inputs(self, inputs: Any) -> None:
+    def check(self, request: LiveRequest, responder: Responder, now_ns: int) -> None:
+        """Check what ``request`` asks for, and make it ready to be accepted: options resolved, deadline absolute.
+
+        Raises :class:`BadInput`, or :class:`DeadlineExpired` where late answers do not count. ``now_ns`` is when it
+        was received: a request arrives when it was sent, where that is known, since it may be read much later.
+        """
+        config = self.config
+        self._check_inputs(request.inputs)
+        if request.klass is None:
+            request.klass = config.klass
+        elif not isinstance(request.klass, str) or request.klass not in CLASSES:
+            self._refuse("class", request.klass, f"one of {', '.join(CLASSES)}")
+        if request.on_late is None:
+            request.on_late = config.on_late
+        elif not isinstance(request.on_late, str) or request.on_late not in ON_LATE:
+            self._refuse("on_late", request.on_late, f"one of {', '.join(ON_LATE)}")
+        request.value = config.value if request.value is None else self._value(request.value)
+        if request.stream is not None:
+            self._check_stream(request.stream)
+        hints = self._declared(request.hints) if request.hints is not None else {}
+        length = self._length
+        if length is not None and length[0] in request.inputs and "length" not in hints:
+            hints["length"] = request.inputs[length[0]].shape[length[1]]
+        request.hints = hints or None
+        sent_ns = request.sent_ns
+        arrival_ns = request.arrival_ns = now_ns if sent_ns is None or sent_ns > now_ns else sent_ns
+        slo_ns = config.slo_ns if request.slo_ms is None else self._slo_ns(request.slo_ms)
+        deadline_ns = request.deadline_ns = arrival_ns + slo_ns
+        if deadline_ns <= now_ns and request.on_late != "answer":
+            raise DeadlineExpired(f"app {config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
+                                  f"passed {format_duration(now_ns - deadline_ns)} before the request was received")
+        request.plan = self.plan
+        request.responder = responder
+        request.predictors = self.predictors
+        request.predicted_ns = request.id = request.running = 0
+        request.ended = False
+        request.outputs = None
+        request.values = request.parts = request.states = NO_VALUES  # type: ignore[assignment]  # replaced when needed
+
+    def _check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
         app = self.config.name
         if not isinstance(inputs, dict):
             raise BadInput(f"app {app!r}: inputs are {type(inputs).__name__}, expected a dict of named values")
-        if not self.inputs:
+        if len(inputs) > INPUTS_MAX:
+            raise BadInput(f"app {app!r}: {len(inputs)} inputs, expected at most {INPUTS_MAX}")
+        rules = self.inputs
+        if not rules:
+            for name in inputs:
+                if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX:
+                    raise BadInput(f"app {app!r}: input {show(name)}, expected a name of 1 to {NAME_CHARS_MAX} "
+                                   "characters")
             return
-        for name, rule in self.inputs.items():
+        for name, rule in rules.items():
             if name not in inputs:
                 if rule.optional:
                     continue
                 raise BadInput(f"app {app!r}: input {name!r} is missing; it needs {rule}")
             if not rule.fits(inputs[name]):
                 raise BadInput(f"app {app!r}: input {name!r} is {describe(inputs[name])}, expected {rule}")
-        if len(inputs) > len(self.inputs) or any(name not in self.inputs for name in inputs):
-            unknown = next(name for name in inputs if name not in self.inputs)
-            raise BadInput(f"app {app!r}: has no input {unknown!r}{nearest(str(unknown), self.inputs)}")
+        for name in inputs:
+            if name not in rules:
+                raise BadInput(f"app {app!r}: has no input {show(name)}{nearest(str(name)[:NAME_CHARS_MAX], rules)}")
 
-    def resolve_options(self, options: RequestOptions, inputs: Mapping[str, Any]) -> ResolvedOptions:
-        """RequestOptions to options; raises :class:`BadInput`. ``inputs`` are checked ones: hints may be read off
-        them."""
-        if options == NO_OPTIONS:
-            hints = self._hints_of(None, inputs)
-            return self._usual if hints is None else ResolvedOptions(*self._usual[:-1], hints)
-        config = self.config
-        klass = config.klass if options.klass is None else options.klass
-        on_late = config.on_late if options.on_late is None else options.on_late
-        value = 1.0 if options.value is None else options.value
-        if klass not in CLASSES:
-            raise BadInput(f"app {config.name!r}: class {klass!r}, expected one of {', '.join(CLASSES)}")
-        if on_late not in ON_LATE:
-            raise BadInput(f"app {config.name!r}: on_late {on_late!r}, expected one of {', '.join(ON_LATE)}")
-        worth = number_of(value)
-        if worth is None or worth < 0:
-            raise BadInput(f"app {config.name!r}: value {value!r}, expected a number from 0 to {NUMBER_MAX}")
-        if options.stream is not None:
-            self._check_stream(options.stream)
-        declared = self._declared(options.hints) if options.hints else None
-        hints = self._hints_of(declared, inputs)
-        return ResolvedOptions(klass, float(worth) * config.value, options.stream, on_late, hints)
+    def _refuse(self, what: str, value: Any, expected: str) -> NoReturn:
+        raise BadInput(f"app {self.config.name!r}: {what} = {show(value)}, expected {expected}")
 
-    def _hints_of(self, hints: Optional[Mapping[str, float]],
-                  inputs: Mapping[str, Any]) -> Optional[Mapping[str, float]]:
-        """What the request says of itself, and besides what the app reads off its inputs: a shape, or a prediction."""
-        if self._length is not None and self._length[0] in inputs:
-            hints = {"length": inputs[self._length[0]].shape[self._length[1]], **(hints or {})}
-        if self._predictors is not None:
-            hints = self._predictors.complete(hints or {}, inputs)
-        return hints or None
-
-    def failed_predictions(self) -> Dict[str, int]:
-        """Hint -> how many requests went without it since start, because its predictor failed."""
-        return self._predictors.failed() if self._predictors is not None else {}
+    def _value(self, value: Any) -> float:
+        number = number_of(value)
+        if number is None or number < 0:
+            self._refuse("value", value, f"a number from 0 to {NUMBER_MAX}")
+        return float(number) * self.config.value
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
         if self.config.stream == "none":
-            raise BadInput(f"app {app!r} keeps no streams but the request names stream {stream!r}; "
+            raise BadInput(f"app {app!r} keeps no streams but the request names stream {show(stream)}; "
                            f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out")
-        if not isinstance(stream, str) or not 0 < len(stream) <= NAME_LEN_MAX:
-            raise BadInput(f"app {app!r}: stream {stream!r}, expected a string of 1 to {NAME_LEN_MAX} characters")
+        if not isinstance(stream, str) or not 0 < len(stream) <= NAME_CHARS_MAX:
+            self._refuse("stream", stream, f"a name of 1 to {NAME_CHARS_MAX} characters")
 
     def _declared(self, hints: Any) -> Dict[str, float]:
-        """The hints that a request brings, checked, as plain numbers."""
-        app = self.config.name
+        """The hints that a request brings, checked, as plain numbers in a table of their own."""
         if not isinstance(hints, Mapping) or len(hints) > HINTS_MAX:
-            raise BadInput(f"app {app!r}: hints are {describe(hints)}, expected at most {HINTS_MAX} named numbers")
+            self._refuse("hints", hints, f"at most {HINTS_MAX} names with a number each")
         declared = {}
         for name, value in hints.items():
             number = number_of(value)
-            if not isinstance(name, str) or len(name) > NAME_LEN_MAX or number is None:
-                raise BadInput(f"app {app!r}: hint {name!r} = {show(value)}, expected a name and {A_NUMBER}")
+            if not is_name(name) or number is None:
+                raise BadInput(f"app {self.config.name!r}: hint {show(name)} = {show(value)}, expected a name of 1 to "
+                               f"{NAME_CHARS_MAX} printable characters and {A_NUMBER}")
             declared[name] = number
         return declared
 
-    def deadline_ns(self, slo_ns: Optional[int], sent_ns: int, now_ns: int, on_late: Optional[str]) -> int:
-        """The absolute deadline; raises :class:`DeadlineExpired` when it has passed (unless late answers count)."""
-        if slo_ns is None:
-            slo_ns = self.config.slo_ns
-        deadline_ns = sent_ns + slo_ns
-        if deadline_ns <= now_ns and on_late != "answer":
-            raise DeadlineExpired(f"app {self.config.name!r}: the deadline ({format_duration(slo_ns)} after sending) "
-                                  f"had passed {format_duration(now_ns - deadline_ns)} before the request was received")
-        return deadline_ns
-
-
-def slo_ns_of(slo_ms: Optional[float]) -> Optional[int]:
-    """A deadline in milliseconds from the caller, checked; ``None`` stays ``None`` (as the app says)."""
-    if slo_ms is None:
-        return None
-    number = number_of(slo_ms)
-    if number is None or number > SLO_MS_MAX:
-        raise BadInput(f"slo_ms = {slo_ms!r}: expected a number of milliseconds up to {SLO_MS_MAX:.0f}")
-    return ms_to_ns(number)
+    def _slo_ns(self, slo_ms: Any) -> int:
+        number = number_of(slo_ms)
+        if number is None or number > SLO_MS_MAX:
+            self._refuse("slo_ms", slo_ms, f"a number of milliseconds up to {SLO_MS_MAX:.0f}")
+        if number <= 0:
+            raise DeadlineExpired(f"app {self.config.name!r}: slo_ms = {show(slo_ms)}: the deadline had passed when "
+                                  "the request was sent")
+        return ms_to_ns(number)
 
 
 def request_validators(config: Config) -> Dict[str, RequestValidator]:
@@ -199,12 +233,9 @@ def request_validators(config: Config) -> Dict[str, RequestValidator]:
     return {name: RequestValidator(AppPlan(app), config.directory) for name, app in config.apps.items()}
 
 
-def validator_of(validators: Mapping[str, RequestValidator], app: str) -> RequestValidator:
-    """The validator of ``app``, or :class:`UnknownApp`."""
-    found = validators.get(app)
-    if found is None:
-        raise UnknownApp(f"no app {app!r} is served here{nearest(str(app), validators)}")
-    return found
+def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:
+    """The error for a request to an app that is not served."""
+    return UnknownApp(f"no app {show(app)} is served here{nearest(str(app)[:NAME_CHARS_MAX], validators)}")
 
 
 def describe(value: Any) -> str:

@@ -1,21 +1,30 @@
-"""Whoever asked: a caller in this process (a future) or a client on the bus. Both are told the one end of a request.
+"""Who is told the one end of a request: a client on the bus, or a caller in this process that holds a future.
 
-Only the loop's thread calls these.
+Only the loop's thread tells them.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Protocol
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.engines.base import Values
 from edgeserve.errors import RequestError
 from edgeserve.sched.protocol.actions import LatencyBreakdown
-from edgeserve.units import ns_to_ms
+from edgeserve.units import NS_PER_MS
 
-if TYPE_CHECKING:
-    from edgeserve.live.gateway import Gateway
+
+class Responder(Protocol):
+    """Tells whoever asked. ``request`` is the live record of the request; the bus (``ipc/bus.py``) is a responder for
+    all of its requests, a :class:`RequestFuture` for its own."""
+
+    def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
+               breakdown: LatencyBreakdown) -> None:
+        """The request completed."""
+
+    def refuse(self, request: Any, error: RequestError) -> None:
+        """The request ended without an answer."""
 
 
 class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
@@ -34,46 +43,16 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
             self._on_cancel(self)
         return cancelled
 
-
-class FutureResponder:
-    """A caller in this process."""
-
-    __slots__ = ("future",)
-    client = ""
-    connection: Optional[bytes] = None
-
-    def __init__(self, future: RequestFuture) -> None:
-        self.future = future
-
-    def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int,
+    def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
                breakdown: LatencyBreakdown) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(Answer(
-                outputs, late=late, reason=reason, total_ms=ns_to_ms(total_ns),
-                breakdown_ms={key: ns_to_ms(part) for key, part in zip(BREAKDOWN_KEYS, breakdown)}))
+        """See :class:`Responder`."""
+        if self.set_running_or_notify_cancel():
+            self.set_result(Answer(
+                outputs, late=late, reason=reason, total_ms=total_ns / NS_PER_MS, breakdown_ms={
+                    BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS, BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,
+                    BREAKDOWN_KEYS[2]: breakdown[2] / NS_PER_MS, BREAKDOWN_KEYS[3]: breakdown[3] / NS_PER_MS}))
 
-    def refuse(self, error: RequestError) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-
-class BusResponder:
-    """A client on the bus: ``connection`` and its own ``key`` of the request."""
-
-    __slots__ = ("gateway", "connection", "key", "client")
-
-    def __init__(self, gateway: Gateway, connection: bytes, key: Any, client: str) -> None:
-        self.gateway = gateway
-        self.connection = connection
-        self.key = key
-        self.client = client
-
-    def answer(self, outputs: Values, reason: str, late: bool, now_ns: int, total_ns: int,
-               breakdown: LatencyBreakdown) -> None:
-        self.gateway.drained = False
-        self.gateway.bus.answer(self.connection, self.key, outputs, reason=reason, late=late, finished_ns=now_ns,
-                             total_ns=total_ns, breakdown=breakdown)
-
-    def refuse(self, error: RequestError) -> None:
-        self.gateway.drained = False
-        self.gateway.bus.error(self.connection, self.key, error)
+    def refuse(self, request: Any, error: RequestError) -> None:
+        """See :class:`Responder`."""
+        if self.set_running_or_notify_cancel():
+            self.set_exception(error)

@@ -1,17 +1,17 @@
 """Inputs that are kept so that their jobs can be run again alone: what the online profiler's probes run on.
 
-They are references to what the jobs were gathered from: only their memory is request for longer. Arrays that a caller
+They are references to what the jobs were gathered from: only their memory is held for longer. Arrays that a caller
 in this process handed in are copied, since it may write into them once it has its answer; those of the bus are
 read-only. What a probe returns is thrown away. Belongs to the loop's thread. """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Optional, Set, Tuple, Union
+from typing import Any, Dict, Optional, Set, Tuple
 
 from edgeserve.engines.base import Result, Values
 from edgeserve.lanes.thread import Work, WorkNotStarted
-from edgeserve.live.values import Payloads
+from edgeserve.live.values import RequestValues
 from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
@@ -24,28 +24,24 @@ DEPTH_MAX = 8
 
 
 class RetainedInputs:
-    """The inputs by job, bounded by ``bytes_max``. ``launch``, ``returned`` and ``not_started`` have the signatures of
-    those of ``Payloads``: they stand in for them when a batch is a probe (:meth:`of`)."""
+    """The inputs by job, bounded by ``bytes_max``. ``launch`` and ``returned`` have the signatures of those of
+    ``RequestValues``: they stand in for them when a batch is a probe."""
 
-    def __init__(self, payloads: Payloads, bytes_max: int = KEPT_BYTES_MAX) -> None:
+    def __init__(self, values: RequestValues, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self.bytes = 0
-        self._payloads = payloads
+        self._values = values
         self._bytes_max = bytes_max
         self._inputs: Dict[JobId, Tuple[Values, int]] = {}
 
     def __len__(self) -> int:
         return len(self._inputs)
 
-    def of(self, action: RunBatch) -> Union[Payloads, RetainedInputs]:
-        """Where a batch takes its inputs from and brings its results to."""
-        return self if action.probe else self._payloads
-
     def retain(self, action: RetainInputs) -> None:
         """Hold the inputs of a ready job, if there is room."""
-        inputs = self._payloads.inputs(action.job)
+        inputs = self._values.inputs(action.job)
         size = bytes_of(inputs)
         if self.bytes + size <= self._bytes_max:
-            given = {id(value) for value in self._payloads[action.job.request_id].inputs.values()}
+            given = {id(value) for value in self._values.requests[action.job.request_id].inputs.values()}
             inputs = {name: value.copy() if _may_change(value, given) else value for name, value in inputs.items()}
             self._inputs[action.job] = (inputs, size)
             self.bytes += size
@@ -72,9 +68,6 @@ class RetainedInputs:
         if result is None:
             return JobResult(job, "failed", reason=reason)
         return JobResult(job, "done" if result.done else "unfinished")
-
-    def not_started(self, job: JobId) -> None:
-        """The lane refused a probe: there is nobody to tell."""
 
 
 def bytes_of(value: Any, depth: int = 0) -> int:

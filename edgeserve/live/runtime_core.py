@@ -1,7 +1,7 @@
 """Everything that lives as long as one running runtime: opened, lived in and closed by the loop's thread.
 
 Wiring: lanes, engines, scheduler, world, the front gateway and the recorder, in the order in which they depend on each
-other, and their end in the reverse order.
+other, and their end in the reverse order. It also answers the questions about all of them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import logging
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from edgeserve import __version__
 from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import RequestError
 from edgeserve.lanes.thread import Lane
-from edgeserve.live.mailbox import Mailbox
+from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.plugins import import_policies
-from edgeserve.live.request import RequestValidator
+from edgeserve.live.predictors import NOT_PREDICTED
+from edgeserve.live.request import LiveRequest, RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
 from edgeserve.live.stats import figures_of
-from edgeserve.live.values import LiveRequest
-from edgeserve.live.world import LiveWorld, clock_ns
+from edgeserve.live.world import LiveWorld, StopAsked
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.sched.core.loop import OnStep, drive
@@ -63,17 +64,18 @@ class RuntimeCore:
         self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
                                          resident=started.resident)
-        self.world = LiveWorld(config, self.validators, lanes, started.engines, self.mailbox)
+        self.world = LiveWorld(config, lanes, started.engines, self.mailbox)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured))
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
-            self.world.gateway = Gateway(self)
+            self.world.io.source = Gateway(config, self.validators, self.world, self)
 
     def endpoints(self) -> List[str]:
         """Where the bus listens; none without a front gateway."""
-        return self.world.gateway.endpoints if self.world.gateway is not None else []
+        source = self.world.io.source
+        return source.endpoints if source is not None else []
 
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
@@ -84,11 +86,12 @@ class RuntimeCore:
         """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
         world: Optional[LiveWorld] = getattr(self, "world", None)
         if world is not None:
-            for request in world.payloads.open_requests():
-                request.responder.refuse(error)
+            world.predictions.close()
+            for request in world.open_requests():
+                request.responder.refuse(request, error)
         self.sweep(error)
-        if world is not None and world.gateway is not None:
-            world.gateway.close()
+        if world is not None and world.io.source is not None:
+            world.io.source.close()
         if self._recorder is not None:
             self._recorder.close()
         for lane in self._lanes.values():
@@ -116,26 +119,47 @@ class RuntimeCore:
         """Refuse the requests that nobody will take from the mailbox any more."""
         for item in self.mailbox.take():
             if isinstance(item, LiveRequest):
-                item.responder.refuse(error)
+                item.responder.refuse(item, error)
 
     # --- questions ----------------------------------------------------------------------------------------------------
+
+    def ask(self, kind: str) -> Dict[str, Any]:
+        """The answer to a control question of the bus."""
+        if kind == "drain":
+            self.mailbox.post(StopAsked(self.config.server.drain_ns))
+            return {"draining": True, "open": self.world.open_count}
+        answers: Dict[str, Callable[[], Dict[str, Any]]] = {
+            "stats": self.stats, "models": self.models, "apps": self.apps, "health": self.health}
+        return answers[kind]()
+
+    def health(self) -> Dict[str, Any]:
+        """Whether it accepts requests, and which lanes are up."""
+        return {"ready": not self.world.stopping, "version": __version__, "pid": os.getpid(),
+                "open": self.world.open_count,
+                "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()}}
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
         world = self.world
-        now_ns = clock_ns()
-        lanes = {}
-        for name, counts in world.lane_counts.items():
-            hang_ns = self.config.lanes[name].hang_ns if name in self.config.lanes else 0
-            lanes[name] = counts.table(now_ns, world.started_ns, hang_ns)
-        return {"uptime_s": ns_to_s(now_ns - world.started_ns), "open": world.payloads.open_count,
+        return {"uptime_s": ns_to_s(clock_ns() - world.started_ns), "open": world.open_count,
                 "pending_max": self.config.server.pending_max,
-                "apps": {name: {**counts.table(), "failed_predictions": self.validators[name].failed_predictions()}
+                "apps": {name: {**counts.table(), **self._predictions(name)}
                          for name, counts in world.app_counts.items()},
-                "models": {name: {"ignored_hints": world.payloads.result_hints.ignored_hints(name)}
+                "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name)}
                            for name in self.config.models},
                 "policies": figures_of(self.scheduler.policies),
-                "lanes": lanes, "devices": self._devices(), "streams_with_state": world.payloads.state_count()}
+                "lanes": self._lane_tables(), "devices": self._devices(),
+                "streams_with_state": world.values.state_count()}
+
+    def _predictions(self, app: str) -> Dict[str, Any]:
+        predictors = self.validators[app].predictors
+        return {"failed_predictions": predictors.failed() if predictors is not None else {},
+                "predictions": predictors.table() if predictors is not None else NOT_PREDICTED}
+
+    def _lane_tables(self) -> Dict[str, Dict[str, Any]]:
+        now_ns, lanes = clock_ns(), self.config.lanes
+        return {name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)
+                for name, counts in self.world.lane_counts.items()}
 
     def _devices(self) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],

@@ -18,7 +18,7 @@ from edgeserve.engines.base import Engine, Footprint
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
-from edgeserve.live.mailbox import Mailbox
+from edgeserve.live.loop_io import Mailbox
 from edgeserve.offload.pin import pin_thread
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS

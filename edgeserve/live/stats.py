@@ -84,11 +84,13 @@ class AppCounts:
 
 class LaneCounts:
     """One lane's counts since start. ``in_flight`` holds when each work that it has not answered was given to it.
-    ``probes`` are counted among the works and jobs too: the lane's time went into them."""
+    ``probes`` are counted among the works and jobs too: the lane's time went into them. ``computes``: it runs batches;
+    a copy lane does not."""
 
-    __slots__ = ("works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up")
+    __slots__ = ("computes", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up")
 
-    def __init__(self) -> None:
+    def __init__(self, computes: bool = True) -> None:
+        self.computes = computes
         self.works = 0
         self.jobs = 0
         self.probes = 0

@@ -26,11 +26,12 @@ class NodePlan:
 
     ``openers`` are the fan-out nodes around it, from outside inwards; ``value_openers`` those around what it returns
     (one more if it fans out itself). ``sources`` of ``None`` means: everything its predecessors return, and the
-    request's own inputs. ``needed`` are the outputs that others name.
+    request's own inputs. ``needed`` are the outputs that others name. ``is_plain_entry``: it runs on the request's
+    inputs as they are.
     """
 
     __slots__ = ("name", "model", "fan_out", "route_one", "successors", "openers", "value_openers", "sources",
-                 "predecessors", "needed")
+                 "predecessors", "needed", "is_plain_entry")
 
     def __init__(self, node: Node, sources: Optional[Tuple[Source, ...]]) -> None:
         self.name = node.name
@@ -42,6 +43,7 @@ class NodePlan:
         self.openers = _openers(node.scope)
         self.value_openers = _openers(node.scope_after())
         self.sources = sources
+        self.is_plain_entry = sources is None and not self.predecessors
         self.needed: Tuple[str, ...] = ()
 
 

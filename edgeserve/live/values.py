@@ -1,120 +1,90 @@
 """The values of requests: inputs, what each job returned, and the states of streams and of unfinished jobs.
 
-The scheduler decides over ids; this table holds what the ids stand for. It belongs to the loop's thread. A request's
-values are freed when it has ended and none of its jobs runs any more.
+The scheduler decides over ids; this table holds the requests that the ids stand for. It belongs to the loop's thread. A
+request's values are freed when it has ended and none of its jobs runs any more.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
 from edgeserve.engines.base import Result, Values
 from edgeserve.errors import EngineError
 from edgeserve.live.hints import ResultHints, show
-from edgeserve.live.request import ResolvedOptions
-from edgeserve.live.value_flow import AppPlan, NodePlan, Source
+from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
+from edgeserve.live.value_flow import NodePlan, Source
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
 
-ValueKey = Tuple[str, Part]
-"""(node, part): where a value stands."""
+_TEXT: Set[type] = {str}
 
 
-class LiveRequest:
-    """What is request for one request. ``responder`` is whoever asked (opaque here), ``running`` its jobs on lanes,
-    ``id`` 0 until the scheduler has been told of it."""
-
-    __slots__ = ("id", "plan", "inputs", "values", "parts", "states", "options", "running", "ended", "responder",
-                 "arrival_ns", "deadline_ns")
-
-    def __init__(self, plan: AppPlan, inputs: Values, options: ResolvedOptions, responder: Any, arrival_ns: int,
-                 deadline_ns: int) -> None:
-        self.id = 0
-        self.plan = plan
-        self.inputs = inputs
-        self.values: Dict[ValueKey, Values] = {}
-        self.parts: Dict[ValueKey, int] = {}  # fan-out node and its own part -> number of parts
-        self.states: Dict[ValueKey, Any] = {}  # of unfinished jobs
-        self.options = options
-        self.running = 0
-        self.ended = False
-        self.responder = responder
-        self.arrival_ns = arrival_ns
-        self.deadline_ns = deadline_ns
-
-
-class Payloads:
-    """All requests that have values, and all streams that have a state."""
+class RequestValues:
+    """``requests``: all that have values, by their id. Besides, all streams that have a state."""
 
     def __init__(self) -> None:
         self.result_hints = ResultHints()
-        self._requests: Dict[int, LiveRequest] = {}
+        self.requests: Dict[int, LiveRequest] = {}
         self._streams: Dict[Tuple[str, str], Dict[ValueKey, Any]] = {}
         self.open_count = 0  # requests that have not ended
 
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __getitem__(self, request_id: int) -> LiveRequest:
-        return self._requests[request_id]
-
-    def get(self, request_id: int) -> Optional[LiveRequest]:
-        return self._requests.get(request_id)
-
     def open_requests(self) -> List[LiveRequest]:
         """Those that have not ended, oldest first."""
-        return [request for request in self._requests.values() if not request.ended]
+        return [request for request in self.requests.values() if not request.ended]
 
     def state_count(self) -> int:
         """Streams whose state is kept."""
         return len(self._streams)
 
     def add(self, request: LiveRequest) -> None:
-        self._requests[request.id] = request
+        self.requests[request.id] = request
         self.open_count += 1
 
     def end(self, request: LiveRequest) -> None:
         """The request has its outcome; its values go as soon as no job of it runs."""
         request.ended = True
         self.open_count -= 1
-        self._free(request)
-
-    def _free(self, request: LiveRequest) -> None:
-        if request.ended and request.running <= 0:
-            self._requests.pop(request.id, None)
+        if request.running <= 0:
+            del self.requests[request.id]
 
     # --- before and after a job ---------------------------------------------------------------------------------------
 
     def launch(self, job: JobId) -> Tuple[Values, Any]:
         """The inputs of a job and the state that its last call left behind (or ``None``); it counts as running."""
-        request = self._requests[job.request_id]
+        request = self.requests[job.request_id]
         request.running += 1
-        return _inputs(request, job), self._state(request, job)
+        node = request.plan.nodes[job.node]
+        values = dict(request.inputs) if node.is_plain_entry else _inputs(request, node, job.part)
+        state = None if request.stream is None and not request.states else self._state(request, job)
+        return values, state
 
     def inputs(self, job: JobId) -> Values:
         """The inputs of a ready job, for a probe of it."""
-        return _inputs(self._requests[job.request_id], job)
+        request = self.requests[job.request_id]
+        return _inputs(request, request.plan.nodes[job.node], job.part)
 
     def returned(self, job: JobId, result: Optional[Result], reason: str = "") -> JobResult:
         """Keep what a job returned and say of it what the scheduler may know. ``result`` of ``None``: it failed."""
-        request = self._requests[job.request_id]
+        request = self.requests[job.request_id]
         request.running -= 1
+        if request.running <= 0 and request.ended:
+            del self.requests[request.id]
         if result is None:
-            self._free(request)
             return JobResult(job, "failed", reason=reason)
         node = request.plan.nodes[job.node]
-        reason = _unusable(node, result)
-        if reason:
-            self._free(request)
-            return JobResult(job, "failed", reason=reason)
+        if node.needed or node.fan_out:
+            reason = _unusable(node, result)
+            if reason:
+                return JobResult(job, "failed", reason=reason)
         if result.state is not None:
             self._keep_state(request, job, result)
-        if request.ended:
-            self._free(request)
-        elif result.done:
-            _keep_values(request, node, job.part, result)
+        if result.done and not request.ended:
+            if job.node == request.plan.plain_exit:
+                request.outputs = result.outputs
+            else:
+                _keep_values(request, node, job.part, result)
         parts = len(result.parts) if result.parts is not None else None
         hints = self.result_hints.of(node.model, result.hints) if result.hints is not None else None
         return JobResult(job, "done" if result.done else "unfinished", parts, result.route, hints, "",
@@ -122,34 +92,38 @@ class Payloads:
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
-        request = self._requests[job.request_id]
+        request = self.requests[job.request_id]
         request.running -= 1
-        self._free(request)
+        if request.running <= 0 and request.ended:
+            del self.requests[request.id]
 
     # --- states -------------------------------------------------------------------------------------------------------
 
     def _state(self, request: LiveRequest, job: JobId) -> Any:
         key = (job.node, job.part)
-        if request.states and key in request.states:
+        if key in request.states:
             return request.states[key]
-        if request.options.stream is None:
+        if request.stream is None:
             return None
-        states = self._streams.get((request.plan.config.name, request.options.stream))
+        states = self._streams.get((request.app, request.stream))
         return states.get(key) if states is not None else None
 
     def _keep_state(self, request: LiveRequest, job: JobId, result: Result) -> None:
         key = (job.node, job.part)
         if not result.done:
             if not request.ended:
+                if request.states is NO_VALUES:
+                    request.states = {}
                 request.states[key] = result.state
             return
-        request.states.pop(key, None)
-        if request.options.stream is not None:
-            self._streams.setdefault((request.plan.config.name, request.options.stream), {})[key] = result.state
+        if request.states:
+            request.states.pop(key, None)
+        if request.stream is not None:
+            self._streams.setdefault((request.app, request.stream), {})[key] = result.state
 
     def drop_job_state(self, job: JobId) -> None:
-        request = self._requests.get(job.request_id)
-        if request is not None:
+        request = self.requests.get(job.request_id)
+        if request is not None and request.states:
             request.states.pop((job.node, job.part), None)
 
     def drop_stream_state(self, app: str, stream: str) -> None:
@@ -162,7 +136,7 @@ class Payloads:
         out."""
         plan = request.plan
         if plan.plain_exit:
-            return request.values.get((plan.plain_exit, ())) or {}
+            return request.outputs or {}
         everything: Values = {}
         for name in plan.exits:
             everything.update(_everything_of(request, plan.nodes[name], ()))
@@ -191,6 +165,11 @@ def item_error(model: str, result: Any) -> Optional[Exception]:
         return EngineError(f"model {model!r} returned a {type(result).__name__} where a Result was expected")
     if isinstance(result.error, Exception):
         return result.error
+    outputs = result.outputs
+    if type(outputs) is dict and set(map(type, outputs)) <= _TEXT and result.error is None and result.parts is None \
+            and result.route is None and result.done is True and type(result.state_bytes) is int \
+            and result.state_bytes >= 0 and type(result.steps) is int and result.steps >= 1:
+        return None  # most results: only outputs
     wrong = _wrong_field(result)
     return EngineError(f"model {model!r} returned a Result with {wrong}") if wrong else None
 
@@ -225,7 +204,7 @@ _ABSENT: Any = object()
 
 def _unusable(node: NodePlan, result: Result) -> str:
     """Why others could not use a result, or ``""``: it lacks an output that the configuration names."""
-    if not result.done or (not node.needed and not node.fan_out):
+    if not result.done:
         return ""
     if node.fan_out and result.parts is None:
         return f"node {node.name!r} has fan_out = true but model {node.model!r} returned no parts"
@@ -242,23 +221,26 @@ def _unusable(node: NodePlan, result: Result) -> str:
 
 
 def _keep_values(request: LiveRequest, node: NodePlan, part: Part, result: Result) -> None:
+    if request.values is NO_VALUES:
+        request.values = {}
     if not node.fan_out:
         request.values[node.name, part] = result.outputs
         return
+    if request.parts is NO_VALUES:
+        request.parts = {}
     parts = result.parts or []
     request.parts[node.name, part] = len(parts)
     for index, values in enumerate(parts):
         request.values[node.name, part + (index,)] = {**result.outputs, **values} if result.outputs else values
 
 
-def _inputs(request: LiveRequest, job: JobId) -> Values:
-    """What a job runs on."""
-    node = request.plan.nodes[job.node]
-    if node.sources is not None:
-        return _named_inputs(request, node.sources, job.part)
-    if not node.predecessors:
+def _inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
+    """What a job of ``node`` runs on."""
+    if node.is_plain_entry:
         return dict(request.inputs)
-    return _all_inputs(request, node, job.part)
+    if node.sources is not None:
+        return _named_inputs(request, node.sources, part)
+    return _all_inputs(request, node, part)
 
 
 def _named_inputs(request: LiveRequest, sources: Tuple[Source, ...], part: Part) -> Values:

@@ -1,32 +1,30 @@
 """The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
 
 It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the
-inputs of jobs, hands works to lanes, and tells whoever asked how a request ended. Everything but :meth:`LiveWorld.post`
-belongs to the loop's thread. """
+inputs of jobs, hands works to lanes, and tells the client or caller how a request ended. How it sleeps is
+``loop_io.py``'s. Everything but :meth:`LiveWorld.post` belongs to the loop's thread. """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import threading
-import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EdgeServeError, EngineError, ExampleUnknown, Rejected
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
-from edgeserve.live.engine_failures import Failures
-from edgeserve.live.error_messages import refusal
-from edgeserve.live.mailbox import Mailbox
-from edgeserve.live.receive_coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
-from edgeserve.live.request import RequestValidator
+from edgeserve.live.errors import EngineFailures, refusal
+from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
+from edgeserve.live.predictors import Prediction, PredictionWorker
+from edgeserve.live.receive_coalescing import ReceiveCoalescing
+from edgeserve.live.request import LiveRequest
 from edgeserve.live.response_overhead import ResponseOverhead
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.stats import AppCounts, LaneCounts
-from edgeserve.live.values import LiveRequest, Payloads, item_error, wrong_form
+from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name
 from edgeserve.sched.protocol.actions import (
@@ -35,6 +33,7 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
+    LatencyBreakdown,
     LoadModel,
     Outcome,
     ReleaseInputs,
@@ -52,24 +51,15 @@ from edgeserve.sched.protocol.events import (
     WorkFinished,
     WorkRefused,
 )
-from edgeserve.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from edgeserve.live.gateway import Gateway
 
 log = logging.getLogger("edgeserve")
 
-clock_ns: Callable[[], int] = time.monotonic_ns
-"""The one clock of the live side; everything else is handed it."""
-
-SLEEP_S_MAX = 3600.0
-"""A bound on one wait, so that a deadline far away never overflows what the operating system takes."""
-
-FD_SELECT_MAX = 1024
-"""``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
-
 WARM_REPETITIONS = 1
 """Runs of each batch size after a load at run time: buffers exist then, and the copy lane is wanted again."""
+
+
+CANCELLED = "cancelled by its client"
+"""The reason of a request whose caller changed its mind."""
 
 
 class CancelAsked:
@@ -118,52 +108,59 @@ class CallAsked:
 
 
 class LiveWorld:
-    """Payloads, lanes, engines, the front gateway and the clock of one running server or embedded runtime.
+    """Values, lanes, engines and the clock of one running server or embedded runtime.
 
     ``engines`` are by (model, device), ``lanes`` by name, copy lanes included. Everything it keeps is bounded by
-    ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps.
+    ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits for: the
+    mailbox, and for a server the gateway.
     """
 
-    def __init__(self, config: Config, validators: Mapping[str, RequestValidator], lanes: Mapping[str, Lane],
-                 engines: Mapping[Tuple[str, str], Engine], mailbox: Mailbox) -> None:
+    def __init__(self, config: Config, lanes: Mapping[str, Lane], engines: Mapping[Tuple[str, str], Engine],
+                 mailbox: Mailbox) -> None:
         self.config = config
-        self.payloads = Payloads()
-        self.retained = RetainedInputs(self.payloads)
-        self.app_counts = {name: AppCounts() for name in validators}
-        self.lane_counts = {name: LaneCounts() for name in lanes}
+        self.values = RequestValues()
+        self.retained = RetainedInputs(self.values)
+        self.app_counts = {name: AppCounts() for name in config.apps}
+        self.lane_counts = {name: LaneCounts(computes=name in config.lanes) for name in lanes}
         self.started_ns = clock_ns()
-        self.gateway: Optional[Gateway] = None
-        self._run_counts = [self.lane_counts[name] for name in config.lanes]
+        self.predictions = PredictionWorker(mailbox.post, clock_ns)
         self._lanes = lanes
         self._engines = engines
-        self._mailbox = mailbox
         self._devices = {name: lane.device for name, lane in config.lanes.items()}
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._request_id = 0
         self._response_overhead = ResponseOverhead()
-        self._looks_ahead = any(lane.ahead_ns for lane in config.lanes.values())
         self._coalescing = ReceiveCoalescing(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
-        self._cancelled_rest = False
-        self._failures = Failures()
+        self._failures = EngineFailures()
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
             EvictModel: self._evict, DropState: self._drop_state,
             RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
-        self._open_mail: Dict[type, Callable[[Any, List[Event]], None]] = {
+        self.io = LoopIO(mailbox, {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
             LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
-            CallAsked: self._call_asked}
+            CallAsked: self._call_asked, Prediction: self._predicted}, self._coalescing, idle_lanes=len(config.lanes),
+            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()))
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
         """Asked to stop, and every accepted request has its end."""
-        return self.stopping and self.payloads.open_count == 0
+        return self.stopping and self.values.open_count == 0
+
+    @property
+    def open_count(self) -> int:
+        """Requests that have not ended, those that wait for a prediction included."""
+        return self.values.open_count + len(self.predictions.waiting)
+
+    def open_requests(self) -> List[LiveRequest]:
+        """The requests that have not ended."""
+        return self.values.open_requests() + self.predictions.requests()
 
     def perform(self, action: Action) -> None:
         """Begin an action. Requests are answered by the next :meth:`wait`."""
@@ -174,135 +171,104 @@ class LiveWorld:
         events: List[Event] = []
         if self._to_finish:  # after all lanes were given their works: they run while the answers are sent
             self._finish_all()
-        look = False  # at the gateway, although there is no other sign that somebody stands there
-        slept = False
+            if self.stopping and self.stopped:
+                return clock_ns(), events
         while True:
-            self._read(events, look, slept)
-            now_ns = clock_ns()
-            if self._drained_by_ns is not None and now_ns >= self._drained_by_ns:
-                self._cancel_the_rest(events)
+            due_ns = until_ns
+            if self._drained_by_ns is not None or self.predictions.waiting:
+                due_ns = self._first_due_ns(until_ns)
+            now_ns = self.io.gather(due_ns, events)
+            if due_ns is not None and now_ns >= due_ns:
+                self._come_due(now_ns, events)
             if events or self.stopped or (until_ns is not None and now_ns >= until_ns):
                 return now_ns, events
-            look = self._sleep(now_ns, until_ns)
-            slept = True
 
-    def _read(self, events: List[Event], look: bool, slept: bool) -> None:
-        """Mail, and messages where it is time for them."""
-        mail = self._open_all_mail(events)
-        gateway = self.gateway
-        # With mail there is no sleep, so the gateway gets its turn here; without, the sleep says whether to look.
-        if gateway is None or not (look or not gateway.drained or (mail and not slept)):
-            return
-        all_busy = self._all_busy()
-        if all_busy and not look and self._coalescing.receive_at_ns(clock_ns()) is not None:
-            return
-        before = len(events)
-        gateway.receive(events)
-        if len(events) == before:
-            return
-        if all_busy:
-            self._coalescing.hold_from(clock_ns())
-            return
-        while self._coalescing.expects_more(clock_ns(), len(events)):
-            before = len(events)
-            time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
-            self._open_all_mail(events)
-            gateway.receive(events)
-            if len(events) == before:
-                return
+    def _first_due_ns(self, until_ns: Optional[int]) -> Optional[int]:
+        """When the first of the scheduler's timer, the end of draining and the limits of predictions is due."""
+        times = [until_ns, self._drained_by_ns, self.predictions.due_ns() if self.predictions.waiting else None]
+        return min([at_ns for at_ns in times if at_ns is not None])
 
-    def _open_all_mail(self, events: List[Event]) -> bool:
-        handlers = self._open_mail
-        mail = self._mailbox.take()
-        for item in mail:
-            handlers[type(item)](item, events)
-        return bool(mail)
-
-    def _all_busy(self) -> bool:
-        return all(counts.in_flight for counts in self._run_counts)
+    def _come_due(self, now_ns: int, events: List[Event]) -> None:
+        if self._drained_by_ns is not None and now_ns >= self._drained_by_ns:
+            self._cancel_the_rest(events)
+        if self.predictions.waiting:
+            for request in self.predictions.expire(now_ns):
+                self._arrive(request, events)
 
     def post(self, item: Any) -> None:
         """Mail for the loop, from any thread."""
-        self._mailbox.post(item)
+        self.io.mailbox.post(item)
 
-    def _sleep(self, now_ns: int, until_ns: Optional[int]) -> bool:
-        """Until mail, a message or the next thing that is due, to the microsecond and without spinning. Whether
-        somebody may be at the gateway."""
-        gateway = self.gateway
-        bell = self._mailbox.fileno()
-        due_ns = until_ns
-        for other_ns in (self._drained_by_ns, gateway.next_due_ns() if gateway is not None else None):
-            if other_ns is not None and (due_ns is None or other_ns < due_ns):
-                due_ns = other_ns
-        while True:
-            files, wake_ns = [bell], due_ns
-            receive_at_ns = self._coalescing.receive_at_ns(now_ns) if gateway is not None and self._all_busy() else None
-            if receive_at_ns is not None:
-                # What is due waits as messages do (a deadline that passed is told a little later), unless works are
-                # given to lanes before they are free.
-                wake_ns = min(due_ns, receive_at_ns) if due_ns is not None and self._looks_ahead else receive_at_ns
-            elif gateway is not None:
-                if not gateway.drained:
-                    return True
-                files.append(gateway.fileno)
-            if (wake_ns is not None and wake_ns <= now_ns) or not self._mailbox.going_to_sleep():
-                return True
-            ready = _wait_readable(files, SLEEP_S_MAX if wake_ns is None
-                                   else min(SLEEP_S_MAX, (wake_ns - now_ns) / NS_PER_S))
-            self._mailbox.awake(rang=bell in ready)
-            held_off = receive_at_ns is not None
-            if held_off or not ready or bell in ready or not (self._coalescing.hold_ns and self._all_busy()):
-                return held_off or ready != [bell]
-            # Nothing that just came can start: let more come, and read them together.
-            now_ns = clock_ns()
-            self._coalescing.hold_from(now_ns)
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def accept(self, request: LiveRequest, events: List[Event]) -> None:
+        """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
+        predicted, if that is still to be done."""
+        limit = self.config.server.pending_max
+        if self.values.open_count + len(self.predictions.waiting) >= limit:
+            self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
+                                              "fewer at a time or raise [server] pending_max", "server_full"))
+        elif self.stopping:
+            self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
+        elif request.predictors is None:
+            self._arrive(request, events)
+        else:
+            for ready in self.predictions.take(request, clock_ns()):
+                self._arrive(ready, events)
+
+    def _arrive(self, request: LiveRequest, events: List[Event]) -> None:
+        """The scheduler is told of a request."""
+        self._request_id += 1
+        request.id = self._request_id
+        self.values.add(request)
+        app = request.app
+        self.app_counts[app].accepted += 1
+        planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
+        klass, value, on_late = request.klass, request.value, request.on_late
+        assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
+        events.append(RequestArrived(Request(request.id, app, request.arrival_ns, planned_ns, request.client, klass,
+                                             value, request.stream, on_late, request.hints)))
+
+    def _predicted(self, prediction: Prediction, events: List[Event]) -> None:
+        if self.predictions.finish(prediction, clock_ns()):
+            self._arrive(prediction.request, events)
+
+    def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
+        counts = self.app_counts[request.app]
+        counts.accepted += 1
+        counts.ended(Outcome.REJECTED, error.reason)
+        request.responder.refuse(request, error)
+
+    def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED) -> None:
+        """Nobody wants the answer to a request any more."""
+        if self.predictions.forget(request):
+            counts = self.app_counts[request.app]
+            counts.accepted += 1
+            counts.ended(Outcome.CANCELLED, reason)
+            request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason))
+        elif request.id and not request.ended:
+            events.append(RequestCancelled(request.id, reason))
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
-    def accept(self, request: LiveRequest, events: List[Event]) -> None:
-        """A checked request becomes the scheduler's, unless the server is full or stopping."""
-        limit = self.config.server.pending_max
-        if self.payloads.open_count >= limit:
-            self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
-                                           "fewer at a time or raise [server] pending_max", "server_full"))
-            return
-        if self.stopping:
-            self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
-            return
-        self._request_id += 1
-        request.id = self._request_id
-        self.payloads.add(request)
-        options = request.options
-        app = request.plan.config.name
-        self.app_counts[app].accepted += 1
-        planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        events.append(RequestArrived(Request(request.id, app, request.arrival_ns, planned_ns, request.responder.client,
-                                             options.klass,
-                                             options.value, options.stream, options.on_late, options.hints)))
-
-    def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
-        counts = self.app_counts[request.plan.config.name]
-        counts.accepted += 1
-        counts.ended(Outcome.REJECTED, error.reason)
-        request.responder.refuse(error)
-
     def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
-        if mail.request.id and not mail.request.ended:
-            events.append(RequestCancelled(mail.request.id))
+        self.cancel(mail.request, events)
 
     def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
         """The first asks to drain; a later one can only shorten the time."""
-        due_ns = clock_ns() + mail.drain_ns
+        now_ns = clock_ns()
         if not self.stopping:
             self.stopping = True
-            self._drained_by_ns = due_ns
+            self._drained_by_ns = now_ns + mail.drain_ns
+            for request in self.predictions.release_all(now_ns):
+                self._arrive(request, events)  # accepted before; it may still end in time
             events.append(DrainRequested())
         elif self._drained_by_ns is not None:
-            self._drained_by_ns = min(self._drained_by_ns, due_ns)
+            self._drained_by_ns = min(self._drained_by_ns, now_ns + mail.drain_ns)
 
     def _cancel_the_rest(self, events: List[Event]) -> None:
         self._drained_by_ns = None
-        rest = self.payloads.open_requests()
+        rest = self.values.open_requests()
         if rest:
             log.warning("stopping: %d accepted requests have not ended in time and are cancelled", len(rest))
         events.extend(RequestCancelled(request.id, "the server is shutting down") for request in rest)
@@ -321,10 +287,11 @@ class LiveWorld:
             return
         counts = self.lane_counts[action.lane]
         counts.refused += 1
-        counts.in_flight.pop(action.work_id, None)
-        if type(action) is RunBatch:
+        if counts.in_flight.pop(action.work_id, None) is not None and not counts.in_flight:
+            self.io.idle_lanes += counts.computes
+        if type(action) is RunBatch and not action.probe:
             for job in action.jobs:
-                self.retained.of(action).not_started(job)
+                self.values.not_started(job)
         events.append(WorkRefused(action.work_id, mail.reason))
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
@@ -335,7 +302,9 @@ class LiveWorld:
         counts.works += 1
         self._overhead_from_ns = mail.finished_ns - (mail.started_ns - counts.in_flight[action.work_id])
         counts.busy_ns += mail.finished_ns - mail.started_ns
-        counts.in_flight.pop(action.work_id, None)
+        del counts.in_flight[action.work_id]
+        if not counts.in_flight:
+            self.io.idle_lanes += counts.computes
         failed = "" if mail.error is None else self._failures.reason(action, mail.error)
         results: Tuple[JobResult, ...] = ()
         if type(action) is RunBatch:
@@ -347,30 +316,38 @@ class LiveWorld:
 
     def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
         """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
-        returned = self.retained.of(action).returned
-        if not failed:
+        returned = self.retained.returned if action.probe else self.values.returned
+        if not failed and (type(value) is not list or len(value) != len(action.jobs)):
             failed = wrong_form(action, value)
             if failed:
                 self._failures.reason(action, EngineError(failed))
         if failed:
             self.lane_counts[action.lane].failed += 1
             return tuple([returned(job, None, failed) for job in action.jobs])
-        errors = [item_error(action.model, result) for result in value]
-        self.lane_counts[action.lane].failed += None not in errors
-        reason = self._failures.reason
-        return tuple([returned(job, result) if error is None else returned(job, None, reason(action, error))
-                      for job, result, error in zip(action.jobs, value, errors)])
+        results = []
+        errors = 0
+        for job, result in zip(action.jobs, value):
+            error = item_error(action.model, result)
+            if error is None:
+                results.append(returned(job, result))
+            else:
+                errors += 1
+                results.append(returned(job, None, self._failures.reason(action, error)))
+        self.lane_counts[action.lane].failed += errors == len(results)
+        return tuple(results)
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def _run_batch(self, action: RunBatch) -> None:
         items = []
         states = []
-        missing = self.retained.refusal(action)
-        if missing is not None:
-            self.post(missing)
-            return
-        launch = self.retained.of(action).launch
+        launch = self.values.launch
+        if action.probe:
+            missing = self.retained.refusal(action)
+            if missing is not None:
+                self.post(missing)
+                return
+            launch = self.retained.launch
         for job in action.jobs:
             item, state = launch(job)
             items.append(item)
@@ -396,14 +373,17 @@ class LiveWorld:
 
     def _give(self, action: Any, start_after_ns: int, start_before_ns: int, call: Callable[[Any], Any],
               argument: Any) -> None:
-        self.lane_counts[action.lane].in_flight[action.work_id] = clock_ns()
+        counts = self.lane_counts[action.lane]
+        if not counts.in_flight:
+            self.io.idle_lanes -= counts.computes
+        counts.in_flight[action.work_id] = clock_ns()
         self._lanes[action.lane].give(Work(action.work_id, start_after_ns, start_before_ns, call, argument, action))
 
     def _drop_state(self, action: DropState) -> None:
         if action.job is not None:
-            self.payloads.drop_job_state(action.job)
+            self.values.drop_job_state(action.job)
         else:
-            self.payloads.drop_stream_state(action.app, action.stream)
+            self.values.drop_stream_state(action.app, action.stream)
 
     def _finish_all(self) -> None:
         finishing, self._to_finish[:] = list(self._to_finish), ()
@@ -412,34 +392,25 @@ class LiveWorld:
         self._coalescing.answered(clock_ns(), len(finishing))
 
     def _finish(self, action: FinishRequest) -> None:
-        request = self.payloads[action.request_id]
-        counts = self.app_counts[request.plan.config.name]
+        values = self.values
+        request = values.requests[action.request_id]
+        counts = self.app_counts[request.app]
         if action.outcome == Outcome.COMPLETED:
+            breakdown = action.breakdown
+            if request.predicted_ns:
+                breakdown = LatencyBreakdown(breakdown.queue_ns + request.predicted_ns, *breakdown[1:])
+            outputs = (request.outputs or {}) if request.plan.plain_exit else values.outputs(request)
             now_ns = clock_ns()
-            late = now_ns > request.deadline_ns
-            counts.completed(now_ns - request.arrival_ns, late, action.breakdown)
-            request.responder.answer(self.payloads.outputs(request), action.reason, late, now_ns,
-                                     now_ns - request.arrival_ns,
-                               action.breakdown)
+            total_ns, late = now_ns - request.arrival_ns, now_ns > request.deadline_ns
+            counts.completed(total_ns, late, breakdown)
+            request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
             self._response_overhead.took(clock_ns() - self._overhead_from_ns)
         else:
             counts.ended(action.outcome, action.reason)
-            request.responder.refuse(refusal(request.plan.config.name, action.outcome, action.reason))
-        if self.gateway is not None:
-            self.gateway.forget(request)
-        self.payloads.end(request)
+            request.responder.refuse(request, refusal(request.app, action.outcome, action.reason))
+        values.end(request)
 
 
 def _lane_threads(config: Config) -> int:
     """Threads that the lanes compute with on this machine's cores; a GPU's lane waits."""
     return sum(lane.threads for lane in config.lanes.values() if config.devices[lane.device].kind == "cpu")
-
-
-def _wait_readable(files: Sequence[int], timeout_s: float) -> List[int]:
-    """Those of ``files`` that can be read, none after ``timeout_s``."""
-    if max(files) < FD_SELECT_MAX:
-        return select.select(files, (), (), timeout_s)[0]
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    return [file for file, _ in poll.poll(timeout_s * 1000)]

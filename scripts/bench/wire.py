@@ -42,7 +42,7 @@ def serve_bus(endpoint: str) -> None:
     while True:
         for news in bus.receive():
             if type(news) is Ask:
-                bus.answer(news.client, news.key, news.inputs)
+                bus.answer(news, news.inputs)
         if not bus.has_more():
             select.select([file], [], [], 1.0)
 
@@ -104,7 +104,7 @@ def costs() -> None:
         fields = wire.unpack_header(request[0])
         fields.pop("kind")
         wire.take_key(fields)
-        wire.decode_infer(fields, request[1:], 10**8)
+        wire.decode_infer(wire.Ask(), fields, request[1:], 10**8)
     print(f"encode request {cost_us(lambda: wire.encode_request(7, 'echo', inputs, 1, {'slo_ms': 100})):6.2f} us")
     print(f"decode request {cost_us(decode_request):6.2f} us")
     print(f"encode answer  {cost_us(lambda: wire.encode_answer(7, inputs, 10**8)):6.2f} us")
@@ -118,7 +118,7 @@ def costs() -> None:
         dealer.send(request[0], zmq.SNDMORE)
         dealer.send(request[1])
         for ask in bus.receive():
-            bus.answer(ask.client, ask.key, ask.inputs)  # type: ignore[union-attr]
+            bus.answer(ask, ask.inputs)  # type: ignore[union-attr]
         dealer.recv()
         dealer.recv()
 

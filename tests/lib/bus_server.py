@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Dict, List
 
-from edgeserve.errors import Cancelled, ConfigError, UnknownApp
+from edgeserve.errors import Cancelled, ConfigError, DeadlineExpired, UnknownApp
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
 
 
@@ -76,15 +76,17 @@ class BusServer:
 
     def _handle(self, bus: Bus, news: Any) -> None:
         if type(news) is Ask:
-            if news.app == "echo":
-                bus.answer(news.client, news.key, news.inputs, total_ns=1000, breakdown=(1, 2, 3, 4))
+            if news.slo_ms is not None and news.slo_ms <= 0:
+                bus.refuse(news, DeadlineExpired("the deadline had passed when the request was sent"))
+            elif news.app == "echo":
+                bus.answer(news, news.inputs, total_ns=1000, breakdown=(1, 2, 3, 4))
             elif news.app == "odd":
-                bus.answer(news.client, news.key, {"y": object()})
+                bus.answer(news, {"y": object()})
             elif news.app != "sleep":
-                bus.error(news.client, news.key, UnknownApp(f"no app {news.app!r}"))
+                bus.refuse(news, UnknownApp(f"no app {news.app!r}"))
         elif type(news) is Cancel:
-            bus.error(news.client, news.key, Cancelled("cancelled by its client"))
+            bus.refuse(news.ask, Cancelled("cancelled by its client"))
         elif type(news) is Control:
-            bus.control_reply(news.client, news.key, self.told or {"kind": news.kind, "ready": True})
+            bus.control_reply(news, self.told or {"kind": news.kind, "ready": True})
         else:
             assert type(news) is ClientGone

@@ -116,3 +116,13 @@ def nap(items: List[Dict[str, Any]]) -> List[Result]:
 
 def nap_example() -> Dict[str, Any]:
     return {"ms": 5}
+
+
+def hold_and_count(inputs: Dict[str, Any]) -> float:
+    """Waits at the gate when asked to (``x[0] == 1``), or for ``x[1]`` seconds."""
+    if inputs["x"][0] == 1:
+        entered.set()
+        gate.wait(GATE_S_MAX)
+    else:
+        time.sleep(float(inputs["x"][1]))
+    return 1.0

@@ -26,8 +26,8 @@ from edgeserve.errors import (
     BadInput,
     Cancelled,
     ConfigError,
-    DeadlineExpired,
     Failed,
+    Malformed,
     Rejected,
     RequestError,
     ServerGone,
@@ -93,8 +93,8 @@ def test_an_answer_says_what_and_how(client):
 def test_the_server_sees_the_terms(server, client):
     client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", hints={"n": 1})
     ask = server.seen(Ask)
-    assert (ask.slo_ns, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints) == (
-        5_000_000_000, "background", 2.0, "answer", "s", {"n": 1})
+    assert (ask.slo_ms, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints) == (
+        5000, "background", 2.0, "answer", "s", {"n": 1})
     assert 0 <= time.monotonic_ns() - ask.sent_ns < 10**10
 
 
@@ -139,7 +139,7 @@ def test_a_question_whose_answer_cannot_travel_gets_an_error_and_spares_the_requ
 
 @pytest.mark.parametrize(("ask", "kind"), [
     (lambda c: c.infer("nobody", X), UnknownApp),
-    (lambda c: c.infer("echo", X, slo_ms=-1), DeadlineExpired),
+    (lambda c: c.infer("echo", X, slo_ms="soon"), Malformed),
     (lambda c: c.infer("echo", {"x": object()}), BadInput),
     (lambda c: c.infer("odd", X), Failed),
     (lambda c: c.infer("echo", {"x": np.zeros(2_000_000)}), TooLarge)])
@@ -153,7 +153,7 @@ def test_typed_errors_reach_the_caller_and_the_client_goes_on(client, ask, kind)
 def test_a_client_that_waits_too_long_cancels(server, client):
     with pytest.raises(TimedOut):
         client.infer("sleep", X, timeout_ms=50)
-    assert server.seen(Cancel).key == server.seen(Ask).key
+    assert server.seen(Cancel).ask is server.seen(Ask)
 
 
 def test_cancel_of_a_future_cancels_on_the_server(server, client):
@@ -254,7 +254,7 @@ def test_a_killed_client_is_noticed_at_once(server):
         child.send_signal(signal.SIGKILL)
         gone = server.seen(ClientGone)
         assert time.monotonic() - begin < 2
-        assert len(gone.keys) == 3
+        assert len(gone.asks) == 3
         assert gone.reason == "its connection closed"
     finally:
         child.kill()
@@ -267,7 +267,7 @@ def test_a_client_that_closes_says_goodbye(server):
     future = client.submit("sleep", X)
     server.seen(Ask)
     client.close()
-    assert server.seen(ClientGone).keys == [server.seen(Ask).key]
+    assert server.seen(ClientGone).asks == [server.seen(Ask)]
     with pytest.raises(Cancelled):
         future.result(5)
     with pytest.raises(RequestError, match="closed"):
@@ -293,7 +293,7 @@ def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path, context):
             future = client.submit("sleep", X)
             tell(mute, kind="infer", id=9, app="sleep")
             gone = server.seen(ClientGone)
-            assert gone.keys == [9]
+            assert [ask.key for ask in gone.asks] == [9]
             assert type(reply_to(mute).error) is Cancelled
             assert not future.done()
 
@@ -309,7 +309,7 @@ def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypa
             full.send_multipart(wire.encode_request(key, "echo", {"x": np.zeros(100_000)}))
         gone = server.seen(ClientGone)
         assert "unread" in gone.reason
-        assert 999 in gone.keys
+        assert 999 in [ask.key for ask in gone.asks]
         with Client(server.endpoint) as client:
             assert client.infer("echo", X).outcome == "completed"
 

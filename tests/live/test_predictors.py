@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import threading
+import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import live_functions
 import numpy as np
 import pytest
 
-from edgeserve.client import Client
+from edgeserve.client import Client, TimedOut
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import EngineError, Rejected
@@ -56,7 +58,7 @@ def test_a_predicted_hint_decides_as_a_declared_one_does(tmp_path: Path) -> None
     assert arrivals(tmp_path / "record.jsonl") == [{"steps": 2.0}, {"steps": 3e9}, {"steps": 2}, {}]
 
 
-def test_over_the_bus_the_loop_s_thread_predicts() -> None:
+def test_over_the_bus_a_thread_of_its_own_predicts() -> None:
     live_functions.predicted_on.clear()
     with tempfile.TemporaryDirectory(prefix="es") as folder, \
             Runtime(config_of(endpoint=f"ipc://{folder}/bus/socket"), serve=True) as runtime, \
@@ -67,7 +69,110 @@ def test_over_the_bus_the_loop_s_thread_predicts() -> None:
         assert refused.value.reason == "cannot_make_deadline"
         assert bus.infer("echo", {"x": NEGATIVE}).outcome == "completed"
         assert bus.stats()["apps"]["echo"]["failed_predictions"] == {"steps": 1}
-    assert len(set(live_functions.predicted_on)) == 1 and threading.get_ident() not in live_functions.predicted_on
+        (loop,) = [thread.ident for thread in threading.enumerate() if thread.name == "edgeserve-loop"]
+    assert len(set(live_functions.predicted_on)) == 1
+    assert not {threading.get_ident(), loop} & set(live_functions.predicted_on)
+
+
+@contextlib.contextmanager
+def predicting(slo: str = "20s", **server: Any) -> Iterator[Tuple[Runtime, Client]]:
+    """A server with an app whose predictor waits at the gate for x[0] = 1 (and takes x[1] seconds), and one without."""
+    live_functions.close_gate()
+    model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
+    with tempfile.TemporaryDirectory(prefix="es") as folder:
+        config = parse_config({
+            "server": {"endpoint": f"ipc://{folder}/bus/socket", **server}, "policy": {"pard_local": {}},
+            "model": {"echo": model}, "app": {"guessed": {"model": "echo", "slo": slo,
+                                                          "predict": {"steps": "live_functions:hold_and_count"}},
+                                              "plain": {"model": "echo", "slo": slo}}}, directory=HERE)
+        with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as bus:
+            yield runtime, bus
+            live_functions.gate.set()
+
+
+HOLD = np.array([1, 0], np.float32)
+
+
+def held(bus: Client, x: Any = HOLD) -> Any:
+    """A request whose predictor is at the gate."""
+    future = bus.submit("guessed", {"x": x})
+    assert live_functions.entered.wait(10)
+    return future
+
+
+def test_the_loop_serves_others_while_a_predictor_runs() -> None:
+    with predicting() as (runtime, bus):
+        future = held(bus)
+        assert bus.infer("plain", {"x": SHORT}).outcome == "completed"
+        assert bus.health()["open"] == 1 and bus.stats()["apps"]["guessed"]["accepted"] == 0
+        live_functions.gate.set()
+        assert future.result(10).outcome == "completed"
+        assert bus.stats()["apps"]["guessed"]["predictions"]["count"] == 1
+        runtime.check()
+
+
+def test_a_request_is_cancelled_while_its_predictor_runs() -> None:
+    with predicting() as (runtime, bus):
+        assert held(bus).cancel()
+        with pytest.raises(TimedOut):
+            bus.infer("guessed", {"x": SHORT}, timeout_ms=50)  # it waits behind the one at the gate
+        wait_until(lambda: bus.stats()["apps"]["guessed"]["outcomes"]["cancelled"] == 2)
+        live_functions.gate.set()
+        assert bus.infer("guessed", {"x": SHORT}).outcome == "completed"
+        assert bus.stats()["apps"]["guessed"]["reasons"] == {"cancelled": {"cancelled by its client": 2}}
+        runtime.check()
+
+
+def test_a_client_that_goes_takes_along_what_waits_for_a_prediction() -> None:
+    with predicting() as (runtime, bus):
+        with Client(runtime.endpoints[0]) as other:
+            held(other)
+        wait_until(lambda: bus.stats()["apps"]["guessed"]["outcomes"]["cancelled"] == 1)
+        assert bus.health()["open"] == 0
+        runtime.check()
+
+
+def test_a_request_that_waited_too_long_goes_on_without_and_the_time_counts() -> None:
+    with predicting(slo="400ms") as (_, bus):
+        answer = held(bus).result(10)
+        assert answer.outcome == "completed"
+        assert 50 <= answer.breakdown_ms["queue"] <= answer.total_ms  # a quarter of what was left when it came
+        assert bus.stats()["apps"]["guessed"]["predictions"]["went_without"] == 1
+
+
+def test_a_server_that_drains_finishes_what_waits_for_a_prediction() -> None:
+    with predicting() as (runtime, bus):
+        future = held(bus)
+        bus.drain()
+        assert future.result(10).outcome == "completed"
+        assert runtime.wait(10)
+
+
+def test_those_that_wait_for_a_prediction_count_as_open() -> None:
+    with predicting(pending_max=2) as (_, bus):
+        futures = [held(bus), bus.submit("guessed", {"x": SHORT})]
+        with pytest.raises(Rejected) as refused:
+            bus.infer("plain", {"x": SHORT})
+        assert refused.value.reason == "server_full"
+        live_functions.gate.set()
+        assert [future.result(10).outcome for future in futures] == ["completed"] * 2
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_what_a_prediction_takes_counts_as_waiting(embedded: bool) -> None:
+    with predicting() as (runtime, bus):
+        answer = (runtime if embedded else bus).infer("guessed", {"x": np.array([0, 0.05], np.float32)})
+        assert 50 <= answer.breakdown_ms["queue"] <= answer.total_ms
+        table = bus.stats()["apps"]["guessed"]["predictions"]
+        assert (table["count"], table["went_without"]) == (1, 0) and 50 <= table["mean_ms"] <= answer.total_ms
+        assert bus.stats()["apps"]["plain"]["predictions"] == {"count": 0, "mean_ms": 0.0, "went_without": 0}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.005)
 
 
 def test_a_predictor_that_cannot_be_imported_is_said_before_anything_starts() -> None:

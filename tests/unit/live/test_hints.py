@@ -9,11 +9,10 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 
+from edgeserve.config.limits import HINTS_MAX, NAME_CHARS_MAX
 from edgeserve.live.hints import (
     ALL_HINTS,
     COUNTED_MAX,
-    HINTS_MAX,
-    NAME_LEN_MAX,
     NAMELESS,
     OTHER_HINTS,
     ResultHints,
@@ -73,7 +72,7 @@ def test_what_is_no_number_is_left_out_alone(value: Any) -> None:
     assert checked.ignored_hints("m") == {"work": 2}
 
 
-@pytest.mark.parametrize("name", [3, None, "", "x" * (NAME_LEN_MAX + 1), "line\nbreak", "\ud800", ("a",), b"work"],
+@pytest.mark.parametrize("name", [3, None, "", "x" * (NAME_CHARS_MAX + 1), "line\nbreak", "\ud800", ("a",), b"work"],
                          ids=lambda name: type(name).__name__)
 def test_what_is_no_name_is_left_out_alone(name: Any) -> None:
     checked = ResultHints()

@@ -9,26 +9,34 @@ import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Result
-from edgeserve.live.request import ResolvedOptions
+from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call
+from edgeserve.live.responders import RequestFuture
 from edgeserve.live.retained_inputs import RetainedInputs, bytes_of
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.live.values import LiveRequest, Payloads
+from edgeserve.live.values import RequestValues
 from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
 JOB = JobId(1, "m", ())
 
 
+def accepted(plan: AppPlan, values: RequestValues, inputs: Any) -> LiveRequest:
+    """A checked request in the table."""
+    request = request_of_call(plan.config.name, inputs)
+    RequestValidator(plan).check(request, RequestFuture(lambda future: None), 0)
+    request.id = 1
+    values.add(request)
+    return request
+
+
 def kept_of(bytes_max: int = 1000, **inputs: Any) -> RetainedInputs:
     """A table that was asked to keep the one job of request 1."""
     plan = AppPlan(parse_config({"app": {"a": {"model": "m"}}, "model": {"m": {"engine": "synthetic"}}}).apps["a"])
-    payloads = Payloads()
-    request = LiveRequest(plan, inputs, ResolvedOptions("normal", 1.0, None, "drop", None), None, 0, 10**9)
-    request.id = 1
-    payloads.add(request)
-    kept = RetainedInputs(payloads, bytes_max)
+    values = RequestValues()
+    request = accepted(plan, values, inputs)
+    kept = RetainedInputs(values, bytes_max)
     kept.retain(RetainInputs(JOB))
-    payloads.end(request)
+    values.end(request)
     return kept
 
 
@@ -39,7 +47,7 @@ def probe(probe: bool = True) -> RunBatch:
 def test_inputs_outlive_their_request_until_the_probe_takes_them() -> None:
     kept = kept_of(x=np.arange(10, dtype=np.float32), name="who")
     assert len(kept) == 1 and 40 < kept.bytes < 200
-    assert kept.of(probe()) is kept and kept.refusal(probe()) is None
+    assert kept.refusal(probe()) is None
     inputs, state = kept.launch(JOB)
     assert (inputs["x"].tolist(), inputs["name"], state) == (list(range(10)), "who", None)
     assert (len(kept), kept.bytes) == (0, 0)
@@ -52,7 +60,7 @@ def test_what_is_let_go_frees_its_bytes_and_its_probe_would_be_refused() -> None
     assert (len(kept), kept.bytes) == (0, 0)
     refusal = kept.refusal(probe())
     assert refusal is not None and refusal.work.tag == probe() and refusal.work.work_id == 7
-    assert kept.refusal(probe(False)) is None and kept.of(probe(False)) is not kept
+    assert kept.refusal(probe(False)) is None
 
 
 def test_an_input_that_finds_no_room_is_not_kept() -> None:
@@ -76,14 +84,12 @@ def test_a_part_that_looks_into_the_callers_array_is_copied_too() -> None:
     page = np.zeros((4, 4))
     plan = AppPlan(parse_config({"app": {"a": {"node": [{"name": "cut", "fan_out": True}, {"name": "read"}]}},
                                  "model": {name: {"engine": "synthetic"} for name in ("cut", "read")}}).apps["a"])
-    payloads = Payloads()
-    request = LiveRequest(plan, {"page": page}, ResolvedOptions("normal", 1.0, None, "drop", None), None, 0, 10**9)
-    request.id = 1
-    payloads.add(request)
-    payloads.launch(JobId(1, "cut", ()))
+    values = RequestValues()
+    accepted(plan, values, {"page": page})
+    values.launch(JobId(1, "cut", ()))
     own = np.ones(2)
-    payloads.returned(JobId(1, "cut", ()), Result({}, parts=[{"line": page[1], "own": own}]))
-    kept = RetainedInputs(payloads)
+    values.returned(JobId(1, "cut", ()), Result({}, parts=[{"line": page[1], "own": own}]))
+    kept = RetainedInputs(values)
     kept.retain(RetainInputs(JobId(1, "read", (0,))))
     inputs, _ = kept.launch(JobId(1, "read", (0,)))
     page[:] = 7
@@ -106,4 +112,3 @@ def test_nobody_learns_more_of_a_probe_than_whether_it_was_done() -> None:
     assert kept.returned(JOB, None, "boom") == JobResult(JOB, "failed", reason="boom")
     assert kept.returned(JOB, Result({"y": 1}, hints={"n": 3})) == JobResult(JOB)
     assert kept.returned(JOB, Result({}, state=object(), state_bytes=5, done=False)) == JobResult(JOB, "unfinished")
-    kept.not_started(JOB)

@@ -10,9 +10,10 @@ import pytest
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.live.request import ResolvedOptions
+from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call
+from edgeserve.live.responders import RequestFuture
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.live.values import LiveRequest, Payloads, item_error, wrong_form
+from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
@@ -23,25 +24,28 @@ def plan_of(app: Dict[str, Any]) -> AppPlan:
     return AppPlan(parse_config({"app": {"a": app}, "model": models}).apps["a"])
 
 
-def held_of(plan: AppPlan, payloads: Payloads, id: int = 1, stream: str | None = None, **inputs: Any) -> LiveRequest:
-    request = LiveRequest(plan, inputs, ResolvedOptions("normal", 1.0, stream, "drop", None), None, 0, 10**9)
+def accepted(plan: AppPlan, values: RequestValues, id: int = 1, stream: str | None = None,
+             **inputs: Any) -> LiveRequest:
+    """A checked request in the table."""
+    request = request_of_call(plan.config.name, inputs, stream=stream)
+    RequestValidator(plan).check(request, RequestFuture(lambda future: None), 0)
     request.id = id
-    payloads.add(request)
+    values.add(request)
     return request
 
 
-def run(payloads: Payloads, node: str, part: Any = (), id: int = 1, **result: Any) -> JobResult:
+def run(values: RequestValues, node: str, part: Any = (), id: int = 1, **result: Any) -> JobResult:
     job = JobId(id, node, tuple(part))
-    payloads.launch(job)
-    return payloads.returned(job, Result(result.pop("outputs", {}), **result))
+    values.launch(job)
+    return values.returned(job, Result(result.pop("outputs", {}), **result))
 
 
-def item(payloads: Payloads, node: str, part: Any = (), id: int = 1) -> Dict[str, Any]:
+def item(values: RequestValues, node: str, part: Any = (), id: int = 1) -> Dict[str, Any]:
     """The inputs a job would get; it is given back as not started."""
     job = JobId(id, node, tuple(part))
-    values, _ = payloads.launch(job)
-    payloads.not_started(job)
-    return values
+    inputs, _ = values.launch(job)
+    values.not_started(job)
+    return inputs
 
 
 READER = {"outputs": ["text"], "node": [
@@ -55,75 +59,75 @@ READER = {"outputs": ["text"], "node": [
 
 
 def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of(READER), payloads, image="img")
-    assert item(payloads, "detect") == {"image": "img"}
-    run(payloads, "detect", outputs={"map": "m"})
-    assert item(payloads, "cut") == {"map": "m", "image": "img"}
-    result = run(payloads, "cut", outputs={"page": 7}, parts=[{"crop": f"c{i}", "box": i} for i in range(3)])
+    values = RequestValues()
+    request = accepted(plan_of(READER), values, image="img")
+    assert item(values, "detect") == {"image": "img"}
+    run(values, "detect", outputs={"map": "m"})
+    assert item(values, "cut") == {"map": "m", "image": "img"}
+    result = run(values, "cut", outputs={"page": 7}, parts=[{"crop": f"c{i}", "box": i} for i in range(3)])
     assert (result.status, result.parts) == ("done", 3)
-    assert item(payloads, "turn", (1,)) == {"crop": "c1", "page": 7, "map": "m"}
+    assert item(values, "turn", (1,)) == {"crop": "c1", "page": 7, "map": "m"}
     for index in (2, 0, 1):  # any order
-        run(payloads, "turn", (index,), outputs={"straight": f"s{index}"})
-        assert item(payloads, "read", (index,)) == {"image": "img", "straight": f"s{index}"}
-        run(payloads, "read", (index,), outputs={"word": f"w{index}"})
-    assert item(payloads, "join") == {"words": ["w0", "w1", "w2"], "boxes": [0, 1, 2], "map": "m"}
-    run(payloads, "join", outputs={"text": "w0 w1 w2"})
-    assert item(payloads, "spell") == {"image": "img", "text": "w0 w1 w2"}
-    run(payloads, "spell", outputs={"text": "fine", "more": 1})
-    assert payloads.outputs(request) == {"text": "fine"}
-    payloads.end(request)
-    assert len(payloads) == 0 and payloads.open_count == 0
+        run(values, "turn", (index,), outputs={"straight": f"s{index}"})
+        assert item(values, "read", (index,)) == {"image": "img", "straight": f"s{index}"}
+        run(values, "read", (index,), outputs={"word": f"w{index}"})
+    assert item(values, "join") == {"words": ["w0", "w1", "w2"], "boxes": [0, 1, 2], "map": "m"}
+    run(values, "join", outputs={"text": "w0 w1 w2"})
+    assert item(values, "spell") == {"image": "img", "text": "w0 w1 w2"}
+    run(values, "spell", outputs={"text": "fine", "more": 1})
+    assert values.outputs(request) == {"text": "fine"}
+    values.end(request)
+    assert len(values.requests) == 0 and values.open_count == 0
 
 
 def test_no_parts_at_all_gather_into_empty_lists() -> None:
-    payloads = Payloads()
-    held_of(plan_of(READER), payloads, image="img")
-    run(payloads, "detect", outputs={"map": "m"})
-    assert run(payloads, "cut", outputs={"page": 7}, parts=[]).parts == 0
-    assert item(payloads, "join") == {"words": [], "boxes": [], "map": "m"}
+    values = RequestValues()
+    accepted(plan_of(READER), values, image="img")
+    run(values, "detect", outputs={"map": "m"})
+    assert run(values, "cut", outputs={"page": 7}, parts=[]).parts == 0
+    assert item(values, "join") == {"words": [], "boxes": [], "map": "m"}
 
 
 def test_nested_fan_outs_close_innermost_first() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of({"node": [
+    values = RequestValues()
+    request = accepted(plan_of({"node": [
         {"name": "pages", "fan_out": True}, {"name": "lines", "fan_out": True}, {"name": "read"},
         {"name": "page", "gather": True}, {"name": "book", "gather": True, "inputs": {"pages": "page.text",
-                                                                                      "all": "read.word"}}]}), payloads)
-    run(payloads, "pages", parts=[{"p": 0}, {"p": 1}])
+                                                                                      "all": "read.word"}}]}), values)
+    run(values, "pages", parts=[{"p": 0}, {"p": 1}])
     for page in (0, 1):
-        run(payloads, "lines", (page,), parts=[{"l": line} for line in range(page + 1)])
+        run(values, "lines", (page,), parts=[{"l": line} for line in range(page + 1)])
         for line in range(page + 1):
-            assert item(payloads, "read", (page, line)) == {"l": line}
-            run(payloads, "read", (page, line), outputs={"word": (page, line)})
-        assert item(payloads, "page", (page,)) == {"word": [(page, line) for line in range(page + 1)]}
-        run(payloads, "page", (page,), outputs={"text": f"page {page}"})
-    assert item(payloads, "book") == {"pages": ["page 0", "page 1"], "all": [[(0, 0)], [(1, 0), (1, 1)]]}
-    run(payloads, "book", outputs={"n": 3})
-    assert payloads.outputs(request) == {"n": 3}
+            assert item(values, "read", (page, line)) == {"l": line}
+            run(values, "read", (page, line), outputs={"word": (page, line)})
+        assert item(values, "page", (page,)) == {"word": [(page, line) for line in range(page + 1)]}
+        run(values, "page", (page,), outputs={"text": f"page {page}"})
+    assert item(values, "book") == {"pages": ["page 0", "page 1"], "all": [[(0, 0)], [(1, 0), (1, 1)]]}
+    run(values, "book", outputs={"n": 3})
+    assert values.outputs(request) == {"n": 3}
 
 
 def test_without_names_outputs_of_predecessors_win_over_the_requests_inputs() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of({"node": [{"name": "left", "after": []}, {"name": "right", "after": []},
-                                     {"name": "both", "after": ["left", "right"]}]}), payloads, x=1, y=2)
-    run(payloads, "left", outputs={"x": 10, "a": 1})
-    run(payloads, "right", outputs={"a": 2})
-    assert item(payloads, "both") == {"x": 10, "y": 2, "a": 2}
+    values = RequestValues()
+    request = accepted(plan_of({"node": [{"name": "left", "after": []}, {"name": "right", "after": []},
+                                     {"name": "both", "after": ["left", "right"]}]}), values, x=1, y=2)
+    run(values, "left", outputs={"x": 10, "a": 1})
+    run(values, "right", outputs={"a": 2})
+    assert item(values, "both") == {"x": 10, "y": 2, "a": 2}
     assert request.inputs == {"x": 1, "y": 2}
 
 
 def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of({"outputs": ["end.y", "big.z"], "node": [
+    values = RequestValues()
+    request = accepted(plan_of({"outputs": ["end.y", "big.z"], "node": [
         {"name": "choose", "route": "one"}, {"name": "small", "after": ["choose"]},
         {"name": "big", "after": ["choose"]},
-        {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}}]}), payloads, x=1)
-    assert run(payloads, "choose", route="small").route == "small"
-    run(payloads, "small", outputs={"y": 5})
-    assert item(payloads, "end") == {"s": 5}
-    run(payloads, "end", outputs={"y": 6})
-    assert payloads.outputs(request) == {"y": 6}
+        {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}}]}), values, x=1)
+    assert run(values, "choose", route="small").route == "small"
+    run(values, "small", outputs={"y": 5})
+    assert item(values, "end") == {"s": 5}
+    run(values, "end", outputs={"y": 6})
+    assert values.outputs(request) == {"y": 6}
 
 
 @pytest.mark.parametrize(("node", "result", "says"), [
@@ -132,70 +136,70 @@ def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
     ("cut", {"outputs": {"page": 1}, "parts": [{"crop": 1, "box": 2}, {"crop": 1}]}, "returned no 'box'"),
 ])
 def test_a_result_that_lacks_what_others_need_fails_at_the_node_that_made_it(node: str, result: Any, says: str) -> None:
-    payloads = Payloads()
-    held_of(plan_of(READER), payloads, image="img")
+    values = RequestValues()
+    accepted(plan_of(READER), values, image="img")
     if node == "cut":
-        run(payloads, "detect", outputs={"map": "m"})
-    said = run(payloads, node, **result)
+        run(values, "detect", outputs={"map": "m"})
+    said = run(values, node, **result)
     assert said.status == "failed" and says in said.reason
 
 
 def test_a_streams_state_goes_to_its_next_job_and_to_no_other_stream() -> None:
-    payloads = Payloads()
+    values = RequestValues()
     plan = plan_of({"model": "vad", "stream": "in_order"})
     job = JobId(1, "vad", ())
-    first = held_of(plan, payloads, 1, "left", x=0)
-    assert payloads.launch(job) == ({"x": 0}, None)
-    said = payloads.returned(job, Result({"p": 1}, state="after 1", state_bytes=64))
+    first = accepted(plan, values, 1, "left", x=0)
+    assert values.launch(job) == ({"x": 0}, None)
+    said = values.returned(job, Result({"p": 1}, state="after 1", state_bytes=64))
     assert (said.status, said.state_bytes) == ("done", 64)
-    payloads.end(first)
-    held_of(plan, payloads, 2, "right", x=0)
-    held_of(plan, payloads, 3, "left", x=0)
-    assert payloads.launch(JobId(2, "vad", ()))[1] is None
-    assert payloads.launch(JobId(3, "vad", ()))[1] == "after 1"
-    payloads.drop_stream_state("a", "left")
-    assert payloads.state_count() == 0
+    values.end(first)
+    accepted(plan, values, 2, "right", x=0)
+    accepted(plan, values, 3, "left", x=0)
+    assert values.launch(JobId(2, "vad", ()))[1] is None
+    assert values.launch(JobId(3, "vad", ()))[1] == "after 1"
+    values.drop_stream_state("a", "left")
+    assert values.state_count() == 0
 
 
 def test_an_unfinished_job_gets_its_state_back_until_it_is_dropped() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of({"model": "lm"}), payloads, x=0)
+    values = RequestValues()
+    request = accepted(plan_of({"model": "lm"}), values, x=0)
     job = JobId(1, "lm", ())
-    payloads.launch(job)
-    assert payloads.returned(job, Result({}, state="half", done=False)).status == "unfinished"
-    assert payloads.launch(job)[1] == "half"
-    payloads.not_started(job)
-    payloads.drop_job_state(job)
-    assert payloads.launch(job)[1] is None
-    assert payloads.returned(job, Result({"y": 1})).status == "done"
-    assert payloads.outputs(request) == {"y": 1}
+    values.launch(job)
+    assert values.returned(job, Result({}, state="half", done=False)).status == "unfinished"
+    assert values.launch(job)[1] == "half"
+    values.not_started(job)
+    values.drop_job_state(job)
+    assert values.launch(job)[1] is None
+    assert values.returned(job, Result({"y": 1})).status == "done"
+    assert values.outputs(request) == {"y": 1}
 
 
 def test_hints_of_results_reach_the_scheduler_as_plain_numbers_in_a_table_of_their_own() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of(READER), payloads, image="img")
+    values = RequestValues()
+    request = accepted(plan_of(READER), values, image="img")
     mine = {"read.work": np.float32(0.5), "length": np.int64(7)}
-    first = run(payloads, "detect", outputs={"map": "m"}, hints=mine)
+    first = run(values, "detect", outputs={"map": "m"}, hints=mine)
     mine["length"] = np.int64(8)
     assert first.hints == {"read.work": 0.5, "length": 7}
     assert [type(value) for value in first.hints.values()] == [float, int]
-    assert run(payloads, "cut", outputs={"page": 7}, parts=[{"crop": 1, "box": 2}], hints={"x": 1}).hints == {"x": 1}
-    assert run(payloads, "turn", (0,), hints={}).hints == {}
-    failed = run(payloads, "read", (0,), hints={"x": 1})  # it lacks an output
+    assert run(values, "cut", outputs={"page": 7}, parts=[{"crop": 1, "box": 2}], hints={"x": 1}).hints == {"x": 1}
+    assert run(values, "turn", (0,), hints={}).hints == {}
+    failed = run(values, "read", (0,), hints={"x": 1})  # it lacks an output
     assert (failed.status, failed.hints) == ("failed", {})
-    payloads.launch(JobId(1, "spell", ()))
-    payloads.end(request)
-    late = payloads.returned(JobId(1, "spell", ()), Result({"text": ""}, hints={"y": np.float64(1.5)}))
+    values.launch(JobId(1, "spell", ()))
+    values.end(request)
+    late = values.returned(JobId(1, "spell", ()), Result({"text": ""}, hints={"y": np.float64(1.5)}))
     assert type(late.hints["y"]) is float  # an orphan's: nobody heeds it, and it is recorded
 
 
 def test_a_hint_that_cannot_be_used_costs_no_result() -> None:
-    payloads = Payloads()
-    held_of(plan_of(READER), payloads, image="img")
-    said = run(payloads, "detect", outputs={"map": "m"}, hints={"length": "long", "work": 2})
+    values = RequestValues()
+    accepted(plan_of(READER), values, image="img")
+    said = run(values, "detect", outputs={"map": "m"}, hints={"length": "long", "work": 2})
     assert (said.status, said.hints) == ("done", {"work": 2})
-    assert item(payloads, "cut") == {"map": "m", "image": "img"}
-    ignored = payloads.result_hints.ignored_hints
+    assert item(values, "cut") == {"map": "m", "image": "img"}
+    ignored = values.result_hints.ignored_hints
     assert ignored("detect") == {"length": 1} and ignored("cut") == {}
 
 
@@ -225,22 +229,22 @@ def test_an_item_fails_by_what_its_engine_says_and_a_batch_that_is_no_list_of_re
 
 
 def test_the_bytes_of_a_state_and_steps_become_pythons_own() -> None:
-    payloads = Payloads()
-    held_of(plan_of({"model": "m"}), payloads, x=0)
-    said = run(payloads, "m", state="s", state_bytes=np.int64(5), steps=np.int64(4))
+    values = RequestValues()
+    accepted(plan_of({"model": "m"}), values, x=0)
+    said = run(values, "m", state="s", state_bytes=np.int64(5), steps=np.int64(4))
     assert (said.state_bytes, said.steps) == (5, 4)
     assert {type(said.state_bytes), type(said.steps)} == {int}  # numpy's could not be recorded
 
 
 def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:
-    payloads = Payloads()
-    request = held_of(plan_of({"model": "m"}), payloads, x=0)
+    values = RequestValues()
+    request = accepted(plan_of({"model": "m"}), values, x=0)
     job = JobId(1, "m", ())
-    payloads.launch(job)
-    payloads.end(request)
-    assert (len(payloads), payloads.open_count) == (1, 0)
-    payloads.returned(job, Result({"y": 1}))
-    assert len(payloads) == 0
+    values.launch(job)
+    values.end(request)
+    assert (len(values.requests), values.open_count) == (1, 0)
+    values.returned(job, Result({"y": 1}))
+    assert len(values.requests) == 0
 
 
 @pytest.mark.parametrize(("inputs", "says"), [

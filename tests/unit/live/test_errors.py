@@ -14,7 +14,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.errors import EngineError
-from edgeserve.live.engine_failures import Failures
+from edgeserve.live.errors import EngineFailures
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
 
@@ -26,7 +26,7 @@ def batch_of(model: str) -> RunBatch:
 def test_the_client_reads_which_model_it_was_and_the_log_gets_each_models_first(
         caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "edgeserve")
-    failures = Failures()
+    failures = EngineFailures()
     assert failures.reason(batch_of("m"), EngineError("model 'm': no x")) == "model 'm': no x"
     assert failures.reason(batch_of("m"), ValueError("no y")) == "model 'm' raised ValueError: no y"
     failures.reason(batch_of("n"), ValueError("no z"))
@@ -41,7 +41,7 @@ def test_what_failed_is_let_go_of_without_the_collector(tmp_path: Path) -> None:
     engine = make_engine(ModelConfig("m", "python", function="raising_steps:f"), LaneInfo(), str(tmp_path))
     engine.load()
     kept = []
-    failures = Failures()
+    failures = EngineFailures()
     failures.reason(batch_of("m"), ValueError("the first goes into the log"))
     gc.disable()
     try:

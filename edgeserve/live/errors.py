@@ -1,11 +1,16 @@
-"""How a request that got no answer is told so: outcome and reason to a typed error with a hint for people."""
+"""What people are told of what went wrong: the typed error of a request that ended without an answer, the reason and
+the log line of a work or an item that failed."""
 
 from __future__ import annotations
 
-from typing import Dict
+import logging
+import traceback
+from typing import Any, Dict
 
-from edgeserve.errors import Cancelled, Dropped, Failed, Rejected, RequestError
+from edgeserve.errors import Cancelled, Dropped, EngineError, Failed, Rejected, RequestError
 from edgeserve.sched.protocol.actions import Outcome
+
+log = logging.getLogger("edgeserve")
 
 HINTS: Dict[str, str] = {
     "queue_full": "the app has as many requests in flight as [app.{app}] pending_max allows; send fewer at a time",
@@ -33,3 +38,30 @@ def refusal(app: str, outcome: str, reason: str) -> RequestError:
     if outcome == Outcome.CANCELLED:
         return Cancelled(text)
     return Failed(text)
+
+
+class EngineFailures:
+    """Counts failures per model: the first of each is told with its traceback, the others would fill the log."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: Dict[str, int] = {}
+
+    def reason(self, action: Any, error: BaseException) -> str:
+        """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it."""
+        reason = str(error) if isinstance(error, EngineError) \
+            else f"model {action.model!r} raised {type(error).__name__}: {error}"
+        count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
+        log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s",
+                action.lane, action.work_id, count, reason, exc_info=error if count == 1 else None)
+        _let_go(error)
+        return reason
+
+
+def _let_go(error: BaseException) -> None:
+    """Let go of what the frames of an exception hold: the whole batch. Frames and exception hold each other, so they
+    would stay until the collector finds them (200 MB of them, where items of 8 MB all failed)."""
+    for raised in (error, error.__cause__):
+        if raised is not None:
+            traceback.clear_frames(raised.__traceback__)

@@ -1,0 +1,22 @@
+"""What one request may bring: the same bounds for requests over the bus and for callers in this process.
+
+``docs/protocol.md`` names them. The bounds of a message as bytes (header, tensors, frames) are ``ipc/``'s.
+"""
+
+from __future__ import annotations
+
+NAME_CHARS_MAX = 128
+"""Characters of a name: an app, an input, a hint, a stream, a client. Names are kept in tables and written in logs."""
+
+INPUTS_MAX = 64
+"""Named inputs of one request."""
+
+HINTS_MAX = 32
+"""Hints of one request or of one result: a policy reads a handful, and each costs memory until the request ends."""
+
+NUMBER_MAX = 2**63
+"""The largest hint or value. Policies multiply hints with nanoseconds and convert the product to a float: this is far
+enough for anything that is counted, and far below what a float cannot hold."""
+
+SLO_MS_MAX = 1e9
+"""About eleven days: a larger number is a mistake in the unit."""

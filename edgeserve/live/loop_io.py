@@ -1,0 +1,218 @@
+"""What the loop waits for: mail from other threads and messages from outside, in one sleep.
+
+Any thread posts to the mailbox, the loop takes. It has no lock and wakes a sleeping loop only; the wake-up is a byte in
+a pipe, so that the loop can wait for it and for sockets in one call. :class:`LoopIO` decides when to sleep and when to
+read; what mail and messages mean is the world's and the gateway's.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import select
+import time
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
+
+from edgeserve.live.receive_coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
+from edgeserve.sched.protocol.events import Event
+from edgeserve.units import NS_PER_MS, NS_PER_S
+
+clock_ns: Callable[[], int] = time.monotonic_ns
+"""The one clock of the live side; everything else is handed it."""
+
+SLEEP_NS_MAX = 3600 * NS_PER_S
+"""A bound on one wait, so that a deadline far away never overflows what the operating system takes."""
+
+FD_SELECT_MAX = 1024
+"""``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
+
+MailHandler = Callable[[Any, List[Event]], None]
+"""Turns one item of mail into events."""
+
+
+class Mailbox:
+    """Items in order of posting. ``post`` is for any thread, everything else for the loop's.
+
+    Between :meth:`going_to_sleep` and :meth:`awake` the first post writes one byte; a busy loop costs no system call.
+    The order of the two steps on each side makes it safe: a poster appends and then looks whether the loop sleeps,
+    the loop says that it sleeps and then looks for items. At least one of them sees the other.
+    """
+
+    def __init__(self) -> None:
+        self.items: Deque[Any] = collections.deque()
+        self.asleep = False
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def fileno(self) -> int:
+        """Readable when something was posted while the loop slept."""
+        return self._read_fd
+
+    def post(self, item: Any) -> None:
+        self.items.append(item)
+        if self.asleep:
+            self.asleep = False
+            self._ring()
+
+    def _ring(self) -> None:
+        try:
+            os.write(self._write_fd, b"\0")
+        except BlockingIOError:
+            pass  # the pipe is full of wake-ups already
+
+    def take(self) -> List[Any]:
+        """Everything posted so far."""
+        items = self.items
+        taken = []
+        while items:
+            taken.append(items.popleft())
+        return taken
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def going_to_sleep(self) -> bool:
+        """Ask for a wake-up byte. ``False`` when something is here already: do not sleep."""
+        self.asleep = True
+        if self.items:
+            self.asleep = False
+            return False
+        return True
+
+    def awake(self) -> None:
+        """The loop is up again: no more bytes, and those that came are read."""
+        self.asleep = False
+        try:
+            os.read(self._read_fd, 4096)
+        except BlockingIOError:
+            pass  # something else woke the loop
+
+    def __del__(self) -> None:
+        # Not in a close(): a poster could be about to write, and the number might be another file's by then. Whoever
+        # can still post keeps the mailbox alive.
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+
+class MessageSource(Protocol):
+    """Where messages come from: the gateway, as the loop sees it."""
+
+    def receive(self, events: List[Event]) -> None:
+        """Take what has come, a burst at most."""
+
+    def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
+        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
+        whether the second."""
+
+    @property
+    def endpoints(self) -> List[str]:
+        """Where it listens."""
+
+    def close(self) -> None:
+        """Nobody can come in any more."""
+
+
+class LoopIO:
+    """Mail and messages of one loop. ``idle_lanes`` is kept by whoever gives works to lanes: while it is 0, nothing
+    that comes can start, and reading waits as ``coalescing`` says. ``looks_ahead``: works are given to lanes before
+    those are free, so what is due is not put off."""
+
+    __slots__ = ("mailbox", "source", "coalescing", "idle_lanes", "_handlers", "_looks_ahead", "_bell")
+
+    def __init__(self, mailbox: Mailbox, handlers: Mapping[type, MailHandler], coalescing: ReceiveCoalescing,
+                 idle_lanes: int, looks_ahead: bool) -> None:
+        self.mailbox = mailbox
+        self.source: Optional[MessageSource] = None
+        self.coalescing = coalescing
+        self.idle_lanes = idle_lanes
+        self._handlers: Dict[type, MailHandler] = dict(handlers)
+        self._looks_ahead = looks_ahead
+        self._bell = mailbox.fileno()
+
+    def gather(self, due_ns: Optional[int], events: List[Event]) -> int:
+        """Add what has happened to ``events``; if nothing has, wait for it or until ``due_ns``. The time when it
+        returns; it may return without events before ``due_ns``, after mail or a message that became none."""
+        source, mail = self.source, self.mailbox.items
+        look = slept = False
+        while True:
+            had_mail = bool(mail)
+            if had_mail:
+                self._open_mail(events)
+                # With mail there was no sleep that says whether a message is here, so the source gets its turn.
+                look = look or (not slept and not self._holds(clock_ns()))
+            if source is not None and look:
+                self._receive(source, events)
+            now_ns = clock_ns()
+            if events or had_mail or look or (due_ns is not None and now_ns >= due_ns):
+                return now_ns
+            look = self._sleep(now_ns, due_ns)
+            slept = True
+
+    def _open_mail(self, events: List[Event]) -> None:
+        """Everything posted so far."""
+        handlers, mail = self._handlers, self.mailbox.items
+        for _ in range(len(mail)):
+            item = mail.popleft()
+            handlers[type(item)](item, events)
+
+    def _receive(self, source: MessageSource, events: List[Event]) -> None:
+        """Read messages, and let those who are expected come too."""
+        before = len(events)
+        source.receive(events)
+        if len(events) == before:
+            return
+        coalescing = self.coalescing
+        if self.idle_lanes == 0:
+            coalescing.hold_from(clock_ns())
+            return
+        while coalescing.answers > 1 and coalescing.expects_more(clock_ns(), len(events)):
+            before = len(events)
+            time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
+            self._open_mail(events)
+            source.receive(events)
+            if len(events) == before:
+                return
+
+    def _holds(self, now_ns: int) -> bool:
+        """Whether reading waits, because nothing that comes could start."""
+        return self.idle_lanes == 0 and self.coalescing.receive_at_ns(now_ns) is not None
+
+    def _sleep(self, now_ns: int, due_ns: Optional[int]) -> bool:
+        """Until mail, a message or the next thing that is due, to the microsecond and without spinning. Whether a
+        message may be here."""
+        source, coalescing, mailbox = self.source, self.coalescing, self.mailbox
+        while True:
+            held_until_ns = coalescing.receive_at_ns(now_ns) if source is not None and self.idle_lanes == 0 else None
+            wake_ns = due_ns
+            if held_until_ns is not None and not (self._looks_ahead and due_ns is not None and due_ns < held_until_ns):
+                # What is due waits as messages do (a deadline that passed is told a little later), unless works are
+                # given to lanes before they are free.
+                wake_ns = held_until_ns
+            latest_ns = now_ns + SLEEP_NS_MAX
+            if wake_ns is None or wake_ns > latest_ns:
+                wake_ns = latest_ns
+            if wake_ns <= now_ns or not mailbox.going_to_sleep():
+                return True
+            if source is None or held_until_ns is not None:
+                rang, came = _wait_for(self._bell, wake_ns - now_ns), source is not None
+            else:
+                rang, came = source.wait(self._bell, now_ns, wake_ns)
+            if rang:
+                mailbox.awake()
+            else:
+                mailbox.asleep = False
+            if held_until_ns is not None or rang or not came or not coalescing.hold_ns or self.idle_lanes:
+                return came or not rang
+            # Nothing that just came can start: let more come, and read them together.
+            now_ns = clock_ns()
+            coalescing.hold_from(now_ns)
+
+
+def _wait_for(file: int, timeout_ns: int) -> bool:
+    """Whether ``file`` can be read within the time."""
+    if file < FD_SELECT_MAX:
+        return bool(select.select((file,), (), (), timeout_ns / NS_PER_S)[0])
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(timeout_ns / NS_PER_MS))
