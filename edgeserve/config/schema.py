@@ -66,6 +66,7 @@ class LaneConfig:
     device: str = entry(string, "cpu")  # the device whose memory it uses
     threads: int = entry(integer(1, 1024), 1)  # threads that one work may use
     cores: Tuple[int, ...] = entry(tuple_of(integer(0, 4096)), ())  # pin the lane's threads to these cores
+    depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
     hang_ns: int = entry(duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost
 

@@ -66,6 +66,7 @@ class ReferenceModel:
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
         self._device_of.update({f"copy:{name}": name for name in config.devices})
         self._ahead = {name: lane.ahead_ns for name, lane in config.lanes.items()}
+        self._depth = {name: lane.depth for name, lane in config.lanes.items()}
         self._hang_ns = {name: lane.hang_ns for name, lane in config.lanes.items()}
         self._budgets = {name: device.memory_bytes for name, device in config.devices.items()}
         self._footprints = dict(footprints)
@@ -206,7 +207,9 @@ class ReferenceModel:
         self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{len(action.jobs)} jobs do not fit {action}")
         self._rule(len(set(action.jobs)) == len(action.jobs), now_ns, f"{action} holds a job twice")
         if not self._ahead.get(action.lane):
-            self._rule(self._on_lane[action.lane] == 1, now_ns, f"lane {action.lane} was given a second work: {action}")
+            depth = self._depth[action.lane]
+            self._rule(self._on_lane[action.lane] <= depth, now_ns,
+                       f"lane {action.lane} was given more than {depth} works: {action}")
         if action.probe:
             self._order_probe(now_ns, action)
             return
