@@ -75,7 +75,7 @@ class ReferenceModel:
         self._entries: Dict[int, _Entry] = {}
         self._works: Dict[int, Action] = {}
         self._work_ids: Set[int] = set()
-        self._running: Dict[int, int] = {}  # work -> when it started
+        self._running: Dict[int, Tuple[str, int]] = {}  # work -> its lane, and when it was launched
         self.open_count = 0  # requests without an outcome
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
@@ -144,7 +144,7 @@ class ReferenceModel:
             self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
-            self._running[action.work_id] = now_ns
+            self._running[action.work_id] = (action.lane, now_ns)
             for job in () if action.probe else action.jobs:
                 self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
                            f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
@@ -272,10 +272,10 @@ class ReferenceModel:
     def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
         """What is known of a request, with its jobs on a hanging lane counted as failed."""
         known = dict(entry.done)
+        hanging = {lane for lane, since_ns in self._running.values()
+                   if now_ns - since_ns >= self._hang_ns.get(lane, 2**62)}
         for job, work_id in self._jobs_out.items():
-            work = self._works.get(work_id)
-            if job.request_id == entry.request.id and work_id in self._running and work is not None \
-                    and now_ns - self._running[work_id] >= self._hang_ns[work.lane]:  # type: ignore[union-attr]
+            if job.request_id == entry.request.id and self._running.get(work_id, ("", 0))[0] in hanging:
                 known.setdefault((job.node, job.part), JobResult(job, "failed"))
         return known
 
