@@ -40,6 +40,12 @@ class EngineError(EdgeServeError):
     code = "engine"
 
 
+class DeviceLost(EngineError):
+    """The device does not answer any more (a lost context, a reset, a driver that is gone): no batch can run on it."""
+
+    code = "device_lost"
+
+
 class ExampleUnknown(EngineError):
     """An engine cannot make an input for its model by itself: it is neither warmed up nor profiled without help."""
 

@@ -56,6 +56,7 @@ class DeviceConfig:
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
     pcie_bytes_per_s: int = entry(size, 0, key="load_rate")  # bytes a second; 0 = 12 GB: load times are guessed from it
+    contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class LaneConfig:
     device: str = entry(string, "cpu")  # the device whose memory it uses
     threads: int = entry(integer(1, 1024), 1)  # threads that one work may use
     cores: Tuple[int, ...] = entry(tuple_of(integer(0, 4096)), ())  # pin the lane's threads to these cores
+    depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
     hang_ns: int = entry(duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost
 

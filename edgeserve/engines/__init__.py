@@ -1,6 +1,7 @@
 """The registry of engines: a kind's name to the module that has it, imported only when a model asks for it.
 
-A module of this table has ``make(model, lane, directory) -> Engine``. :func:`register` adds a kind from outside.
+A module of this table has ``make(model, lanes, directory) -> Engine``. An engine of one's own is named
+``"module:Class"``, found beside the configuration like host functions: a class, or any callable, that takes the same.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 from dataclasses import replace
-from typing import Callable, Dict, Tuple
+from typing import Callable, Dict, Sequence, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, nearest
 
-EngineFactory = Callable[[ModelConfig, LaneInfo, str], Engine]
-"""``make(model, lane, directory)``: relative paths and host functions are looked for in ``directory``."""
+EngineFactory = Callable[[ModelConfig, Sequence[LaneInfo], str], Engine]
+"""``make(model, lanes, directory)``: ``lanes`` are those of one device that may run the model; relative paths and host
+functions are looked for in ``directory``."""
 
 ENGINES: Dict[str, str] = {
     "onnx": "edgeserve.engines.onnx",
@@ -26,7 +28,7 @@ ENGINES: Dict[str, str] = {
 """Engine kind -> module. The values are names, so that nothing is imported before it is needed."""
 
 PROCESS_MODULE = "edgeserve.offload.process"
-"""Has ``make(model, lane, directory, timeout_ns, restarts_max)`` for ``options.process = true``: any engine in a
+"""Has ``make(model, lanes, directory, timeout_ns, restarts_max)`` for ``options.process = true``: any engine in a
 process of its own."""
 
 PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
@@ -39,34 +41,42 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 _EXTRAS = {"onnxruntime": "onnx"}
 
 
-def register(kind: str, module: str) -> None:
-    """Add an engine kind: ``module`` must have ``make(model, lane, directory)``. An existing kind is not replaced."""
-    if ENGINES.setdefault(kind, module) != module:
-        raise ConfigError(f"engine kind {kind!r} is taken by {ENGINES[kind]}; give {module} another name")
-
-
-def make_engine(model: ModelConfig, lane: LaneInfo, directory: str = ".") -> Engine:
-    """The engine of ``model`` for ``lane``, not yet loaded. ``directory`` is the configuration's.
+def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = ".") -> Engine:
+    """The engine of ``model`` for the ``lanes`` of one device, not yet loaded. ``directory`` is the configuration's.
 
     Raises :class:`ConfigError` for an unknown kind or option and :class:`EngineError` when the engine's own library
-    is not installed.
+    is not installed, or the module of an engine of one's own cannot be imported.
     """
+    inner, own = _split_options(model)
+    engine = _factory(model, directory)(inner, lanes, directory)  # for a process too: it checks the options here
+    if not isinstance(engine, Engine):
+        raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
+                          "edgeserve.engines.base.Engine (docs/engines.md)")
+    if own.boolean("process", False):
+        process = importlib.import_module(PROCESS_MODULE)
+        remote: Engine = process.make(inner, lanes, directory, own.duration_ns("process_timeout", process.TIMEOUT_NS),
+                                      own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000))
+        remote.variants = engine.variants
+        return remote
+    return engine
+
+
+def _factory(model: ModelConfig, directory: str) -> EngineFactory:
+    """What makes the engine that a model names."""
+    if ":" in model.engine:
+        from edgeserve.engines.python import import_function  # only where it is needed
+        return import_function(model.engine, directory, f"[model.{model.name}] engine")
     if model.engine not in ENGINES:
         raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} is no engine"
-                          f"{nearest(model.engine, ENGINES)}")
-    inner, own = _split_options(model)
+                          f"{nearest(model.engine, ENGINES)}, nor 'module:Class' of an engine of your own")
     try:
         module = importlib.import_module(ENGINES[model.engine])
     except ImportError as error:
         extra = _EXTRAS.get(str(error.name).split(".")[0])
         mend = f"; pip install 'edgeserve-runtime[{extra}]'" if extra else ""
         raise EngineError(f"model {model.name!r}: engine {model.engine!r} cannot be imported ({error}){mend}") from None
-    engine: Engine = module.make(inner, lane, directory)  # for a process too: it checks the options here and now
-    if own.boolean("process", False):
-        process = importlib.import_module(PROCESS_MODULE)
-        engine = process.make(inner, lane, directory, own.duration_ns("process_timeout", process.TIMEOUT_NS),
-                              own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000))
-    return engine
+    factory: EngineFactory = module.make
+    return factory
 
 
 def _split_options(model: ModelConfig) -> Tuple[ModelConfig, Options]:
@@ -82,4 +92,4 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         raise ConfigError(f"lane {lane!r} does not exist{nearest(lane, config.lanes)}")
     settings = config.lanes[lane]
     device = config.devices[settings.device]
-    return LaneInfo(device.kind, device.index, settings.threads, settings.cores)
+    return LaneInfo(device.kind, device.index, settings.threads, settings.cores, lane, settings.depth)

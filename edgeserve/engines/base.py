@@ -1,39 +1,57 @@
 """The contract of an engine: code that can run one model on one device.
 
-An engine knows nothing of requests, deadlines or queues. The lane that calls it owns the thread; an engine whose
-model may run on several lanes of a device must allow ``run`` from several threads at once.
-``edgeserve.testing.EngineConformance`` holds every engine to this page.
+An engine knows nothing of requests, deadlines or queues. It is loaded once per device; each lane that may run the
+model opens a :class:`Session` of its own, on the lane's thread. A session launches batches and gives back a
+:class:`Pending` for each. An engine that can only run a batch to its end implements ``run`` and gets sessions for
+nothing. ``edgeserve.testing.EngineConformance`` holds every engine to this page.
 """
 
 from __future__ import annotations
 
-from typing import Any, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
 
+WAIT_S_MAX = 0.05
+"""The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
+
 
 class LaneInfo(NamedTuple):
-    """Where an engine will run: the lane's device kind (``cpu``, ``cuda``), device index, number of threads, and the
-    cores that they are pinned to (``()`` = any). An engine that makes threads of its own pins those."""
+    """A lane that may run the model: its device's kind (``cpu``, ``cuda``) and index, the number of threads that one
+    batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
+    those), its name, and how many batches it holds launched and not finished.
+
+    ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where nobody asks
+    for times), and ``common``, where the sessions of one lane, of whatever model, keep what they share by name: a
+    lane's batches run one after the other, so its sessions use one stream. What there has a ``close`` is closed
+    when the lane ends.
+    """
 
     device_kind: str = "cpu"
     device_index: int = 0
     threads: int = 1
     cores: Tuple[int, ...] = ()
+    name: str = ""
+    depth: int = 1
+    clock_ns: Optional[Callable[[], int]] = None
+    common: Optional[Dict[str, Any]] = None
 
 
 class Batch(NamedTuple):
-    """What ``run`` gets. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size to pad to.
+    """What ``launch`` and ``run`` get. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size to pad
+    to.
 
     ``states[i]`` is what job i's last result left behind (``None`` at the start of a stream or sequence).
     ``steps_max`` bounds the steps of an iterative model in this call; ``None`` leaves the number to the engine.
+    ``variant`` is one of the engine's ``variants``, or ``""`` for its own choice.
     """
 
     items: Sequence[Values]
     size: int
     states: Sequence[Any] = ()
     steps_max: Optional[int] = None
+    variant: str = ""
 
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
@@ -43,7 +61,7 @@ class Batch(NamedTuple):
 
 
 class Result:
-    """What ``run`` returns for one item.
+    """What a batch returns for one item.
 
     ``outputs`` the named values; ``parts`` (fan-out nodes only) a list of named values, one per part, ``outputs`` then
     holds what all parts share; ``route`` the successor taken; ``hints`` numbers for the scheduler, which count for the
@@ -72,29 +90,108 @@ class Result:
 
 
 class Footprint(NamedTuple):
-    """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch."""
+    """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch, of all
+    the lanes' sessions together."""
 
     weights_bytes: int
     work_bytes: int = 0
 
 
-class Engine:
-    """One model on one device. Subclasses implement the four verbs; the base holds no logic.
+class Pending:
+    """A batch that was launched. One thread asks it, the lane's.
 
-    RequestManager: ``load`` -> (``warm_up``) -> ``run``... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
-    idempotent.
+    ``result`` is asked once, when the batch is done: it unpacks. A subclass implements ``done``, ``wait`` and
+    ``result``; ``times`` and ``abort`` where the device can.
+    """
+
+    def done(self) -> bool:
+        """Whether the batch is over, well or not. Returns at once, and stays true."""
+        raise NotImplementedError
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the batch is over, but no longer than ``timeout_s``; whether it is."""
+        raise NotImplementedError
+
+    def result(self) -> List[Result]:
+        """One result per item, in order, with ``error`` where that item alone failed. Raises what failed the whole
+        batch, :class:`~edgeserve.errors.DeviceLost` when the device is gone."""
+        raise NotImplementedError
+
+    def times(self) -> Optional[Tuple[int, int]]:
+        """When the device began the batch and when it ended it, on the lane's ``clock_ns``: without packing, unpacking
+        and the wait for the batch before. ``None`` when the device cannot say: the lane then measures, and charges
+        time that two batches share to the first alone. Asked when the batch is done."""
+        return None
+
+    def abort(self) -> bool:
+        """End the batch now, since nobody waits for it any more. Whether that was possible: then it is done soon,
+        and ``result`` raises an :class:`~edgeserve.errors.EngineError`. ``False``: it is over, or goes on to its
+        end."""
+        return False
+
+
+class Finished(Pending):
+    """A batch that is over already, for sessions that run it inside ``launch``."""
+
+    def __init__(self, results: List[Result], times: Optional[Tuple[int, int]] = None) -> None:
+        self._results = results
+        self._times = times
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
+    def result(self) -> List[Result]:
+        return self._results
+
+    def times(self) -> Optional[Tuple[int, int]]:
+        return self._times
+
+
+class Session:
+    """One lane's way to run a loaded model: a stream, an execution context, a channel to another process. Opened and
+    used on the lane's thread; it ends with the engine's ``unload``, after which ``launch`` raises."""
+
+    def launch(self, batch: Batch) -> Pending:
+        """Begin a batch behind those launched before, and return before it is over where the device can: the lane packs
+        the next one meanwhile. Batches of one session end in the order in which they were launched. The inputs may
+        be read until the batch is done. Raises what fails the whole batch before it began."""
+        raise NotImplementedError
+
+
+class BlockingSession(Session):
+    """The session of an engine that implements ``run``: a batch is over when ``launch`` returns."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def launch(self, batch: Batch) -> Pending:
+        return Finished(self._engine.run(batch))
+
+
+class Engine:
+    """One model on one device. Subclasses implement ``load``, ``unload``, ``example`` and either ``run`` or ``open``.
+
+    Life: ``load`` -> ``open`` once per lane -> batches... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
+    idempotent and may be called on another thread than the lanes'; nobody has a batch launched then.
     Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend. What is wrong
     with one item (an input that is missing, of another dtype or shape) is the ``error`` of its result, and the others
-    run: a batch holds the requests of several clients. What ``run`` raises, whatever it is, fails the whole batch and
-    nothing else: its lane time was planned for one run, so nobody runs the rest of it again.
+    run: a batch holds the requests of several clients. What ``launch``, ``result`` or ``run`` raises, whatever it is,
+    fails the whole batch and nothing else: its lane time was planned for one run, so nobody runs the rest of it again.
+    :class:`~edgeserve.errors.DeviceLost` takes the lane down besides.
     """
+
+    variants: Tuple[str, ...] = ()
+    """Ways to run the same model that a batch may ask for by name (a precision, an optimisation profile)."""
 
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""
         raise NotImplementedError
 
     def unload(self) -> None:
-        """Give the memory back."""
+        """Give the memory back. The sessions end with it; lanes open new ones after the next ``load``."""
         raise NotImplementedError
 
     def example(self) -> Values:
@@ -102,9 +199,15 @@ class Engine:
         it cannot be known (its text says which configuration key gives it)."""
         raise NotImplementedError
 
+    def open(self, lane: LaneInfo) -> Session:
+        """A session for ``lane``, called on its thread after ``load``. Raises :class:`~edgeserve.errors.EngineError`
+        when the model is not loaded."""
+        return BlockingSession(self)
+
     def run(self, batch: Batch) -> List[Result]:
-        """One result per item, in order, with ``error`` where that item alone failed. Pads to ``batch.size`` where the
-        model needs it and cuts the padding off."""
+        """Run a batch to its end: one result per item, in order, with ``error`` where that item alone failed. Pads to
+        ``batch.size`` where the model needs it and cuts the padding off. Called from several lanes' threads at
+        once."""
         raise NotImplementedError
 
 
@@ -117,11 +220,19 @@ def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) ->
             for index in range(len(results) + len(failed))]
 
 
-def run_whole(engine: Engine, batch: Batch) -> List[Result]:
-    """Run a batch for somebody who has no use for a part of it (warm-up, measurements): the first item's failure is
-    raised."""
-    results = engine.run(batch)
+def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
+    """Launch a batch and wait for its end: its results, and the device's times."""
+    pending = session.launch(batch)
+    while not pending.wait(WAIT_S_MAX):
+        pass
+    return pending.result(), pending.times()
+
+
+def run_whole(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
+    """As :func:`run_batch`, for callers that have no use for a part of it (warm-up, measurements): the first item's
+    failure is raised."""
+    results, times = run_batch(session, batch)
     for result in results:
         if result.error is not None:
             raise result.error
-    return results
+    return results, times

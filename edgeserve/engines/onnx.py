@@ -2,7 +2,7 @@
 
 ONNX Runtime falls back to the CPU without an error when a provider cannot start; this engine compares what it got with
 what was asked and refuses. Padding and stacking are :mod:`edgeserve.engines.collate`'s; what a model's inputs mean is
-:mod:`edgeserve.engines.ports`'; this module owns the session. Options:
+:mod:`edgeserve.engines.ports`'; this module owns ONNX Runtime's sessions. Options:
 
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
@@ -13,17 +13,28 @@ cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would misl
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import (
+    Batch,
+    Engine,
+    Finished,
+    Footprint,
+    LaneInfo,
+    Pending,
+    Result,
+    Session,
+    Values,
+)
 from edgeserve.engines.files import model_path, weights_size_bytes
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, Port, Ports
+from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
 from edgeserve.engines.python import import_function
+from edgeserve.engines.worker import Worker, worker_of
 from edgeserve.errors import EngineError
 
 KNOWN_OPTIONS = ("providers", "provider_options", "threads", "spin", "example", *PORT_OPTIONS)
@@ -39,81 +50,105 @@ LOG_ERRORS_ONLY = 3
 """ONNX Runtime's severity from which it prints: what matters is raised here instead."""
 
 
-def make(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+class Threads(NamedTuple):
+    """The threads of one ONNX Runtime session, and the cores that they are pinned to."""
+
+    number: int
+    cores: Tuple[int, ...]
+
+
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     """The registry's entry."""
-    return OnnxEngine(model, lane, directory)
+    return OnnxEngine(model, lanes, directory)
 
 
 class OnnxEngine(Engine):
-    """One ONNX file in one session. ``run`` may be called from several threads at once. Knows no request and no
+    """One ONNX file; lanes with equal threads and cores share one session of ONNX Runtime. Knows no request and no
     stream: recurrent states come in with the batch and go out with the results."""
 
-    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str) -> None:
+    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
         self._name = model.name
         self._model = model
-        self._lane = lane
+        self._threads_set = options.integer("threads", 0, 1, 1024) if "threads" in options else 0
+        self._threads = list(dict.fromkeys(map(self.threads_of, lanes)))
         self._directory = directory
-        self._threads = options.integer("threads", lane.threads, 1, 1024)
         self._spin = options.boolean("spin", False)
         self._example = options.text("example")
         self._options = options
-        self._asked = asked_providers(options, lane)
-        self._session: Any = None
+        self._asked = asked_providers(options, lanes[0])
+        self._sessions: Dict[Threads, Any] = {}
         self._ports: Ports | None = None
         self._footprint = Footprint(0)
 
     def load(self) -> Footprint:
-        """Create the session, verify its providers and check the model's inputs against the configuration."""
-        if self._session is not None:
+        """Create the sessions, verify their providers and check the model's inputs against the configuration."""
+        if self._sessions:
             return self._footprint
         path = model_path(self._model, self._directory)
-        session = self._create(path)
+        sessions = {threads: self._create(path, threads) for threads in self._threads}
+        session = sessions[self._threads[0]]
         ports = Ports(self._model, self._options, _ports_of(session, "input", self._name),
                       _ports_of(session, "output", self._name))
-        self._footprint = Footprint(weights_size_bytes(path),
-                                    ports.input_size_bytes(max(self._model.batch)) * WORK_PER_INPUT_BYTE)
+        work_bytes = ports.input_size_bytes(max(self._model.batch)) * WORK_PER_INPUT_BYTE
+        self._footprint = Footprint(weights_size_bytes(path) * len(sessions), work_bytes * len(sessions))
         self._ports = ports
-        self._session = session
+        self._sessions = sessions
         return self._footprint
 
     def unload(self) -> None:
-        self._session = None
+        self._sessions = {}
         self._ports = None
+
+    def open(self, lane: LaneInfo) -> Session:
+        """A session for a lane that the engine was made for."""
+        self.loaded_ports()
+        return OnnxSession(self, self.threads_of(lane), worker_of(lane))
 
     def example(self) -> Values:
         if self._example:
             where = f"[model.{self._name}] options.example"
             item: Values = import_function(self._example, self._directory, where)()
             return item
-        return self._loaded_ports().example()
+        return self.loaded_ports().example()
 
     def run(self, batch: Batch) -> List[Result]:
-        ports = self._loaded_ports()
-        session = self._session
-        if session is None:
-            raise EngineError(f"model {self._name!r} was unloaded; call load() before run()")
+        ports = self.loaded_ports()
         packed = ports.pack(batch)
+        return ports.unpack(self.arrays_of(packed, self._threads[0]), packed)
+
+    def arrays_of(self, packed: Packed, threads: Threads) -> Sequence[Any]:
+        """The model's outputs for a packed batch."""
+        session = self._sessions.get(threads)
+        if session is None:
+            why = "was unloaded; call load() before run()" if not self._sessions else \
+                f"was not made for a lane with {threads}"
+            raise EngineError(f"model {self._name!r} {why}")
         feeds = packed.feeds
         try:
-            arrays = session.run(None, feeds) if packed.rows else ()
+            arrays: Sequence[Any] = session.run(None, feeds) if packed.rows else ()
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
             raise EngineError(f"model {self._name!r} failed on {shown}: {error}") from error
-        return ports.unpack(arrays, packed)
+        return arrays
+
+    def threads_of(self, lane: LaneInfo) -> Threads:
+        """The threads that ONNX Runtime uses for a lane: its own number unless the options say another."""
+        return Threads(self._threads_set or lane.threads, lane.cores)
 
     @property
     def providers(self) -> Tuple[str, ...]:
         """The providers in use, in order of preference; empty when not loaded."""
-        return tuple(self._session.get_providers()) if self._session is not None else ()
+        return tuple(self._sessions[self._threads[0]].get_providers()) if self._sessions else ()
 
-    def _loaded_ports(self) -> Ports:
+    def loaded_ports(self) -> Ports:
+        """What packs and unpacks the model's batches."""
         ports = self._ports
         if ports is None:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
         return ports
 
-    def _create(self, path: str) -> Any:
+    def _create(self, path: str, threads: Threads) -> Any:
         available = onnxruntime.get_available_providers()
         for provider, _ in self._asked:
             if provider not in available:
@@ -121,7 +156,7 @@ class OnnxEngine(Engine):
                                   f"{onnxruntime.__version__} (it has {', '.join(available)}); install a build that "
                                   f"has it, or set [model.{self._name}] options.providers = ['cpu']")
         try:
-            session = onnxruntime.InferenceSession(path, self._session_options(), providers=[
+            session = onnxruntime.InferenceSession(path, self._session_options(threads), providers=[
                 (provider, settings) for provider, settings in self._asked])
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}") from error
@@ -135,17 +170,36 @@ class OnnxEngine(Engine):
         session.disable_fallback()  # else a failing run would quietly go on with the CPU
         return session
 
-    def _session_options(self) -> Any:
+    def _session_options(self, threads: Threads) -> Any:
         settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = self._threads
+        settings.intra_op_num_threads = threads.number
         settings.inter_op_num_threads = 1
         settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         settings.log_severity_level = LOG_ERRORS_ONLY
         settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if self._spin else "0")
-        affinities = thread_affinities(self._threads, self._lane.cores)
+        affinities = thread_affinities(*threads)
         if affinities:
             settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         return settings
+
+
+class OnnxSession(Session):
+    """One lane's use of the model. Where the lane holds several batches, ONNX Runtime runs on a worker's thread while
+    the lane packs the next batch and unpacks the last."""
+
+    def __init__(self, engine: OnnxEngine, threads: Threads, worker: Worker | None) -> None:
+        self._engine = engine
+        self._threads = threads
+        self._worker = worker
+
+    def launch(self, batch: Batch) -> Pending:
+        engine, threads = self._engine, self._threads
+        ports = engine.loaded_ports()
+        packed = ports.pack(batch)
+        if self._worker is None:
+            return Finished(ports.unpack(engine.arrays_of(packed, threads), packed))
+        return self._worker.launch(lambda: engine.arrays_of(packed, threads),
+                                   lambda arrays: ports.unpack(arrays, packed))
 
 
 def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[str, Any]]]:

@@ -55,13 +55,13 @@ class Route(NamedTuple):
     hints: Optional[Mapping[str, float]] = None
 
 
-def make(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     """The registry's entry."""
     return PythonEngine(model, directory)
 
 
 class PythonEngine(Engine):
-    """One host function. Knows no lane: whoever calls ``run`` gives the thread. Changes nothing between calls."""
+    """One host function. Knows no lane: the caller of ``run`` gives the thread. Changes nothing between calls."""
 
     def __init__(self, model: ModelConfig, directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)

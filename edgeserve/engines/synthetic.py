@@ -3,25 +3,42 @@
 How long a batch takes comes from ``expected`` (batch size -> time) or ``options.c0 + options.c1 * size``, plus
 ``options.per_length`` per element of an input's first axis (the longest item decides, as in a padded batch), times a
 normal draw around 1 with the relative deviation ``options.noise``. Trouble can be ordered: ``fail_every``,
-``hang_every`` (for ``hang``), ``fan_out`` (a number, or ``[low, high]`` drawn), ``steps`` (unfinished until so many).
+``hang_every`` (for ``hang``), ``lost_at`` (the device is lost with that batch), ``fan_out`` (a number, or
+``[low, high]`` drawn), ``steps`` (unfinished until so many). ``variants`` are names with factors of the time.
 Outputs are the inputs. The draws follow ``options.seed`` and the model's name.
+
+With ``options.pack`` it is a device that works by itself: ``launch`` packs for so long on the lane's thread, and the
+lane's batches then run one after the other on the device, whose clock keeps the stated times exactly.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values, with_failures
+from edgeserve.engines.base import (
+    Batch,
+    BlockingSession,
+    Engine,
+    Finished,
+    Footprint,
+    LaneInfo,
+    Pending,
+    Result,
+    Session,
+    Values,
+    with_failures,
+)
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, DeviceLost, EngineError, nearest
 from edgeserve.units import NS_PER_S, parse_duration_ns
 
-KNOWN_OPTIONS = ("c0", "c1", "noise", "per_length", "seed", "fail_every", "hang_every", "hang", "fan_out", "steps")
+KNOWN_OPTIONS = ("c0", "c1", "noise", "per_length", "seed", "fail_every", "hang_every", "hang", "fan_out", "steps",
+                 "pack", "lost_at", "variants")
 
 NOMINAL_BYTES = 1 << 20
 """What a synthetic model occupies when ``memory`` is not set."""
@@ -35,14 +52,27 @@ HANG_NS = 3600 * NS_PER_S
 Sleep = Callable[[float], Any]
 
 
-def make(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+class _Planned(NamedTuple):
+    """A batch that is about to run: what was drawn for it, and how long it takes."""
+
+    number: int
+    batch: Batch
+    failed: Dict[int, EngineError]
+    left: List[int]
+    steps: int
+    parts: List[int]
+    duration_ns: int
+    trouble: Optional[EngineError]  # how the whole batch ends, if not well
+
+
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     """The registry's entry."""
     return SyntheticEngine(model)
 
 
 class SyntheticEngine(Engine):
     """Waits as long as its model says. ``sleep`` (seconds) is the only way that time enters; by default it waits on an
-    event that ``unload`` sets, so that a hanging batch ends when the engine does. ``run`` is safe from any thread."""
+    event that ``unload`` sets, so that a hanging batch ends when the engine does. Safe from any thread."""
 
     def __init__(self, model: ModelConfig, sleep: Sleep | None = None) -> None:
         options = Options(model, KNOWN_OPTIONS)
@@ -59,6 +89,10 @@ class SyntheticEngine(Engine):
         self._hang_every = options.integer("hang_every", 0, 0)
         self._hang_ns = options.duration_ns("hang", HANG_NS)
         self._steps = options.integer("steps", 1, 1)
+        self._lost_at = options.integer("lost_at", 0, 0)
+        self._pack_ns = options.duration_ns("pack", 0) if "pack" in options else None
+        self._factors = _factors(options)
+        self.variants = tuple(self._factors)
         self._fan_out = _range(model, options)
         self._random = random.Random(f"{options.integer('seed', 0, 0)}/{model.name}")
         self._shapes = model.shapes
@@ -85,32 +119,80 @@ class SyntheticEngine(Engine):
     def example(self) -> Values:
         return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
 
+    def open(self, lane: LaneInfo) -> Session:
+        """Of the device that works by itself with ``options.pack``, else one that blocks."""
+        self._must_be_loaded()
+        if self._pack_ns is None or lane.clock_ns is None:
+            return BlockingSession(self)
+        common = lane.common if lane.common is not None else {}
+        return DeviceSession(self, common.setdefault("synthetic", DeviceQueue(lane.clock_ns)))
+
     def run(self, batch: Batch) -> List[Result]:
-        if not self._loaded:
-            raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
+        planned = self.plan(batch)
+        if planned.duration_ns:
+            self._sleep(((self._pack_ns or 0) + planned.duration_ns) / NS_PER_S)
+        return self.finish(planned)
+
+    def pack(self) -> None:
+        """What the lane's thread does for a batch before the device can run it."""
+        if self._pack_ns:
+            self._sleep(self._pack_ns / NS_PER_S)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass; raises when the engine is unloaded meanwhile."""
+        self._sleep(seconds)
+
+    def plan(self, batch: Batch) -> _Planned:
+        """Check a batch and draw how it will go."""
+        self._must_be_loaded()
+        if batch.variant and batch.variant not in self._factors:
+            raise EngineError(f"model {self._name!r} has no variant {batch.variant!r}"
+                              f"{nearest(batch.variant, self._factors)}; see options.variants")
         failed = self._wrong(batch)
         if failed:
             batch = batch.without(failed)
             if not batch.items:
-                return with_failures((), failed)
+                return _Planned(0, batch, failed, [], 0, [], 0, None)
         with self._lock:
             self._batches += 1
             number = self._batches
             factor = max(0.0, self._random.gauss(1.0, self._noise)) if self._noise else 1.0
             parts = [self._random.randint(*self._fan_out) for _ in batch.items] if self._fan_out else []
-        if self._hang_every and number % self._hang_every == 0:
-            self._sleep(self._hang_ns / NS_PER_S)
-            raise EngineError(f"model {self._name!r}: batch {number} hung, as options.hang_every says")
         left = [self._left(index, batch) for index in range(len(batch.items))]
         steps = min(max(left, default=1), batch.steps_max or self._steps)
-        self._sleep(self.duration_ns(batch) * steps * factor / NS_PER_S)
-        if self._fail_every and number % self._fail_every == 0:
-            raise EngineError(f"model {self._name!r}: batch {number} failed, as options.fail_every says")
-        results = [self._result(index, item, left[index] - steps, parts) for index, item in enumerate(batch.items)]
-        if batch.steps_max:
+        hangs = bool(self._hang_every) and number % self._hang_every == 0
+        duration_ns = self._hang_ns if hangs else round(
+            self.duration_ns(batch) * steps * factor * self._factors.get(batch.variant, 1.0))
+        return _Planned(number, batch, failed, left, steps, parts, duration_ns, self._trouble(number, hangs))
+
+    def finish(self, planned: _Planned) -> List[Result]:
+        """The results of a batch whose time is over."""
+        if planned.trouble is not None:
+            raise planned.trouble
+        left, steps = planned.left, planned.steps
+        results = [self._result(index, item, left[index] - steps, planned.parts)
+                   for index, item in enumerate(planned.batch.items)]
+        if planned.batch.steps_max:
             for index, result in enumerate(results):
                 result.steps = min(steps, left[index])
-        return with_failures(results, failed)
+        return with_failures(results, planned.failed)
+
+    def aborted(self, planned: _Planned) -> EngineError:
+        """How an aborted batch ends."""
+        return EngineError(f"model {self._name!r}: batch {planned.number} was aborted")
+
+    def _trouble(self, number: int, hangs: bool) -> Optional[EngineError]:
+        if hangs:
+            return EngineError(f"model {self._name!r}: batch {number} hung, as options.hang_every says")
+        if self._lost_at and number >= self._lost_at:
+            return DeviceLost(f"model {self._name!r}: the device was lost with batch {number}, as options.lost_at says")
+        if self._fail_every and number % self._fail_every == 0:
+            return EngineError(f"model {self._name!r}: batch {number} failed, as options.fail_every says")
+        return None
+
+    def _must_be_loaded(self) -> None:
+        if not self._loaded:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before it is run")
 
     def duration_ns(self, batch: Batch) -> int:
         """The stated time of one step of ``batch``, without noise."""
@@ -160,6 +242,84 @@ class SyntheticEngine(Engine):
     def _wait_or_unload(self, seconds: float) -> None:
         if self._unloaded.wait(seconds):
             raise EngineError(f"model {self._name!r} was unloaded while it ran")
+
+
+class DeviceQueue:
+    """The device behind one lane: it runs batches one after the other, in the order in which they were launched."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self.clock_ns = clock_ns
+        self.free_at_ns = 0
+
+    def put(self, duration_ns: int) -> Tuple[int, int]:
+        """When a batch that is launched now begins and ends."""
+        started_ns = max(self.clock_ns(), self.free_at_ns)
+        self.free_at_ns = started_ns + duration_ns
+        return started_ns, self.free_at_ns
+
+
+class DeviceSession(Session):
+    """A lane's stream on a device that works by itself."""
+
+    def __init__(self, engine: SyntheticEngine, device: DeviceQueue) -> None:
+        self._engine = engine
+        self._device = device
+
+    def launch(self, batch: Batch) -> Pending:
+        planned = self._engine.plan(batch)
+        if not planned.batch.items:
+            return Finished(self._engine.finish(planned))
+        self._engine.pack()
+        return DevicePending(self._engine, self._device, planned)
+
+
+class DevicePending(Pending):
+    """A batch on such a device. The time of its end was fixed when it was launched."""
+
+    def __init__(self, engine: SyntheticEngine, device: DeviceQueue, planned: _Planned) -> None:
+        self._engine = engine
+        self._device = device
+        self._planned = planned
+        self._times = device.put(planned.duration_ns)
+        self._aborted = False
+
+    def done(self) -> bool:
+        return self._device.clock_ns() >= self._times[1]
+
+    def wait(self, timeout_s: float) -> bool:
+        left_s = (self._times[1] - self._device.clock_ns()) / NS_PER_S
+        if left_s > 0:
+            self._engine.sleep(min(left_s, timeout_s))
+        return self.done()
+
+    def result(self) -> List[Result]:
+        if self._aborted:
+            raise self._engine.aborted(self._planned)
+        return self._engine.finish(self._planned)
+
+    def times(self) -> Optional[Tuple[int, int]]:
+        return self._times
+
+    def abort(self) -> bool:
+        """Ends it where it is. What was launched behind it keeps its time."""
+        now_ns = self._device.clock_ns()
+        if now_ns >= self._times[1]:
+            return False
+        self._aborted = True
+        if self._device.free_at_ns == self._times[1]:
+            self._device.free_at_ns = now_ns
+        self._times = (min(now_ns, self._times[0]), now_ns)
+        return True
+
+
+def _factors(options: Options) -> Dict[str, float]:
+    """``variants``: by name, the factor of a batch's time."""
+    table = options.table("variants")
+    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1000
+               for value in table.values()):
+        raise ConfigError(f"{options.where('variants')} = {table!r}: expected a table of factors, such as {{half = "
+                          "0.5}")
+    return {name: float(value) for name, value in table.items()}
 
 
 def _durations(options: Options, key: str) -> dict[str, int]:

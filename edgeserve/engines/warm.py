@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, Iterable, List
 
-from edgeserve.engines.base import Batch, Engine, Values, run_whole
+from edgeserve.engines.base import Batch, Session, Values, run_whole
 
 REPETITIONS = 3
 """Runs per size: the first makes buffers and chooses kernels, the second may still allocate, the third is typical."""
@@ -15,15 +15,14 @@ REPETITIONS = 3
 REPETITIONS_MAX = 12
 
 
-def warm_up(engine: Engine, sizes: Iterable[int], clock_ns: Callable[[], int], repetitions: int = REPETITIONS,
-            example: Values | None = None, spend_ns: int = 0) -> Dict[int, List[int]]:
-    """Run each batch size ``repetitions`` times with the engine's example; how long each run took, in nanoseconds.
-    Short runs go on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``.
+def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int],
+            repetitions: int = REPETITIONS, spend_ns: int = 0) -> Dict[int, List[int]]:
+    """Run each batch size ``repetitions`` times with one item; how long each run took, in nanoseconds. Short runs go
+    on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``.
 
     The largest size goes first, so that memory grows once. Raises what the engine raises: a model that cannot run its
     example must not be called ready.
     """
-    item = engine.example() if example is None else example
     order = sorted(set(sizes), reverse=True)
     durations: Dict[int, List[int]] = {size: [] for size in order}
     # In rounds over the sizes: what disturbs the machine for a while then slows several sizes a little, instead of one
@@ -31,13 +30,12 @@ def warm_up(engine: Engine, sizes: Iterable[int], clock_ns: Callable[[], int], r
     for round_ in range(max(repetitions, REPETITIONS_MAX if spend_ns else 0)):
         for size, runs in durations.items():
             if round_ < repetitions or sum(runs) < spend_ns:
-                runs.append(time_run_ns(engine, item, size, clock_ns))
+                runs.append(time_run_ns(session, Batch([example] * size, size), clock_ns))
     return dict(sorted(durations.items()))
 
 
-def time_run_ns(engine: Engine, item: Values, size: int, clock_ns: Callable[[], int]) -> int:
-    """How long one batch of ``size`` copies of ``item`` took."""
-    batch = Batch([item] * size, size)
+def time_run_ns(session: Session, batch: Batch, clock_ns: Callable[[], int]) -> int:
+    """How long one batch took: on the device where it can say, else from launch to result."""
     started_ns = clock_ns()
-    run_whole(engine, batch)
-    return clock_ns() - started_ns
+    _, times = run_whole(session, batch)
+    return times[1] - times[0] if times is not None else clock_ns() - started_ns

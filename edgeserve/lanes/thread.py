@@ -1,6 +1,7 @@
-"""A lane: one thread that runs one work at a time, within the window that the scheduler gave it.
+"""A lane: one thread that launches works within the windows that the scheduler gave them, in the order given.
 
-It knows no model, request or policy: a work is a callable with its argument. It never decides; what it did or would
+It knows no request or policy. A work is a batch for an engine, or a callable. Up to ``depth`` batches are launched and
+not finished: the thread packs the next one while the device runs the last. The lane never decides; what it did or would
 not do is posted to one mailbox, which belongs to the loop.
 """
 
@@ -8,28 +9,43 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Any, Callable, Optional, Union
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional, Tuple, Union
 
-from edgeserve.units import NS_PER_S
+from edgeserve.engines.base import WAIT_S_MAX, Engine, LaneInfo, Pending, Session
+from edgeserve.errors import DeviceLost, EngineError
+from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+HANG_NS = 30_000 * NS_PER_MS
+"""How much longer than expected a batch may take before the lane tries to abort it, unless the lane says."""
+
+LOOK_NS_MIN = 100 * NS_PER_US
+LOOK_NS_MAX = 2 * NS_PER_MS
+"""Bounds on how long a lane with room for another batch waits for the oldest before it looks into its inbox: a quarter
+of the time that the oldest is expected to need. A look costs about 10 us."""
 
 
 class Work:
-    """What a lane is given. ``call(argument)`` runs on the lane's thread; ``tag`` is the poster's own."""
+    """What a lane is given: a batch (``argument``) for ``engine``, or ``call(argument)`` on the lane's thread, which
+    starts when the batches before it are over. ``tag`` is the poster's own."""
 
-    __slots__ = ("work_id", "start_after_ns", "start_before_ns", "call", "argument", "tag")
+    __slots__ = ("work_id", "start_after_ns", "start_before_ns", "expected_ns", "engine", "call", "argument", "tag")
 
-    def __init__(self, work_id: int, start_after_ns: int, start_before_ns: int, call: Callable[[Any], Any],
-                 argument: Any, tag: Any = None) -> None:
+    def __init__(self, work_id: int, start_after_ns: int, start_before_ns: int, call: Optional[Callable[[Any], Any]],
+                 argument: Any, tag: Any = None, engine: Optional[Engine] = None, expected_ns: int = 0) -> None:
         self.work_id = work_id
         self.start_after_ns = start_after_ns
         self.start_before_ns = start_before_ns
+        self.expected_ns = expected_ns
+        self.engine = engine
         self.call = call
         self.argument = argument
         self.tag = tag
 
 
 class WorkDone:
-    """A work ran from ``started_ns`` to ``finished_ns`` and returned ``value``, or raised ``error``."""
+    """A work ran from ``started_ns`` to ``finished_ns`` and returned ``value``, or raised ``error``. The times are the
+    device's where it can say. Else they are the lane's, and time that two batches share is charged to the first."""
 
     __slots__ = ("work", "started_ns", "finished_ns", "value", "error")
 
@@ -65,22 +81,62 @@ class LaneDown:
 LaneMail = Union[WorkDone, WorkNotStarted, LaneDown]
 
 
-class Lane:
-    """One daemon thread with an inbox. ``give`` and ``stop`` may be called from any thread.
+class _Launched:
+    """A batch that was launched and is not finished. It is expected to be over by ``due_ns``."""
 
-    Every work given is answered by exactly one :class:`WorkDone` or :class:`WorkNotStarted`, in order, as long as the
-    work itself returns: a hanging work keeps the thread, and whoever waits decides by its own clock. The inbox is as
-    short as the scheduler keeps it (one running, few ahead); the lane itself does not bound it.
+    __slots__ = ("work", "pending", "launched_ns", "due_ns", "abort_tried", "error")
+
+    def __init__(self, work: Work, pending: Pending, launched_ns: int, due_ns: int) -> None:
+        self.work = work
+        self.pending = pending
+        self.launched_ns = launched_ns
+        self.due_ns = due_ns
+        self.abort_tried = False
+        self.error: Optional[BaseException] = None  # raised where the contract allows none
+
+    def is_over(self, wait_s: float = 0.0) -> bool:
+        """Whether it is over, after a wait of so long at most."""
+        try:
+            return self.pending.wait(wait_s) if wait_s else self.pending.done()
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail
+            self.error = error
+            return True
+
+
+class _End:
+    """Stands in the inbox behind the last work."""
+
+
+_END = _End()
+
+
+class Lane:
+    """One daemon thread with an inbox, and a session per engine. ``give``, ``stop``, ``give_up`` and ``forget`` may be
+    called from any thread.
+
+    Every work given is answered by exactly one :class:`WorkDone` or :class:`WorkNotStarted`, as long as the engine
+    returns: batches that ran in the order in which they were given. A batch that takes longer than expected by
+    ``hang_ns`` is aborted where the engine can; else it keeps the thread, and whoever waits decides by its own clock.
+    The inbox is as short as the scheduler keeps it; the lane itself does not bound it.
     """
 
     def __init__(self, name: str, post: Callable[[LaneMail], None], clock_ns: Callable[[], int],
-                 prepare: Callable[[], None] | None = None) -> None:
+                 prepare: Callable[[], None] | None = None, info: LaneInfo | None = None,
+                 hang_ns: int = HANG_NS) -> None:
         self.name = name
+        self.info = (info or LaneInfo())._replace(name=name, clock_ns=clock_ns, common={})
         self._post = post
         self._clock_ns = clock_ns
         self._prepare = prepare
-        self._inbox: queue.SimpleQueue[Optional[Work]] = queue.SimpleQueue()
+        self._depth = self.info.depth
+        self._hang_ns = hang_ns
+        self._inbox: queue.SimpleQueue[Union[Work, _End]] = queue.SimpleQueue()
+        self._next: Union[Work, _End, None] = None  # taken out of the inbox
+        self._flight: Deque[_Launched] = deque()
+        self._free_ns = 0  # when the last finished batch was over
+        self._sessions: Dict[int, Tuple[Engine, Session]] = {}
         self._stopping = threading.Event()
+        self._given_up = threading.Event()
         self._down_reason = ""
         # A daemon: a work that hangs for ever must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"edgeserve-{name}", daemon=True)
@@ -93,9 +149,13 @@ class Lane:
         self._inbox.put(work)
 
     def stop(self) -> None:
-        """Refuse what has not started and end the thread after the work that runs now."""
+        """Refuse what has not started and end the thread after the batches that were launched."""
         self._stopping.set()
-        self._inbox.put(None)
+        self._inbox.put(_END)
+
+    def give_up(self) -> None:
+        """After ``stop``: wait for launched batches no longer, abort those that can be."""
+        self._given_up.set()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; ``False`` when it is still busy after ``timeout_s``."""
@@ -103,24 +163,93 @@ class Lane:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def open(self, engine: Engine) -> Session:
+        """Open a session of a loaded engine, in place of an earlier one. Belongs to the lane's thread."""
+        session = engine.open(self.info)
+        self._sessions[id(engine)] = (engine, session)
+        return session
+
+    def forget(self, engine: Engine) -> None:
+        """The engine is about to be unloaded: its session is over. It has no batch here."""
+        self._sessions.pop(id(engine), None)
+
+    # --- the lane's thread --------------------------------------------------------------------------------------------
+
     def _run(self) -> None:
         if self._prepare is not None:
             try:
                 self._prepare()
-            except Exception as error:  # noqa: BLE001 a lane without its cores or device context must say so, not vanish
+            except Exception as error:  # noqa: BLE001 a lane without its cores or context must say so, not vanish
                 self._go_down(f"could not be prepared: {error}")
-        while True:
-            work = self._inbox.get()
-            if work is None:
-                return
-            self._take(work)
+        while self._turn():
+            pass
+        for shared in (self.info.common or {}).values():
+            close = getattr(shared, "close", None)
+            if close is not None:
+                close()
 
-    def _take(self, work: Work) -> None:
-        """Start ``work`` inside its window, or refuse it."""
+    def _turn(self) -> bool:
+        """Finish the oldest batch if it is over, else start the next work if it may, else wait. False at the end."""
+        flight = self._flight
+        if flight and flight[0].is_over():
+            self._complete(flight.popleft())
+            return True
+        if self._next is None and not (flight and self._inbox.empty()):
+            self._next = self._inbox.get()
+        work = self._next
+        if isinstance(work, _End):
+            if not flight:
+                return False
+            self._await_oldest(int(WAIT_S_MAX * NS_PER_S))
+            return True
         now_ns = self._clock_ns()
-        if now_ns < work.start_after_ns and not self._stopping.is_set():
-            self._stopping.wait((work.start_after_ns - now_ns) / NS_PER_S)
-            now_ns = self._clock_ns()
+        wait_ns = self._starts_in_ns(work, now_ns) if work is not None else None
+        if work is not None and wait_ns == 0:
+            self._next = None
+            self._start(work, now_ns)
+        elif not flight:
+            self._stopping.wait((wait_ns or 0) / NS_PER_S)
+        elif work is None and len(flight) < self._depth:
+            self._await_oldest(min(max(abs(flight[0].due_ns - now_ns) // 4, LOOK_NS_MIN), LOOK_NS_MAX))
+        else:
+            self._await_oldest(min(wait_ns or NS_PER_S, int(WAIT_S_MAX * NS_PER_S)))
+        return True
+
+    def _starts_in_ns(self, work: Work, now_ns: int) -> Optional[int]:
+        """How long until a work is started or refused; ``None``: not before a batch is over."""
+        flight = self._flight
+        if self._down_reason or self._stopping.is_set():
+            return 0
+        if not flight:
+            return max(0, work.start_after_ns - now_ns)
+        if work.engine is None or len(flight) >= self._depth:
+            return None
+        if now_ns > work.start_before_ns:
+            return 0
+        if now_ns < work.start_after_ns:
+            return work.start_after_ns - now_ns
+        # Behind the others it would begin too late, as far as is known now: it may be launched when one is over.
+        return 0 if flight[-1].due_ns <= work.start_before_ns else None
+
+    def _await_oldest(self, wait_ns: int) -> None:
+        """Wait for the oldest batch, so long at most, and abort it when it hangs."""
+        flight = self._flight
+        oldest = flight[0]
+        if oldest.is_over(wait_ns / NS_PER_S):
+            return
+        if self._given_up.is_set():
+            for launched in flight:
+                launched.pending.abort()
+            while flight:
+                launched = flight.popleft()
+                self._answer(launched.work, launched.launched_ns, self._clock_ns(), None, EngineError(
+                    f"lane {self.name} was given up while its batch ran"))
+        elif not oldest.abort_tried and self._clock_ns() > oldest.due_ns + self._hang_ns:
+            oldest.abort_tried = True
+            oldest.pending.abort()
+
+    def _start(self, work: Work, now_ns: int) -> None:
+        """Start a work whose turn it is, or refuse it."""
         if self._down_reason:
             self._post(WorkNotStarted(work, f"lane {self.name} is down: {self._down_reason}"))
         elif self._stopping.is_set():
@@ -128,21 +257,79 @@ class Lane:
         elif now_ns > work.start_before_ns:
             late_us = (now_ns - work.start_before_ns) // 1000
             self._post(WorkNotStarted(work, f"start window passed {late_us} us ago on lane {self.name}"))
+        elif work.engine is not None:
+            self._launch(work, work.engine, now_ns)
         else:
-            self._execute(work, now_ns)
+            self._call(work, now_ns)
 
-    def _execute(self, work: Work, started_ns: int) -> None:
+    def _call(self, work: Work, started_ns: int) -> None:
         value: Any = None
         raised: Optional[BaseException] = None
         try:
-            value = work.call(work.argument)
+            if work.call is not None:
+                value = work.call(work.argument)
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever is raised becomes mail
+            raised = error
+        self._answer(work, started_ns, self._clock_ns(), value, raised)
+
+    def _launch(self, work: Work, engine: Engine, now_ns: int) -> None:
+        try:
+            known = self._sessions.get(id(engine))
+            session = known[1] if known is not None else self.open(engine)
+            pending = session.launch(work.argument)
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail
+            self._answer(work, now_ns, self._clock_ns(), None, error)
+            return
+        flight = self._flight
+        begins_ns = max(now_ns, flight[-1].due_ns) if flight else now_ns
+        launched = _Launched(work, pending, now_ns, begins_ns + work.expected_ns)
+        if flight or not launched.is_over():
+            flight.append(launched)
+        else:
+            self._complete(launched)
+
+    def _complete(self, launched: _Launched) -> None:
+        """Unpack a batch that is over and tell of it."""
+        value: Any = None
+        raised: Optional[BaseException] = launched.error
+        times: Optional[Tuple[int, int]] = None
+        try:
+            if raised is None:
+                times = launched.pending.times()
+                value = launched.pending.result()
         except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail
             raised = error
-        self._post(WorkDone(work, started_ns, self._clock_ns(), value, raised))
-        if raised is not None and not isinstance(raised, Exception):
-            # SystemExit and its like ask for the end of the thread. Ending it ignored_hints would leave works
-            # unanswered.
-            self._go_down(f"an engine raised {type(raised).__name__}: {raised}")
+        now_ns = self._clock_ns()
+        if times is None:
+            times = (max(launched.launched_ns, self._free_ns), now_ns)
+        finished_ns = min(times[1], now_ns)
+        self._free_ns = finished_ns
+        self._answer(launched.work, min(max(times[0], launched.launched_ns), finished_ns), finished_ns, value, raised)
+
+    def _answer(self, work: Work, started_ns: int, finished_ns: int, value: Any,
+                raised: Optional[BaseException]) -> None:
+        """Post what became of a work that was started. News that the lane is lost go first, so that nobody gives it
+        another work for this one."""
+        # SystemExit and its like ask for the end of the thread. Ending it unseen would leave works unanswered.
+        lost = raised is not None and (isinstance(raised, DeviceLost) or not isinstance(raised, Exception))
+        if lost and not self._down_reason:
+            self._go_down(str(raised) if isinstance(raised, DeviceLost)
+                          else f"an engine raised {type(raised).__name__}: {raised}")
+        self._post(WorkDone(work, started_ns, finished_ns, value, raised))
+        if lost:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """The lane is down: what else was launched will bring nothing."""
+        while self._flight:
+            launched = self._flight.popleft()
+            try:
+                launched.pending.abort()
+            except Exception as error:  # noqa: BLE001 a device that is lost may fail in any way
+                reason = f"lane {self.name} is down: {self._down_reason} (its batch could not be aborted: {error})"
+            else:
+                reason = f"lane {self.name} is down: {self._down_reason}"
+            self._post(WorkNotStarted(launched.work, reason))
 
     def _go_down(self, reason: str) -> None:
         self._down_reason = reason

@@ -31,7 +31,10 @@ from edgeserve.units import ns_to_s
 log = logging.getLogger("edgeserve")
 
 LANES_END_S = 2.0
-"""How long closing waits for works that still run, all lanes together; then their threads are abandoned."""
+"""How long closing waits for works that still run, all lanes together; then they are aborted where the engine can."""
+
+LANES_GIVE_UP_S = 0.2
+"""How long a lane may take to abort its works; then its thread is abandoned."""
 
 
 class RuntimeCore:
@@ -102,6 +105,9 @@ class RuntimeCore:
         due_ns = clock_ns() + int(LANES_END_S * 1e9)
         hung = [name for name, lane in self._lanes.items()
                 if not lane.join(max(0.0, ns_to_s(due_ns - clock_ns())))]
+        for name in hung:
+            self._lanes[name].give_up()
+        hung = [name for name in hung if not self._lanes[name].join(LANES_GIVE_UP_S)]
         if hung:
             log.warning("lanes %s still run a work after %.0f s; their threads are abandoned", ", ".join(hung),
                         LANES_END_S)

@@ -49,7 +49,8 @@ class Started(NamedTuple):
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
     """All lanes, not started: those of the configuration, and a copy lane per device."""
-    lanes = {name: Lane(name, mailbox.post, clock_ns, _pinning(config, name)) for name in config.lanes}
+    lanes = {name: Lane(name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name), lane.hang_ns)
+             for name, lane in config.lanes.items()}
     for device in config.devices:
         name = copy_lane_name(device)
         lanes[name] = Lane(name, mailbox.post, clock_ns)
@@ -106,7 +107,7 @@ class Starter:
             lanes = [name for name in model_lanes(config, model) if name in lanes_here]
             if not lanes:
                 continue
-            engine = make_engine(model, lane_info(config, lanes[0]), config.directory)
+            engine = make_engine(model, [lane_info(config, lane) for lane in lanes], config.directory)
             self._started.engines[model.name, device] = engine
             missing = [lane for lane in lanes if not self._is_timed(model, lane)]
             known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)
@@ -125,8 +126,8 @@ class Starter:
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(
-                    lane, model, f"warmed up on lane {lane}", lambda _: warm_up(
-                        engine, model.batch, self._clock_ns, spend_ns=MEASURE_NS))
+                    lane, model, f"warmed up on lane {lane}", lambda here: warm_up(
+                        here.open(engine), engine.example(), model.batch, self._clock_ns, spend_ns=MEASURE_NS))
                 how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
                 times = {size: [UNKNOWN_NS] for size in model.batch}
@@ -142,6 +143,8 @@ class Starter:
         if needed > left:
             log.info("model %s (%s) is unloaded again: device %s has %s left", model.name, format_size(needed), device,
                      format_size(left))
+            for lane in lanes:
+                self._lanes[lane].forget(engine)
             self._call(copy_lane, model, "unloaded", lambda _: engine.unload())
             return left
         self._started.resident[device].append(model.name)
@@ -152,8 +155,8 @@ class Starter:
         return all(size in timings or size in model.expected for size in model.batch)
 
     def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
-        """Run ``call`` on a lane's thread and wait for it."""
-        work = Work(0, 0, START_ANY_TIME_NS, call, None)
+        """Run ``call(lane)`` on a lane's thread and wait for it."""
+        work = Work(0, 0, START_ANY_TIME_NS, call, self._lanes[lane])
         self._lanes[lane].give(work)
         while True:
             for item in self._mailbox.take():

@@ -100,6 +100,10 @@ class LaneCounts:
         self.in_flight: Dict[int, int] = {}
         self.up = True
 
+    def is_stuck(self, now_ns: int, hang_ns: int) -> bool:
+        """Whether the lane is down, or has not answered a work for longer than ``hang_ns``."""
+        return not self.up or bool(self.in_flight) and now_ns - min(self.in_flight.values()) > hang_ns
+
     def table(self, now_ns: int, started_ns: int, hang_ns: int) -> Dict[str, Any]:
         oldest_ns = now_ns - min(self.in_flight.values()) if self.in_flight else 0
         return {"works": self.works, "jobs": self.jobs, "probes": self.probes,

@@ -6,15 +6,13 @@ inputs of jobs, hands works to lanes, and tells the client or caller how a reque
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
-from edgeserve.engines.warm import warm_up
-from edgeserve.errors import EdgeServeError, EngineError, ExampleUnknown, Rejected
+from edgeserve.errors import EdgeServeError, EngineError, Rejected
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.errors import EngineFailures, refusal
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
@@ -25,8 +23,9 @@ from edgeserve.live.response_overhead import ResponseOverhead
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
+from edgeserve.live.warming import Warmed, Warming, WarmStep
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.sched.core.build import copy_lane_name
+from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
@@ -54,8 +53,6 @@ from edgeserve.sched.protocol.events import (
 
 log = logging.getLogger("edgeserve")
 
-WARM_REPETITIONS = 1
-"""Runs of each batch size after a load at run time: buffers exist then, and the copy lane is wanted again."""
 
 
 CANCELLED = "cancelled by its client"
@@ -135,6 +132,8 @@ class LiveWorld:
         self.stopping = False
         self._drained_by_ns: Optional[int] = None
         self._failures = EngineFailures()
+        self._warming = Warming()
+        self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
@@ -285,6 +284,9 @@ class LiveWorld:
         action = mail.work.tag
         if action is None:  # start-up's own
             return
+        if type(action) is WarmStep:
+            self._warmed(self._warming.stepped(mail), events)
+            return
         counts = self.lane_counts[action.lane]
         counts.refused += 1
         if counts.in_flight.pop(action.work_id, None) is not None and not counts.in_flight:
@@ -298,13 +300,21 @@ class LiveWorld:
         action = mail.work.tag
         if action is None:  # start-up's own
             return
+        if type(action) is WarmStep:
+            self._warmed(self._warming.stepped(mail), events)
+            return
         counts = self.lane_counts[action.lane]
         counts.works += 1
-        self._overhead_from_ns = mail.finished_ns - (mail.started_ns - counts.in_flight[action.work_id])
+        # What came on top of the time on the lane, from when the work could have begun.
+        ready_ns = max(counts.in_flight.pop(action.work_id), self._lane_free_ns[action.lane])
+        self._lane_free_ns[action.lane] = mail.finished_ns
+        self._overhead_from_ns = mail.finished_ns - max(0, mail.started_ns - ready_ns)
         counts.busy_ns += mail.finished_ns - mail.started_ns
-        del counts.in_flight[action.work_id]
         if not counts.in_flight:
             self.io.idle_lanes += counts.computes
+        if type(action) is LoadModel and mail.error is None:
+            self._warm_up(mail, action, events)
+            return
         failed = "" if mail.error is None else self._failures.reason(action, mail.error)
         results: Tuple[JobResult, ...] = ()
         if type(action) is RunBatch:
@@ -313,6 +323,30 @@ class LiveWorld:
             results = self._results(action, mail.value, failed)
             failed = ""
         events.append(WorkFinished(action.work_id, mail.started_ns, mail.finished_ns, results, failed))
+
+    def _warm_up(self, mail: WorkDone, action: LoadModel, events: List[Event]) -> None:
+        """A model was loaded: its lanes warm up before the scheduler may use it."""
+        now_ns = clock_ns()
+        lanes = [self._lanes[name] for name in self._lanes_of(action.model, self._devices[action.lane])
+                 if not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)]
+        engine = self._engines[action.model, self._devices[action.lane]]
+        self._warmed(self._warming.begin(mail, engine, lanes, self.config.models[action.model].batch), events)
+
+    def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
+        """A load is over, with all its warm-ups."""
+        if load is None:
+            return
+        action: LoadModel = load.mail.work.tag
+        failed = ""
+        if load.error is not None:
+            failed = self._failures.reason(action, load.error)
+            engine = self._forgotten(action)
+            self._lanes[action.lane].give(Work(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
+        events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
+
+    def _lanes_of(self, model: str, device: str) -> List[str]:
+        """The lanes of a device that may run a model."""
+        return [name for name in model_lanes(self.config, self.config.models[model]) if self._devices[name] == device]
 
     def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
         """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
@@ -353,31 +387,38 @@ class LiveWorld:
             items.append(item)
             states.append(state)
         engine = self._engines[action.model, self._devices[action.lane]]
-        self._coalescing.launched(clock_ns(), action.expected_ns)
-        self._give(action, action.start_after_ns, action.start_before_ns, engine.run,
-                   Batch(items, action.size, states, action.steps_max))
+        now_ns = clock_ns()
+        self._coalescing.launched(now_ns, action.expected_ns)
+        self._count_given(action, now_ns)
+        self._lanes[action.lane].give(Work(
+            action.work_id, action.start_after_ns, action.start_before_ns, None,
+            Batch(items, action.size, states, action.steps_max), action, engine, action.expected_ns))
 
     def _load(self, action: LoadModel) -> None:
         engine = self._engines[action.model, self._devices[action.lane]]
-        sizes = self.config.models[action.model].batch
-
-        def load(_: Any) -> None:
-            engine.load()
-            with contextlib.suppress(ExampleUnknown):  # a host function without an example: its first run warms it
-                warm_up(engine, sizes, clock_ns, WARM_REPETITIONS)
-        self._give(action, 0, action.start_before_ns, load, None)
+        self._give(action, action.start_before_ns, lambda _: engine.load())
 
     def _evict(self, action: EvictModel) -> None:
-        engine = self._engines[action.model, self._devices[action.lane]]
-        self._give(action, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None)
+        engine = self._forgotten(action)
+        self._give(action, START_ANY_TIME_NS, lambda _: engine.unload())
 
-    def _give(self, action: Any, start_after_ns: int, start_before_ns: int, call: Callable[[Any], Any],
-              argument: Any) -> None:
+    def _forgotten(self, action: Union[LoadModel, EvictModel]) -> Engine:
+        """The engine of a model that is about to be unloaded; its lanes have no session of it any more."""
+        device = self._devices[action.lane]
+        engine = self._engines[action.model, device]
+        for name in self._lanes_of(action.model, device):
+            self._lanes[name].forget(engine)
+        return engine
+
+    def _give(self, action: Any, start_before_ns: int, call: Callable[[Any], Any]) -> None:
+        self._count_given(action, clock_ns())
+        self._lanes[action.lane].give(Work(action.work_id, 0, start_before_ns, call, None, action))
+
+    def _count_given(self, action: Any, now_ns: int) -> None:
         counts = self.lane_counts[action.lane]
         if not counts.in_flight:
             self.io.idle_lanes -= counts.computes
-        counts.in_flight[action.work_id] = clock_ns()
-        self._lanes[action.lane].give(Work(action.work_id, start_after_ns, start_before_ns, call, argument, action))
+        counts.in_flight[action.work_id] = now_ns
 
     def _drop_state(self, action: DropState) -> None:
         if action.job is not None:

@@ -1,8 +1,9 @@
 """An engine in a process of its own, for ``options.process = true``.
 
 A host function that holds the interpreter lock for 50 ms stalls the loop and every other lane for 50 ms; in its own
-process it stalls nobody. The child makes the very same engine and answers one call at a time over a socket pair. It is
-started with a fresh interpreter (never a fork: the parent has threads and sockets), and it ends with its parent.
+process it stalls nobody. Each lane has its own child, which makes the very same engine and answers one call at a time
+over a socket pair. A child is started with a fresh interpreter (never a fork: the parent has threads and sockets), and
+it ends with its parent.
 
 Values are copied both ways (pickled between the two halves of one program; nothing from outside passes here), so this
 pays for functions that run for milliseconds, not for microseconds.
@@ -21,10 +22,22 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values, with_failures
+from edgeserve.engines.base import (
+    Batch,
+    Engine,
+    Finished,
+    Footprint,
+    LaneInfo,
+    Pending,
+    Result,
+    Session,
+    Values,
+    run_batch,
+    with_failures,
+)
 from edgeserve.errors import EdgeServeError, EngineError
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
@@ -40,20 +53,71 @@ GOODBYE_S = 1.0
 """How long a child may take to end by itself before it is killed."""
 
 
-def make(model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int, restarts_max: int) -> Engine:
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int,
+         restarts_max: int) -> Engine:
     """The registry's entry for ``options.process = true``; ``model`` has its engine's own options only."""
-    return ProcessEngine(model, lane, directory, timeout_ns, restarts_max)
+    return ProcessEngine(model, lanes, directory, timeout_ns, restarts_max)
 
 
 class ProcessEngine(Engine):
-    """A proxy for the engine of ``model`` in a child process. Calls from several threads wait for each other."""
+    """The engine of ``model`` in child processes, one per lane."""
 
-    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int = TIMEOUT_NS,
+    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int = TIMEOUT_NS,
                  restarts_max: int = RESTARTS_MAX) -> None:
+        self._remotes: Dict[str, _Remote] = {
+            lane.name: _Remote(model, lane, directory, timeout_ns, restarts_max) for lane in lanes}
+        self._first = self._remotes[lanes[0].name]
+        self._name = model.name
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the first lane's child, or ``None`` while there is none."""
+        return self._first.pid
+
+    def load(self) -> Footprint:
+        """Start the children; together they occupy what the engine does in each."""
+        footprints = [remote.load() for remote in self._remotes.values()]
+        return Footprint(sum([item.weights_bytes for item in footprints]),
+                         sum([item.work_bytes for item in footprints]))
+
+    def unload(self) -> None:
+        """End the children; a call that is running in another thread fails with an :class:`EngineError`."""
+        for remote in self._remotes.values():
+            remote.unload()
+
+    def example(self) -> Values:
+        values: Values = self._first.call("example", None)
+        return values
+
+    def open(self, lane: LaneInfo) -> Session:
+        """A session whose batches run in the lane's own child."""
+        remote = self._remotes.get(lane.name)
+        if remote is None:
+            raise EngineError(f"model {self._name!r} was not made for lane {lane.name!r} (made for "
+                              f"{', '.join(map(repr, self._remotes))})")
+        remote.must_be_loaded("open")
+        return _RemoteSession(remote)
+
+    def run(self, batch: Batch) -> List[Result]:
+        return self._first.run(batch)
+
+
+class _RemoteSession(Session):
+    def __init__(self, remote: _Remote) -> None:
+        self._remote = remote
+
+    def launch(self, batch: Batch) -> Pending:
+        return Finished(self._remote.run(batch))
+
+
+class _Remote:
+    """The engine in one child process. Calls from several threads wait for each other."""
+
+    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int, restarts_max: int) -> None:
         self._name = model.name
         self._timeout_ns = timeout_ns
         self._restarts_max = restarts_max
-        self._setup = (model, lane, os.path.abspath(directory))
+        self._setup = (model, [lane._replace(depth=1, clock_ns=None, common=None)], os.path.abspath(directory))
         self._lock = threading.Lock()  # one call at a time
         self._child: _Child | None = None
         self._loaded = False
@@ -75,7 +139,7 @@ class ProcessEngine(Engine):
             return self._footprint
 
     def unload(self) -> None:
-        """End the child; a call that is running in another thread fails with an :class:`EngineError`."""
+        """End the child."""
         self._loaded = False
         child = self._child
         if child is not None:
@@ -83,20 +147,16 @@ class ProcessEngine(Engine):
         with self._lock:  # after the call that was running, so that nobody reads from what is closed here
             self._forget()
 
-    def example(self) -> Values:
-        values: Values = self._call("example", None)
-        return values
-
     def run(self, batch: Batch) -> List[Result]:
         try:
-            results: List[Result] = self._call("run", batch)
+            results: List[Result] = self.call("run", batch)
             return results
         except _CannotTravel:
             failed = {index: error for index, error in enumerate(self._travels(batch)) if error is not None}
             if not failed:  # each travels alone, but not all together
                 raise
         rest = batch.without(failed)
-        return with_failures(self._call("run", rest) if rest.items else (), failed)
+        return with_failures(self.call("run", rest) if rest.items else (), failed)
 
     def _travels(self, batch: Batch) -> Iterator[EngineError | None]:
         """Why an item, with its state, cannot be sent, for each of them."""
@@ -111,10 +171,14 @@ class ProcessEngine(Engine):
         return _CannotTravel(f"model {self._name!r}: its items cannot be sent to its process ({error}); "
                              "let them be arrays, numbers, strings and containers of them")
 
-    def _call(self, verb: str, argument: Any) -> Any:
+    def must_be_loaded(self, verb: str) -> None:
+        if not self._loaded:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before {verb}()")
+
+    def call(self, verb: str, argument: Any) -> Any:
+        """Ask the child, which is started again if it has ended."""
         with self._lock:
-            if not self._loaded:
-                raise EngineError(f"model {self._name!r} is not loaded; call load() before {verb}()")
+            self.must_be_loaded(verb)
             if self._child is None:
                 self._restart()
             value = self._ask(verb, argument)
@@ -251,6 +315,7 @@ def _serve(channel: Channel, lifeline: int) -> None:
     _end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to end
     engine: Engine | None = None
+    session: Session | None = None
     name = ""
     answer: Tuple[bool, Any]
     while True:
@@ -263,10 +328,11 @@ def _serve(channel: Channel, lifeline: int) -> None:
                 name = argument[0].name
                 engine = _made(*argument)
                 answer = (True, engine.load())
-            elif engine is None:
+                session = engine.open(argument[1][0])
+            elif engine is None or session is None:
                 answer = (False, EngineError(f"model {name!r} was asked to {verb} before it was loaded"))
             else:
-                answer = (True, engine.example() if verb == "example" else engine.run(argument))
+                answer = (True, engine.example() if verb == "example" else run_batch(session, argument)[0])
         except EdgeServeError as error:
             answer = (False, error if isinstance(error, EngineError) else EngineError(str(error)))
         except Exception as error:  # noqa: BLE001 the process's boundary: all becomes a typed error on the other side
@@ -296,10 +362,10 @@ def _not_returned(name: str, error: Exception) -> EngineError:
                        "return arrays, numbers, strings and containers of them")
 
 
-def _made(model: ModelConfig, lane: LaneInfo, directory: str) -> Engine:
+def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     from edgeserve.engines import make_engine  # here, since that registry is what names this module
-    pin_thread(lane.cores)
-    return make_engine(model, lane, directory)
+    pin_thread(lanes[0].cores)
+    return make_engine(model, lanes, directory)
 
 
 def _end_with(lifeline: int) -> None:

@@ -64,6 +64,10 @@ class TrueTimes:
             base_ns = round(base_ns * (1.0 + entry.noise * deviate(self._draw)))
         return max(1, base_ns)
 
+    def pack_ns(self, model: str) -> int:
+        """What the lane's thread does for a batch before its device can run it."""
+        return self._models[model].truth.pack_ns
+
     def load_ns(self, model: str) -> int:
         """The true time to load a model."""
         entry = self._models[model]

@@ -66,6 +66,7 @@ class ReferenceModel:
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
         self._device_of.update({f"copy:{name}": name for name in config.devices})
         self._ahead = {name: lane.ahead_ns for name, lane in config.lanes.items()}
+        self._depth = {name: lane.depth for name, lane in config.lanes.items()}
         self._hang_ns = {name: lane.hang_ns for name, lane in config.lanes.items()}
         self._budgets = {name: device.memory_bytes for name, device in config.devices.items()}
         self._footprints = dict(footprints)
@@ -74,7 +75,7 @@ class ReferenceModel:
         self._entries: Dict[int, _Entry] = {}
         self._works: Dict[int, Action] = {}
         self._work_ids: Set[int] = set()
-        self._running: Dict[int, int] = {}  # work -> when it started
+        self._running: Dict[int, Tuple[str, int]] = {}  # work -> its lane, and when it was launched
         self.open_count = 0  # requests without an outcome
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
@@ -143,7 +144,7 @@ class ReferenceModel:
             self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
-            self._running[action.work_id] = now_ns
+            self._running[action.work_id] = (action.lane, now_ns)
             for job in () if action.probe else action.jobs:
                 self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
                            f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
@@ -206,7 +207,9 @@ class ReferenceModel:
         self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{len(action.jobs)} jobs do not fit {action}")
         self._rule(len(set(action.jobs)) == len(action.jobs), now_ns, f"{action} holds a job twice")
         if not self._ahead.get(action.lane):
-            self._rule(self._on_lane[action.lane] == 1, now_ns, f"lane {action.lane} was given a second work: {action}")
+            depth = self._depth[action.lane]
+            self._rule(self._on_lane[action.lane] <= depth, now_ns,
+                       f"lane {action.lane} was given more than {depth} works: {action}")
         if action.probe:
             self._order_probe(now_ns, action)
             return
@@ -269,10 +272,10 @@ class ReferenceModel:
     def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
         """What is known of a request, with its jobs on a hanging lane counted as failed."""
         known = dict(entry.done)
+        hanging = {lane for lane, since_ns in self._running.values()
+                   if now_ns - since_ns >= self._hang_ns.get(lane, 2**62)}
         for job, work_id in self._jobs_out.items():
-            work = self._works.get(work_id)
-            if job.request_id == entry.request.id and work_id in self._running and work is not None \
-                    and now_ns - self._running[work_id] >= self._hang_ns[work.lane]:  # type: ignore[union-attr]
+            if job.request_id == entry.request.id and self._running.get(work_id, ("", 0))[0] in hanging:
                 known.setdefault((job.node, job.part), JobResult(job, "failed"))
         return known
 

@@ -185,6 +185,7 @@ class TruthConfig:
     per_unit_ns: int = entry(duration, 0, key="per_unit")
     hint: str = entry(string, "")
     noise: float = entry(number(0.0, 0.25), -1.0)  # left out = [run] noise
+    pack_ns: int = entry(duration, 0, key="pack")  # before its time: packing on the lane's thread
     steps: Optional[Spread] = entry(read_spread, None)  # an iterative model: steps that one job needs
     steps_per_run: int = entry(integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
     parts: Optional[Spread] = entry(read_spread, None)  # a fan-out node: how many parts

@@ -43,10 +43,11 @@ class SoakResult(NamedTuple):
     accounts: Dict[str, Account]  # by policy kind: how many requests came, and how they ended
 
 
-def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS) -> SoakResult:
-    """Run one seed. Raises (ReferenceModelError, AccountsError, SimError, PolicyError, AssertionError) when a rule is
-    broken; ``record`` names a file for the recording, which is then complete up to the broken step."""
-    scenario, drain = draw_scenario(seed, policies)
+def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False) -> SoakResult:
+    """Run one seed, on ``deep`` lanes if asked. Raises (ReferenceModelError, AccountsError, SimError, PolicyError,
+    AssertionError) when a rule is broken; ``record`` names a file for the recording, which is then complete up to the
+    broken step."""
+    scenario, drain = draw_scenario(seed, policies, deep)
     setting = setting_of(scenario.config)
     from edgeserve.sched.core.build import build_scheduler
     scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
@@ -90,8 +91,9 @@ def missing_marks(results: Sequence[SoakResult]) -> List[str]:
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Scenario, bool]:
-    """The scenario of a seed, and whether the run ends with a drain."""
+def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool = False) -> Tuple[Scenario, bool]:
+    """The scenario of a seed, and whether the run ends with a drain. ``deep``: the same with lanes that hold several
+    works launched, times to pack, and devices whose lanes slow each other."""
     draw = random.Random(f"{seed}/scenario")
     table: Dict[str, Any] = {"model": {}, "app": {}, "truth": {}, "workload": {}, "policy": {}}
     _lanes(draw, table)
@@ -113,6 +115,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS) -> Tuple[Sc
     table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
                     "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
     _workloads(draw, random.Random(f"{seed}/work"), table)
+    if deep:
+        _deepen(random.Random(f"{seed}/depth"), table)
     return parse_scenario(table, source=f"(drawn by seed {seed})"), draw.random() < 0.4
 
 
@@ -127,6 +131,15 @@ def _lanes(draw: random.Random, table: Dict[str, Any]) -> None:
                                       "hang": f"{draw.choice((100, 400))}ms"}
     used = {lane["device"] for lane in table["lane"].values()}
     table["device"] = {name: device for name, device in table["device"].items() if name in used}
+
+
+def _deepen(draw: random.Random, table: Dict[str, Any]) -> None:
+    for lane in table["lane"].values():
+        lane["depth"] = draw.choice((2, 2, 3))
+    for device in table["device"].values():
+        device["contention"] = draw.choice((1.0, 1.3, 2.5))
+    for truth in table["truth"].values():
+        truth["pack"] = f"{draw.choice((0, 100, 800))}us"
 
 
 def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -> str:

@@ -7,11 +7,11 @@ thinking costs virtual time, so a slow policy sees events late and acts late. ""
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import (
+    START_ANY_TIME_NS,
     Action,
     DropState,
     EvictModel,
@@ -38,6 +38,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
+from edgeserve.sim.lanes import Running, SimLane, repaced
 from edgeserve.sim.reference_model import LOST, ReferenceModel
 from edgeserve.sim.workload import Arrival, Source
 from edgeserve.units import NS_PER_S
@@ -73,26 +74,6 @@ class _Open(NamedTuple):
     steps: Dict[JobId, List[int]]  # [needed, done, times unfinished by a fault]
 
 
-class _Lane:
-    __slots__ = ("name", "device", "hang_ns", "inbox", "running", "finish_ns", "epoch", "up", "speed", "hangs",
-                 "poked_ns", "busy_ns", "works")
-
-    def __init__(self, name: str, device: str, hang_ns: int) -> None:
-        self.name = name
-        self.device = device
-        self.hang_ns = hang_ns
-        self.inbox: Deque[Any] = deque()
-        self.running: Any = None
-        self.finish_ns = 0
-        self.epoch = 0  # works started before the lane died end unheard
-        self.up = True
-        self.speed = 1.0
-        self.hangs = 0.0  # the next work hangs, so much longer (0 = it does not)
-        self.poked_ns = -1
-        self.busy_ns = 0
-        self.works = 0
-
-
 class SimWorld:
     """One run. ``ended`` holds every request that has ended, ``books`` what really happened.
 
@@ -107,8 +88,10 @@ class SimWorld:
         self.stopped = False
         self.now_ns = 0
         self.ended: List[Ended] = []
-        self.lanes = {name: _Lane(name, lane.device, lane.hang_ns) for name, lane in config.lanes.items()}
-        self.lanes.update({f"copy:{name}": _Lane(f"copy:{name}", name, 30 * NS_PER_S) for name in config.devices})
+        self.lanes = {name: SimLane(name, lane.device, lane.hang_ns, lane.depth) for name, lane in config.lanes.items()}
+        self.lanes.update({f"copy:{name}": SimLane(f"copy:{name}", name, 30 * NS_PER_S, copy=True)
+                           for name in config.devices})
+        self._contention = {name: device.contention for name, device in config.devices.items()}
         self._times = times
         self._results = results
         self._trouble = trouble
@@ -265,44 +248,73 @@ class SimWorld:
         lane.inbox.append(action)
         self._advance(lane)
 
-    def _poke(self, lane: _Lane) -> None:
+    def _poke(self, lane: SimLane) -> None:
         lane.poked_ns = -1
         self._advance(lane)
 
-    def _advance(self, lane: _Lane) -> None:
-        """Start the next work if the lane is free and the work's window is open."""
-        while lane.running is None and lane.inbox:
-            action = lane.inbox[0]
-            start_after_ns = getattr(action, "start_after_ns", 0)
-            if self.now_ns < start_after_ns:
-                if lane.poked_ns != start_after_ns:
-                    lane.poked_ns = start_after_ns
-                    self._at(start_after_ns, self._poke, lane)
-                return
-            lane.inbox.popleft()
-            if self.now_ns > getattr(action, "start_before_ns", self.now_ns):
-                self._refuse(action, "the start window has passed")
-            elif self._trouble is not None and not isinstance(action, EvictModel) \
-                    and self._trouble.refuses(self.now_ns):
-                self._refuse(action, "the lane would not")
-            else:
-                self._start(lane, action)
+    def _poke_at(self, lane: SimLane, at_ns: int) -> None:
+        if lane.poked_ns != at_ns:
+            lane.poked_ns = at_ns
+            self._at(at_ns, self._poke, lane)
 
-    def _start(self, lane: _Lane, action: Any) -> None:
-        self.reference_model.started(self.now_ns, action)
+    def _advance(self, lane: SimLane) -> None:
+        """Launch what may be launched and start what the lane's device can run."""
+        while self._launch_next(lane) or self._start_next(lane):
+            pass
+
+    def _launch_next(self, lane: SimLane) -> bool:
+        """Launch or refuse the next work, if the lane has room for it and its window is open."""
+        if not lane.inbox or lane.launched_count >= lane.depth:
+            return False
+        action = lane.inbox[0]
+        opens_ns = max(getattr(action, "start_after_ns", 0), lane.packed_ns)
+        if self.now_ns < opens_ns:
+            self._poke_at(lane, opens_ns)
+            return False
+        start_before_ns = getattr(action, "start_before_ns", START_ANY_TIME_NS)
+        if lane.launched_count and self.now_ns <= start_before_ns < lane.due_ns:
+            return False  # as a live lane: it would begin too late, unless the one before ends early
+        lane.inbox.popleft()
+        if self.now_ns > start_before_ns:
+            self._refuse(action, "the start window has passed")
+        elif self._trouble is not None and not isinstance(action, EvictModel) and self._trouble.refuses(self.now_ns):
+            self._refuse(action, "the lane would not")
+        else:
+            self.reference_model.started(self.now_ns, action)
+            lane.launch(action, self.now_ns, self._times.pack_ns(action.model) if isinstance(action, RunBatch) else 0)
+        return True
+
+    def _start_next(self, lane: SimLane) -> bool:
+        """Start the oldest launched work, if the one before is over and it is packed."""
+        if lane.running is not None or not lane.launched:
+            return False
+        action, packed_ns = lane.launched[0]
+        if self.now_ns < packed_ns:
+            self._poke_at(lane, packed_ns)
+            return False
+        lane.launched.popleft()
+        self._start(lane, action)
+        return True
+
+    def _start(self, lane: SimLane, action: Any) -> None:
         duration_ns = max(1, round(self._duration_ns(lane, action) / lane.speed))
         if self._trouble is not None and isinstance(action, RunBatch):
             duration_ns = self._trouble.slowed(self.now_ns, duration_ns)
             if lane.hangs:
                 duration_ns += lane.hang_ns + round(lane.hangs * lane.hang_ns)
                 lane.hangs = 0.0
-        lane.running = action
+        lane.running = Running(action, self.now_ns, duration_ns)
         lane.works += 1
-        lane.busy_ns += duration_ns
-        lane.finish_ns = self.now_ns + duration_ns
-        self._at(lane.finish_ns, self._finished, (lane, lane.epoch, action, self.now_ns))
+        self._repace(lane)
 
-    def _duration_ns(self, lane: _Lane, action: Any) -> int:
+    def _repace(self, changed: SimLane) -> None:
+        """A work of a lane began or ended: those that run on its device go on slower or faster."""
+        beside = [changed] if changed.copy else [
+            lane for lane in self.lanes.values() if lane.device == changed.device and not lane.copy]
+        for lane, finish_ns in repaced(beside, self._contention[changed.device], self.now_ns):
+            self._at(finish_ns, self._finished, (lane, lane.epoch))
+
+    def _duration_ns(self, lane: SimLane, action: Any) -> int:
         if isinstance(action, EvictModel):
             return 1
         if isinstance(action, LoadModel):
@@ -339,11 +351,13 @@ class SimWorld:
         self.reference_model.answered(self.now_ns, action, failed=True)
         self._events.append(WorkRefused(action.work_id, reason))
 
-    def _finished(self, item: Tuple[_Lane, int, Any, int]) -> None:
-        lane, epoch, action, started_ns = item
-        if epoch != lane.epoch:
+    def _finished(self, item: Tuple[SimLane, int]) -> None:
+        lane, epoch = item
+        if epoch != lane.epoch or lane.running is None:
             return
-        lane.running = None
+        action, started_ns = lane.running.action, lane.running.started_ns
+        lane.end(self.now_ns)
+        self._repace(lane)
         results: Tuple[JobResult, ...] = ()
         failed = ""
         if isinstance(action, RunBatch):
@@ -415,18 +429,15 @@ class SimWorld:
         else:
             self._burst(round(happening.amount))
 
-    def _die(self, lane: _Lane, amount: float) -> None:
+    def _die(self, lane: SimLane, amount: float) -> None:
         """The lane forgets its inbox and what it was running. At times answers come all the same, after the news."""
         if not lane.up:
             return
         lane.up = False
         lane.epoch += 1
         self._emit(LaneChanged(lane.name, False, lane.speed, "lost"))
-        lost = ([lane.running] if lane.running is not None else []) + list(lane.inbox)
-        if lane.running is not None:
-            lane.busy_ns -= lane.finish_ns - self.now_ns
-        lane.running = None
-        lane.inbox.clear()
+        lost = lane.clear(self.now_ns)
+        self._repace(lane)
         for action in lost:
             self._probed.pop(action.work_id, None)
             jobs = action.jobs if isinstance(action, RunBatch) else ()
@@ -436,7 +447,7 @@ class SimWorld:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
 
-    def _revive(self, lane: _Lane) -> None:
+    def _revive(self, lane: SimLane) -> None:
         lane.up = True
         self._emit(LaneChanged(lane.name, True, lane.speed))
 

@@ -1,22 +1,39 @@
 """The contract of ``edgeserve.engines.base`` as tests: subclass once per engine, give it a model, run pytest.
 
 Everything that is asserted here holds for every engine that ships with EdgeServe. What an engine computes is its own
-tests' business; this suite asks whether batches, padding, states, threads and failures behave as lanes expect.
+tests' business; this suite asks whether batches, padding, sessions, launches, states, threads and failures behave as
+lanes expect.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Any, Dict, List, Sequence, Tuple
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Result, Values, run_whole
-from edgeserve.errors import EngineError
+from edgeserve.engines.base import (
+    Batch,
+    Engine,
+    Footprint,
+    LaneInfo,
+    Pending,
+    Result,
+    Session,
+    Values,
+    run_batch,
+    run_whole,
+)
+from edgeserve.errors import DeviceLost, EngineError
 
 THREAD_WAIT_S = 30.0
-"""A run that has not returned by then hangs: a failure, not a slow machine."""
+"""A batch that is not over by then hangs: a failure, not a slow machine."""
+
+WAIT_EXTRA_S = 2.0
+"""How much longer than it was asked to a wait may take on a busy machine."""
 
 
 class EngineConformance:
@@ -24,6 +41,7 @@ class EngineConformance:
 
     name = "model"
     sizes: Tuple[int, ...] = (1, 2, 4)  # batch sizes that the model may run
+    lane = LaneInfo(depth=2)  # the lane that sessions are opened for; make the engine for it
     stateful = False  # results carry a state that the next call of the same stream needs
     tolerance = 1e-5
 
@@ -39,6 +57,11 @@ class EngineConformance:
         """Items that must be refused: what is wrong -> the item. At least a wrong name, dtype and shape."""
         return {}
 
+    def make_lost(self, directory: str) -> Optional[Engine]:
+        """A new engine whose first batch loses the device (a broken library in place of the real one will do).
+        ``None``: this engine's device cannot be lost."""
+        return None
+
     # --- fixtures ---
 
     @pytest.fixture
@@ -51,6 +74,9 @@ class EngineConformance:
         engine.load()
         yield engine
         engine.unload()
+        for shared in (self._lane().common or {}).values():
+            if hasattr(shared, "close"):
+                shared.close()
 
     # --- life ---
 
@@ -71,7 +97,7 @@ class EngineConformance:
 
     def test_run_before_load_is_refused(self, directory: str) -> None:
         with pytest.raises(EngineError, match=self.name):
-            self.make(directory).run(Batch(self.items(1), 1))
+            self._run(self.make(directory), Batch(self.items(1), min(self.sizes)))
 
     def test_unload_twice_then_run_is_refused(self, directory: str) -> None:
         engine = self.make(directory)
@@ -80,7 +106,7 @@ class EngineConformance:
         engine.unload()
         engine.unload()
         with pytest.raises(EngineError, match=self.name):
-            engine.run(Batch(self.items(1), 1))
+            self._run(engine, Batch(self.items(1), min(self.sizes)))
 
     def test_load_after_unload_gives_the_same_answers(self, directory: str) -> None:
         engine = self.make(directory)
@@ -96,14 +122,14 @@ class EngineConformance:
     def test_example_runs_at_every_size(self, engine: Engine) -> None:
         item = engine.example()
         for size in self.sizes:
-            assert len(run_whole(engine, Batch([item] * size, size))) == size
+            assert len(self._whole(engine, Batch([item] * size, size))) == size
 
     # --- batches ---
 
     def test_batch_equals_single_runs_in_order(self, engine: Engine) -> None:
         for size in self.sizes:
             items = self.items(size)
-            results = engine.run(Batch(items, size))
+            results = self._run(engine, Batch(items, size))
             assert len(results) == size
             for item, result in zip(items, results):
                 assert isinstance(result, Result)
@@ -113,7 +139,7 @@ class EngineConformance:
         size = max(self.sizes)
         for count in range(1, size + 1):
             items = self.items(count)
-            results = engine.run(Batch(items, size))
+            results = self._run(engine, Batch(items, size))
             assert len(results) == count
             for item, result in zip(items, results):
                 self._assert_alike(result, self._single(engine, item))
@@ -121,7 +147,7 @@ class EngineConformance:
     def test_run_leaves_its_inputs_alone(self, engine: Engine) -> None:
         items = self.items(max(self.sizes))
         kept = [{name: np.copy(value) for name, value in item.items()} for item in items]
-        engine.run(Batch(items, max(self.sizes)))
+        self._run(engine, Batch(items, max(self.sizes)))
         for item, before in zip(items, kept):
             assert list(item) == list(before)
             for name in before:
@@ -135,8 +161,9 @@ class EngineConformance:
 
         def work(index: int) -> None:
             try:
+                session = engine.open(self._new_lane()._replace(depth=1))  # as on two lanes
                 for item in items:
-                    got[index].append(self._single(engine, item))
+                    got[index].append(run_batch(session, Batch([item], min(self.sizes)))[0][0])
             except BaseException as error:  # noqa: BLE001 shown by the test's own thread
                 errors.append(error)
 
@@ -163,13 +190,13 @@ class EngineConformance:
         first = self._single(engine, first_item)
         assert first.state is not None
         assert first.state_bytes > 0
-        second = engine.run(Batch([second_item], 1, [first.state]))[0]
-        again = engine.run(Batch([second_item], 1, [None]))[0]
+        second = self._run(engine, Batch([second_item], min(self.sizes), [first.state]))[0]
+        again = self._run(engine, Batch([second_item], min(self.sizes), [None]))[0]
         assert not self._alike(second, again), "the state changes nothing: the items cannot test it"
         if max(self.sizes) < 2:
             return
         size = min(size for size in self.sizes if size >= 2)
-        mixed = engine.run(Batch([fresh_item, second_item], size, [None, first.state]))
+        mixed = self._run(engine, Batch([fresh_item, second_item], size, [None, first.state]))
         self._assert_alike(mixed[0], self._single(engine, fresh_item))
         self._assert_alike(mixed[1], second)
 
@@ -180,7 +207,7 @@ class EngineConformance:
         assert wrong, "give wrong_items(): what the engine must refuse"
         for why, item in wrong.items():
             with pytest.raises(EngineError) as caught:  # raised, or the error of its result: alone they mean the same
-                run_whole(engine, Batch([item], 1))
+                self._whole(engine, Batch([item], min(self.sizes)))
             assert self.name in str(caught.value), f"{why}: the message does not name the model: {caught.value}"
         self._single(engine, self.items(1)[0])  # and it still works
 
@@ -214,25 +241,193 @@ class EngineConformance:
         if not self.stateful:
             return
         first_item, second_item = self.items(2)
-        state = self._single(engine, first_item).state
-        expected = run_whole(engine, Batch([second_item], 1, [state]))[0]
+        state, smallest = self._single(engine, first_item).state, min(self.sizes)
+        expected = self._whole(engine, Batch([second_item], smallest, [state]))[0]
         for why, item in self.wrong_items().items():
             with pytest.raises(EngineError):
-                run_whole(engine, Batch([item], 1, [state]))
-            again = run_whole(engine, Batch([second_item], 1, [state]))[0]
+                self._whole(engine, Batch([item], smallest, [state]))
+            again = self._whole(engine, Batch([second_item], smallest, [state]))[0]
             assert self._alike(again, expected), f"{why}: the state was changed"
+
+    # --- sessions and launches ---
+
+    def test_a_session_of_an_unloaded_model_is_refused(self, directory: str) -> None:
+        engine = self.make(directory)
+        with pytest.raises(EngineError, match=self.name):
+            engine.open(self._lane()).launch(Batch(self.items(1), min(self.sizes)))
+        engine.load()
+        session = engine.open(self._lane())
+        run_whole(session, Batch(self.items(1), min(self.sizes)))
+        engine.unload()
+        with pytest.raises(EngineError, match=self.name):
+            session.launch(Batch(self.items(1), min(self.sizes))).result()
+        engine.load()
+        try:
+            run_whole(engine.open(self._lane()), Batch(self.items(1), min(self.sizes)))
+        finally:
+            engine.unload()
+
+    def test_launched_batches_end_in_order_each_with_its_own_results(self, engine: Engine) -> None:
+        expected = [self._single(engine, item) for item in self.items(2)]
+        session = engine.open(self._lane())
+        for _ in range(3):
+            launched = [session.launch(Batch([item], size))
+                        for item, size in zip(self.items(2), (max(self.sizes), min(self.sizes)))]
+            while not launched[1].done():
+                launched[0].wait(0.001)
+            assert launched[0].done(), "the second batch of a session was over before the first"
+            for pending, want in zip(launched, expected):
+                self._assert_alike(self._ended(pending)[0], want)
+
+    def test_the_models_of_a_lane_take_turns(self, engine: Engine, directory: str) -> None:
+        """A lane's batches run one after the other, also where they are of two models."""
+        other = self.make(directory)
+        other.load()
+        try:
+            sessions = [engine.open(self._lane()), other.open(self._lane())]
+            launched = [session.launch(Batch(self.items(1), size))
+                        for session, size in zip(sessions, (max(self.sizes), min(self.sizes)))]
+            while not launched[1].done():
+                launched[0].wait(0.001)
+            assert launched[0].done(), "a later batch of the lane was over first; share one stream in LaneInfo.common"
+            for pending in launched:
+                self._ended(pending)
+            first, second = [pending.times() for pending in launched]
+            assert first is None or second is None or first[1] <= second[0], "two batches of a lane ran at once"
+        finally:
+            other.unload()
+
+    def test_a_batch_stays_over_and_a_wait_has_an_end(self, engine: Engine) -> None:
+        pending = engine.open(self._lane()).launch(Batch(self.items(1), max(self.sizes)))
+        begun_s = time.monotonic()
+        pending.wait(0.0)
+        assert time.monotonic() - begun_s < WAIT_EXTRA_S, "wait(0) waited"
+        self._ended(pending)
+        assert pending.done(), "a batch that was over is not over any more"
+        assert pending.wait(THREAD_WAIT_S), "a batch that was over is not over any more"
+
+    def test_results_stay_as_they_are_when_the_next_batch_runs(self, engine: Engine) -> None:
+        session = engine.open(self._lane())
+        first, second = self.items(2)
+        result = run_whole(session, Batch([first], min(self.sizes)))[0][0]
+        before = {name: np.copy(value) for name, value in result.outputs.items()}
+        run_whole(session, Batch([second], min(self.sizes)))
+        for name, value in before.items():
+            np.testing.assert_array_equal(result.outputs[name], value, f"output {name!r} lies in a buffer that the "
+                                          "next batch writes to; copy it")
+
+    def test_device_times_are_of_this_batch_alone(self, engine: Engine) -> None:
+        session, clock_ns = engine.open(self._lane()), time.monotonic_ns
+        begun_ns = clock_ns()
+        launched = [session.launch(Batch(self.items(1), max(self.sizes))) for _ in range(self.lane.depth)]
+        for pending in launched:
+            self._ended(pending)
+            times = pending.times()
+            if times is None:
+                continue
+            assert begun_ns <= times[0] <= times[1] <= clock_ns(), f"{times} are not on the lane's clock"
+            begun_ns = times[1]
+
+    def test_abort_says_whether_it_could(self, engine: Engine) -> None:
+        session = engine.open(self._lane())
+        pending = session.launch(Batch(self.items(1), max(self.sizes)))
+        aborted = pending.abort()
+        assert aborted in (True, False), f"abort() returned {aborted!r}"
+        assert self._over(pending), "the batch was aborted and is not over"
+        if aborted:
+            with pytest.raises(EngineError):
+                pending.result()
+        else:
+            self._assert_alike(pending.result()[0], self._single(engine, self.items(1)[0]))
+        self._assert_alike(run_whole(session, Batch(self.items(1), min(self.sizes)))[0][0],
+                           self._single(engine, self.items(1)[0]))
+
+    def test_a_failed_batch_leaves_those_beside_it_alone(self, engine: Engine) -> None:
+        before, after = self.items(2)
+        expected = [self._single(engine, item) for item in (before, after)]
+        for why, item in self.wrong_items().items():
+            session = engine.open(self._lane())
+            good = session.launch(Batch([before], max(self.sizes)))
+            try:
+                wrong = session.launch(Batch([item], max(self.sizes)))
+            except EngineError:
+                wrong = None
+            self._assert_alike(self._ended(good)[0], expected[0])
+            if wrong is not None:
+                with contextlib.suppress(EngineError):
+                    self._ended(wrong)
+            last = self._tried(session, after, why)
+            self._assert_alike(last, expected[1])
+
+    def test_every_variant_runs_and_unknown_ones_are_refused(self, engine: Engine) -> None:
+        expected = self._single(engine, self.items(1)[0])
+        for variant in engine.variants:
+            for size in self.sizes:
+                result = self._whole(engine, Batch(self.items(1), size, variant=variant))[0]
+                assert sorted(result.outputs) == sorted(expected.outputs), variant
+        if engine.variants:
+            with pytest.raises(EngineError, match=self.name):
+                self._whole(engine, Batch(self.items(1), min(self.sizes), variant="no such variant"))
+
+    def test_a_lost_device_says_so_and_ends_what_was_launched(self, directory: str) -> None:
+        engine = self.make_lost(directory)
+        if engine is None:
+            return
+        engine.load()
+        session = engine.open(self._lane())
+        batches = [Batch(self.items(1), min(self.sizes))] * 2
+        pendings = []
+        with pytest.raises(DeviceLost, match=self.name):
+            for batch in batches:
+                pendings.append(session.launch(batch))
+            self._ended(pendings[0])
+        for pending in pendings:
+            assert self._over(pending), "a batch of a lost device is never over"
+        engine.unload()  # does not raise
 
     # --- helpers ---
 
+    def _lane(self) -> LaneInfo:
+        """One lane per test."""
+        lane: LaneInfo = self.__dict__.setdefault("_lane_info", self._new_lane())
+        return lane
+
+    def _new_lane(self) -> LaneInfo:
+        return self.lane._replace(clock_ns=time.monotonic_ns, common={})
+
+    def _run(self, engine: Engine, batch: Batch) -> List[Result]:
+        return run_batch(engine.open(self._lane()), batch)[0]
+
+    def _whole(self, engine: Engine, batch: Batch) -> List[Result]:
+        return run_whole(engine.open(self._lane()), batch)[0]
+
+    def _tried(self, session: Session, item: Values, why: str) -> Result:
+        try:
+            return run_whole(session, Batch([item], min(self.sizes)))[0][0]
+        except EngineError as error:
+            raise AssertionError(f"{why}: the batch after the one that failed failed too: {error}") from error
+
+    def _over(self, pending: Pending) -> bool:
+        due_s = time.monotonic() + THREAD_WAIT_S
+        while not pending.wait(0.05):
+            if time.monotonic() > due_s:
+                return False
+        return True
+
+    def _ended(self, pending: Pending) -> List[Result]:
+        assert self._over(pending), f"a batch is not over after {THREAD_WAIT_S:.0f} s"
+        assert pending.done(), "wait() says that the batch is over, done() that it is not"
+        return pending.result()
+
     def _mixed(self, engine: Engine, items: Sequence[Values], size: int, why: str) -> List[Result]:
         try:
-            return engine.run(Batch(items, size))
+            return self._run(engine, Batch(items, size))
         except EngineError as error:
             raise AssertionError(f"{why}: the item failed its whole batch ({error}); expected Result({{}}, error=...) "
                                  "in its place, and the others' results") from error
 
     def _single(self, engine: Engine, item: Values) -> Result:
-        return engine.run(Batch([item], 1))[0]
+        return self._run(engine, Batch([item], min(self.sizes)))[0]
 
     def _assert_alike(self, one: Result, other: Result) -> None:
         assert self._alike(one, other), f"{_shown(one)}\nis not\n{_shown(other)}"

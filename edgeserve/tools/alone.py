@@ -2,7 +2,7 @@
 
 Where a model's time depends on what it is given, batch sizes are half of the story; the other half is how the times
 of each app's requests are spread. ``[app.NAME] examples`` names a function that returns a few hundred typical ones.
-The engine is given, and the clock; files are ``tools/profile.py``'s.
+The session is given, and the clock; files are ``tools/profile.py``'s.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config.schema import AppConfig, Config, NodeConfig
-from edgeserve.engines.base import Batch, Engine, Values, run_whole
+from edgeserve.engines.base import Batch, Session, Values
 from edgeserve.engines.python import import_function
+from edgeserve.engines.warm import time_run_ns
 from edgeserve.errors import ConfigError
 
 PASSES = 3
@@ -43,7 +44,7 @@ def example_items(app: AppConfig, node: NodeConfig, directory: str) -> List[Valu
     return [_item(dict(request), node, where) for request in requests]
 
 
-def measure_alone(engine: Engine, items: Sequence[Values], clock_ns: Clock, time_ns_max: int = 30 * 10**9,
+def measure_alone(session: Session, items: Sequence[Values], clock_ns: Clock, time_ns_max: int = 30 * 10**9,
                   stopped: Callable[[], bool] = lambda: False) -> List[int]:
     """Each item's time alone, the median of :data:`PASSES`, in the order of ``items``. Passes go over all items, so a
     disturbance meets each of them once. After ``time_ns_max`` no further pass is begun and the first one ends early:
@@ -53,9 +54,7 @@ def measure_alone(engine: Engine, items: Sequence[Values], clock_ns: Clock, time
     for index in [*range(len(items))] * PASSES:
         if stopped() or (clock_ns() - begun_ns >= time_ns_max and (index == 0 or len(runs[index]) == 0)):
             break
-        started_ns = clock_ns()
-        run_whole(engine, Batch([items[index]], 1))
-        runs[index].append(clock_ns() - started_ns)
+        runs[index].append(time_run_ns(session, Batch([items[index]], 1), clock_ns))
     return [sorted(times)[len(times) // 2] for times in runs if times]
 
 

@@ -277,7 +277,7 @@ def check_models(config: Config) -> List[Finding]:
     for model in config.models.values():
         mend = f"correct [model.{model.name}] in {config.source}"
         try:
-            make_engine(model, lane_info(config, model_lanes(config, model)[0]), config.directory)
+            make_engine(model, [lane_info(config, model_lanes(config, model)[0])], config.directory)
             for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
                 if spec:
                     import_function(spec, config.directory, f"[model.{model.name}] {key}")

@@ -12,7 +12,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.engines.base import Engine, Values
+from edgeserve.engines.base import Batch, Engine, Session, Values
 from edgeserve.engines.warm import time_run_ns
 
 NORMAL_95 = 1.96
@@ -95,14 +95,14 @@ def fit_affine(medians_ns: Mapping[int, int]) -> Tuple[int, int, float]:
     return math.ceil(round(fixed, 3)), math.ceil(round(per_item, 3)), round(error_max, 4)
 
 
-def measure_size(engine: Engine, item: Values, size: int, clock_ns: Clock, rule: StopRule,
+def measure_size(session: Session, item: Values, size: int, clock_ns: Clock, rule: StopRule,
                  stopped: Callable[[], bool] = lambda: False) -> List[int]:
     """Run batches of ``size`` until ``rule`` is content; the durations in the order they were measured. ``stopped``
     is asked between runs (someone pressed Ctrl-C)."""
     samples: List[int] = []
     begun_ns = clock_ns()
     while len(samples) < rule.runs_max and not stopped():
-        samples.append(time_run_ns(engine, item, size, clock_ns))
+        samples.append(time_run_ns(session, Batch([item] * size, size), clock_ns))
         if len(samples) < rule.runs_min:
             continue
         if clock_ns() - begun_ns >= rule.time_ns_max:

@@ -32,7 +32,7 @@ from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.device.host import clocks_mhz, load_average
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Engine, Values
+from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.files import file_sha256, resolve_path
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
@@ -123,8 +123,8 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
     clock_ns = time.perf_counter_ns
     pinned = pin_thread(config.lanes[lane].cores)
     model = replace(config.models[model_name], batch=tuple(sizes))
-    info = lane_info(config, lane)
-    engine = make_engine(model, info, config.directory)
+    info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
+    engine = make_engine(model, [info], config.directory)
     same = identity(model, config.directory)
     profile = _start_from(path, model_name, device, same)
     settings = {"device_kind": info.device_kind, "threads": info.threads, "cores": list(info.cores)}
@@ -141,12 +141,13 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
     if not todo and not strangers:
         return Outcome(model_name, lane, kept=kept, path=path)
     progress("loading", 0)
-    footprint = engine.load()
+    footprint, session = engine.load(), engine.open(info)
     try:
         for done, app in enumerate(strangers):
             progress(f"{app} alone", done)
             items = example_items(config.apps[app], entry_nodes(config, model_name)[app], config.directory)
-            alone[app] = tuple(sorted(measure_alone(engine, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)))
+            alone[app] = tuple(sorted(measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max,
+                                                    stopped)))
             if stopped():
                 return Outcome(model_name, lane, (), kept, "interrupted; run it again to go on", path)
         if not todo:
@@ -156,12 +157,13 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
         item = engine.example()
         load_ns = measure_loads(engine, clock_ns)
         progress("warming up", 0)
-        work_bytes = _measured_work_bytes(engine, item, todo, info.device_kind, clock_ns)
+        work_bytes = _measured_work_bytes(engine, info, item, todo, clock_ns)
+        session = engine.open(info)
         begun_s, busy_s = time.perf_counter(), time.process_time()
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
-            samples = measure_size(engine, item, size, clock_ns, rule, stopped)
+            samples = measure_size(session, item, size, clock_ns, rule, stopped)
             if stopped():
                 return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
             timings[size] = summarise(samples)
@@ -172,7 +174,7 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes,
                              work_bytes)
         progress("checking", len(todo))
-        lane_circumstances[lane]["drift"] = _drift_over_lane(engine, item, todo[0], timings[todo[0]], clock_ns)
+        lane_circumstances[lane]["drift"] = _drift_over_lane(session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
         return Outcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers))
     finally:
@@ -211,15 +213,17 @@ def _start_from(path: str, model: str, device: str, same: Dict[str, Any]) -> Pro
 
 def identity(model: ModelConfig, directory: str) -> Dict[str, Any]:
     """What must be equal for an old measurement to still count: the model's file, the versions, its settings."""
-    file = resolve_path(model.file, directory) if model.file else os.path.join(
-        directory, *model.function.partition(":")[0].split(".")) + ".py"
+    files = [resolve_path(model.file, directory)] if model.file else []
+    files += [os.path.join(directory, *source.partition(":")[0].split(".")) + ".py"
+              for source in (model.function, model.engine) if ":" in source]
+    found = [file_sha256(file) for file in files if os.path.isfile(file)]
     versions = {"python": platform.python_version(), "numpy": np.__version__, "edgeserve": __version__}
     library = sys.modules.get("onnxruntime")
     if model.engine == "onnx" and library is not None:
         versions["onnxruntime"] = library.__version__
     settings = json.dumps([model.function, model.shapes, model.pad, model.state, model.expected, model.options],
                           sort_keys=True, default=str)
-    return {"engine": model.engine, "file_sha256": file_sha256(file) if os.path.isfile(file) else "",
+    return {"engine": model.engine, "file_sha256": "/".join(found),
             "versions": versions, "settings_sha256": hashlib.sha256(settings.encode()).hexdigest()}
 
 
@@ -235,7 +239,7 @@ def _resident_bytes() -> int:
     return total
 
 
-def _measured_work_bytes(engine: Engine, item: Values, sizes: Sequence[int], device_kind: str,
+def _measured_work_bytes(engine: Engine, lane: LaneInfo, item: Values, sizes: Sequence[int],
                          clock_ns: Callable[[], int]) -> int:
     """Warm the engine up and say its working memory: what the process grows by, beyond the weights, from unloaded to
     warm. The libraries are in memory already (the engine was loaded before), and what earlier models freed goes back
@@ -244,9 +248,9 @@ def _measured_work_bytes(engine: Engine, item: Values, sizes: Sequence[int], dev
     _give_back()
     before_bytes = _resident_bytes()
     footprint = engine.load()
-    warm_up(engine, sizes, clock_ns, example=item)
+    warm_up(engine.open(lane), item, sizes, clock_ns)
     grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
-    return grown_bytes if device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes
+    return grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes
 
 
 def _give_back() -> None:
@@ -257,10 +261,10 @@ def _give_back() -> None:
         trim(0)
 
 
-def _drift_over_lane(engine: Engine, item: Values, size: int, before: Timing, clock_ns: Callable[[], int]) -> float:
+def _drift_over_lane(session: Session, item: Values, size: int, before: Timing, clock_ns: Callable[[], int]) -> float:
     """The first size once more after all others: its median then over its median before, minus 1."""
     rule = StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
-    after = summarise(measure_size(engine, item, size, clock_ns, rule))
+    after = summarise(measure_size(session, item, size, clock_ns, rule))
     return round(after.median_ns / before.median_ns - 1, 4) if before.median_ns else 0.0
 
 

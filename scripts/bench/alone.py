@@ -31,7 +31,7 @@ from edgeserve.config.machine import device_name
 from edgeserve.config.schema import Config
 from edgeserve.device.host import load_average
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Batch, Engine, Values, run_whole
+from edgeserve.engines.base import Batch, Session, Values, run_whole
 from edgeserve.engines.warm import warm_up
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import quantile_bounds
@@ -49,22 +49,24 @@ Row = Tuple[int, float, float]
 def measure(config: Config, model: str, batches: int, seed: int) -> Dict[str, Any]:
     """One model: its apps' times alone, and the law of its batches."""
     settings = config.models[model]
-    engine = make_engine(settings, lane_info(config, settings.lanes[0]), config.directory)
+    lane = lane_info(config, settings.lanes[0])
+    engine = make_engine(settings, [lane], config.directory)
     engine.load()
     try:
-        warm_up(engine, settings.batch, time.thread_time_ns)
+        session = engine.open(lane)
+        warm_up(session, engine.example(), settings.batch, time.thread_time_ns)
         items = {app: example_items(config.apps[app], node, config.directory)
                  for app, node in entry_nodes(config, model).items()}
-        alone = {app: [ms(took) for took in measure_alone(engine, rows, time.thread_time_ns, APP_NS_MAX)]
+        alone = {app: [ms(took) for took in measure_alone(session, rows, time.thread_time_ns, APP_NS_MAX)]
                  for app, rows in items.items()}
-        rows = measure_batches(engine, items, alone, settings.batch, batches, seed)
+        rows = measure_batches(session, items, alone, settings.batch, batches, seed)
     finally:
         engine.unload()
     return {"alone_ms": alone, **law_of(rows, min(map(min, alone.values())))}
 
 
-def measure_batches(engine: Engine, items: Mapping[str, Sequence[Values]], alone: Mapping[str, Sequence[float]],
-                    sizes: Sequence[int], count: int, seed: int) -> List[Row]:
+def measure_batches(session: Session, items: Mapping[str, Sequence[Values]],
+                    alone: Mapping[str, Sequence[float]], sizes: Sequence[int], count: int, seed: int) -> List[Row]:
     """``count`` random batches of each size, of requests of any app."""
     draw = random.Random(f"{seed}/batches")
     everything = [(item, took) for app in items for item, took in zip(items[app], alone[app])]
@@ -74,7 +76,7 @@ def measure_batches(engine: Engine, items: Mapping[str, Sequence[Values]], alone
             chosen = [draw.choice(everything) for _ in range(size)]
             batch = Batch([item for item, _ in chosen], size)
             started_ns = time.thread_time_ns()
-            run_whole(engine, batch)
+            run_whole(session, batch)
             rows.append((size, max(took for _, took in chosen), ms(time.thread_time_ns() - started_ns)))
     return rows
 

@@ -69,7 +69,7 @@ class VectorModel(EngineConformance):
         return wrong_vectors()
 
     def built(self, directory: str, **settings: Any) -> Engine:
-        return make_engine(ModelConfig(name=self.name, batch=self.sizes, **settings), LaneInfo(), directory)
+        return make_engine(ModelConfig(name=self.name, batch=self.sizes, **settings), [self.lane], directory)
 
 
 class TestOnnx(VectorModel):
@@ -89,15 +89,23 @@ class TestOnnxFixedBatchOfOne(VectorModel):
         return self.built(directory, engine="onnx", file=onnx_models.linear(directory, batch=1))
 
 
+class TestOnnxWithoutABatchOfOne(VectorModel):
+    sizes = (2, 4)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="onnx", file=onnx_models.linear(directory))
+
+
 class TestOnnxFixedBatchOfFour(VectorModel):
     def make(self, directory: str) -> Engine:
         return self.built(directory, engine="onnx", file=onnx_models.linear(directory, batch=4))
 
 
 class TestOnnxTwoThreads(VectorModel):
+    lane = LaneInfo(threads=2, cores=(0, 1))
+
     def make(self, directory: str) -> Engine:
-        model = ModelConfig(name=self.name, engine="onnx", file=onnx_models.linear(directory), batch=self.sizes)
-        return make_engine(model, LaneInfo(threads=2, cores=(0, 1)), directory)
+        return self.built(directory, engine="onnx", file=onnx_models.linear(directory))
 
 
 class TestOnnxLengths(EngineConformance):
@@ -109,7 +117,7 @@ class TestOnnxLengths(EngineConformance):
         model = ModelConfig(name=self.name, engine="onnx", file=onnx_models.masked_mean(directory), batch=self.sizes,
                             shapes={"x": (8,)}, pad={"x": 0.0},
                             options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}})
-        return make_engine(model, LaneInfo(), directory)
+        return make_engine(model, [self.lane], directory)
 
     def items(self, count: int) -> List[Values]:
         random = np.random.default_rng(7)
@@ -146,7 +154,7 @@ class TestOnnxVoiceDetector(EngineConformance):
         model = ModelConfig(name=self.name, engine="onnx", file=VOICE, batch=self.sizes, state={"state": "stateN"},
                             options={"constants": {"sr": 16000}, "state_axis": 1},
                             shapes={"input": (576,), "state": (2, 128)})
-        return make_engine(model, LaneInfo(), directory)
+        return make_engine(model, [self.lane], directory)
 
     def items(self, count: int) -> List[Values]:
         random = np.random.default_rng(7)
@@ -201,3 +209,15 @@ class TestSynthetic(VectorModel):
         wrong = wrong_vectors()
         wrong["wrong dtype"] = {"x": np.array(["a", "b", "c", "d"])}  # it computes nothing: any number will do
         return wrong
+
+
+class TestSyntheticDevice(TestSynthetic):
+    """A device that works by itself: packing on the lane's thread, batches one after the other on the device."""
+
+    options = {"c0": "2ms", "c1": "10us", "pack": "300us", "variants": {"half": 0.5}}
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="synthetic", shapes={"x": (4,)}, options=self.options)
+
+    def make_lost(self, directory: str) -> Engine:
+        return self.built(directory, engine="synthetic", shapes={"x": (4,)}, options={**self.options, "lost_at": 1})

@@ -24,7 +24,8 @@ def ways() -> Iterator[Tuple[Infer, Infer]]:
     """``infer`` in process and over the bus, of one runtime."""
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         config = parse_config({
-            "server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}},
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}},
             "app": {"strict": {"model": "m", "slo": "20s", "inputs": {"x": {"shape": [2]}}},
                     "free": {"model": "m", "slo": "20s", "stream": "in_order"}}})
         with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as bus:

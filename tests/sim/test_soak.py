@@ -53,3 +53,10 @@ def test_decisions_are_the_same_on_every_python():
     # Written once (scripts/dev/update_golden.py), compared by every interpreter that runs the tests.
     digests = recorded()["exact"]
     assert {seed: soak(int(seed), policies=EXACT_KINDS).digest for seed in digests} == digests
+
+
+def test_every_rule_holds_on_deep_lanes_too():
+    """Lanes that hold several works launched, times to pack, and devices whose lanes slow each other."""
+    for seed in range(1000, 1020):
+        print(f"seed {seed} (again: python scripts/dev/soak.py --deep --seed {seed})")
+        soak(seed, deep=True)

@@ -189,7 +189,7 @@ def test_books_refuse_a_second_outcome(reference_model):
 
 def test_books_refuse_two_works_on_one_lane(reference_model):
     reference_model.ordered(0, batch(1, job(1, "m")))
-    with pytest.raises(ReferenceModelError, match="given a second work"):
+    with pytest.raises(ReferenceModelError, match="lane l was given more than 1 works"):
         reference_model.ordered(0, batch(2, job(2, "cut")))
 
 

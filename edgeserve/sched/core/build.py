@@ -48,7 +48,8 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     raises :class:`ProfileError` naming the mend. ``resident`` names the models in memory at start per device; by
     default as many as fit, pinned ones first, in the order of the file.
     """
-    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns) for name, lane in config.lanes.items()}
+    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth)
+             for name, lane in config.lanes.items()}
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)
     latency: Dict[Tuple[str, str], ModelLatency] = {}

@@ -1,6 +1,7 @@
 """What the scheduler knows of lanes: which works are on them, when each will be free, and whether it can be trusted.
 
-A lane runs one work at a time, in the order given. Knows no engine, no thread and no clock.
+A lane runs one work at a time, in the order given; ``depth`` of them may be launched, which cannot be taken back.
+Knows no engine, no thread and no clock.
 """
 
 from __future__ import annotations
@@ -56,21 +57,23 @@ class Work:
 
 
 class Lane:
-    """One lane's state. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
+    """One lane's state. It is asked for its next work ``ahead_ns`` before it is free; without, as soon as it has fewer
+    than ``depth`` works. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
     may run here.
     """
 
-    __slots__ = ("name", "device", "copy", "ahead_ns", "hang_ns", "works", "free_at_ns", "head_due_ns", "up", "hung",
-                 "speed", "models", "busy_ns")
+    __slots__ = ("name", "device", "copy", "ahead_ns", "depth", "hang_ns", "works", "free_at_ns", "head_due_ns",
+                 "up", "hung", "speed", "models", "busy_ns")
 
     def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
-                 copy: bool = False) -> None:
+                 copy: bool = False, depth: int = 1) -> None:
         self.name = name
         self.device = device
         self.copy = copy
         self.ahead_ns = ahead_ns
+        self.depth = depth
         self.hang_ns = hang_ns
         self.works: Deque[Work] = deque()
         self.free_at_ns = 0
@@ -88,8 +91,11 @@ class Lane:
         works = self.works
         if not works:
             return True
-        return (self.ahead_ns > 0 and self.free_at_ns - now_ns <= self.ahead_ns and len(works) < WORKS_MAX
-                and now_ns - self.head_due_ns <= BEHIND_NS_MAX)
+        if now_ns - self.head_due_ns > BEHIND_NS_MAX:
+            return False
+        if self.ahead_ns:
+            return self.free_at_ns - now_ns <= self.ahead_ns and len(works) < WORKS_MAX
+        return len(works) < self.depth
 
     def available_ns(self, now_ns: int) -> int:
         """When a work given now would start."""

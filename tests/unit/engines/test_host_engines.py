@@ -9,11 +9,10 @@ import textwrap
 import numpy as np
 import pytest
 
-import edgeserve.engines as registry
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines import lane_info, make_engine, register
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, run_whole
+from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines.base import Batch, BlockingSession, Engine, Footprint, LaneInfo, Result, run_whole
 from edgeserve.engines.files import cache_directory, file_sha256, resolve_path
 from edgeserve.engines.python import Parts, Route, import_function, state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
@@ -25,24 +24,36 @@ from edgeserve.errors import ConfigError, EngineError
 
 def test_unknown_kinds_are_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'onx' is no engine; did you mean 'onnx'"):
-        make_engine(ModelConfig("m", "onx"), LaneInfo())
+        make_engine(ModelConfig("m", "onx"), [LaneInfo()])
 
 
-def test_a_kind_from_outside(tmp_path, monkeypatch):
-    (tmp_path / "outside_engine.py").write_text("def make(model, lane, directory):\n    return (model.name, lane)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "ENGINES", dict(registry.ENGINES))
-    register("outside", "outside_engine")
-    assert make_engine(ModelConfig("m", "outside"), LaneInfo(threads=3)) == ("m", LaneInfo(threads=3))
-    with pytest.raises(ConfigError, match="engine kind 'onnx' is taken"):
-        register("onnx", "outside_engine")
+OWN = """
+from edgeserve.engines.base import Engine
+
+class Own(Engine):
+    def __init__(self, model, lanes, directory):
+        self.told = (model.name, list(lanes), directory)
+
+def no_engine(model, lanes, directory):
+    return 7
+"""
+
+
+def test_an_engine_of_ones_own_is_found_beside_the_configuration(tmp_path):
+    (tmp_path / "own_engine.py").write_text(OWN)
+    lanes = [LaneInfo(threads=3)]
+    assert make_engine(ModelConfig("m", "own_engine:Own"), lanes, str(tmp_path)).told == ("m", lanes, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'own_engine:no_engine' made a int; expected an edges"):
+        make_engine(ModelConfig("m", "own_engine:no_engine"), lanes, str(tmp_path))
+    with pytest.raises(EngineError, match=r"\[model.m\] engine = 'own_engine:Out': .* has no function 'Out'"):
+        make_engine(ModelConfig("m", "own_engine:Out"), lanes, str(tmp_path))
 
 
 def test_a_missing_library_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.delitem(sys.modules, "edgeserve.engines.onnx", raising=False)
     with pytest.raises(EngineError, match=r"engine 'onnx' cannot be imported .*edgeserve-runtime\[onnx\]"):
-        make_engine(ModelConfig("m", "onnx"), LaneInfo())
+        make_engine(ModelConfig("m", "onnx"), [LaneInfo()])
 
 
 def test_no_engine_is_imported_before_it_is_needed():
@@ -55,8 +66,8 @@ def test_no_engine_is_imported_before_it_is_needed():
 
 def test_lane_info_comes_from_the_configuration():
     config = parse_config({"device": {"gpu": {"kind": "cuda", "index": 1}},
-                           "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1]}}})
-    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1))
+                           "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}}})
+    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3)
     with pytest.raises(ConfigError, match="lane 'gpu1' does not exist; did you mean 'gpu0'"):
         lane_info(config, "gpu1")
 
@@ -66,7 +77,7 @@ def test_lane_info_comes_from_the_configuration():
 
 def host(tmp_path, source, function="steps:f", name="steps", **settings):
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-    engine = make_engine(ModelConfig("m", "python", function=function, **settings), LaneInfo(), str(tmp_path))
+    engine = make_engine(ModelConfig("m", "python", function=function, **settings), [LaneInfo()], str(tmp_path))
     engine.load()
     return engine
 
@@ -104,7 +115,7 @@ def test_what_a_function_may_return(tmp_path):
 def test_what_a_function_may_not_return(tmp_path, returned, message):
     engine = host(tmp_path, f"from edgeserve.engines.python import Parts, Route\ndef f(inputs):\n    return {returned}")
     with pytest.raises(EngineError, match=f"model 'm': steps:f {message}"):
-        run_whole(engine, Batch([{}], 1))
+        run_whole(BlockingSession(engine), Batch([{}], 1))
 
 
 @pytest.mark.parametrize("options", [{}, {"batched": True}, {"stateful": True}, {"batched": True, "stateful": True}])
@@ -129,7 +140,7 @@ def test_batched_and_stateful_returns_are_checked(tmp_path):
     with pytest.raises(EngineError, match="for a batch of 2; expected a list with one entry per item"):
         host(tmp_path, source, options={"batched": True}).run(Batch([{}, {}], 2))
     with pytest.raises(EngineError, match=r"expected \(outputs, new state\), since options.stateful"):
-        run_whole(host(tmp_path, source, options={"stateful": True}), Batch([{}], 1))
+        run_whole(BlockingSession(host(tmp_path, source, options={"stateful": True})), Batch([{}], 1))
 
 
 def test_batched_and_stateful_together(tmp_path):
@@ -242,7 +253,7 @@ def test_functions_that_cannot_be_found(tmp_path, spec, kind, message):
 
 def test_a_function_is_needed():
     with pytest.raises(ConfigError, match="needs function = 'module:name'"):
-        make_engine(ModelConfig("m", "python"), LaneInfo())
+        make_engine(ModelConfig("m", "python"), [LaneInfo()])
 
 
 def test_state_bytes():
@@ -326,7 +337,7 @@ def test_ordered_trouble():
 
 def test_unload_ends_a_hang():
     import threading
-    engine = make_engine(ModelConfig("m", "synthetic", options={"c0": "1ms", "hang_every": 1}), LaneInfo())
+    engine = make_engine(ModelConfig("m", "synthetic", options={"c0": "1ms", "hang_every": 1}), [LaneInfo()])
     engine.load()
     seen = []
 
@@ -377,7 +388,7 @@ def test_steps_come_back_unfinished():
 ])
 def test_synthetic_options_are_checked(options, message):
     with pytest.raises(ConfigError, match=message):
-        make_engine(ModelConfig("m", "synthetic", options=options), LaneInfo())
+        make_engine(ModelConfig("m", "synthetic", options=options), [LaneInfo()])
 
 
 # --- warm-up and files ---
@@ -403,7 +414,7 @@ class Recorder(Engine):
 
 def test_warm_up_runs_every_size_largest_first_in_rounds():
     engine = Recorder()
-    times = warm_up(engine, (1, 4, 2, 4), lambda: engine.now_ns, repetitions=2)
+    times = warm_up(BlockingSession(engine), engine.example(), (1, 4, 2, 4), lambda: engine.now_ns, repetitions=2)
     assert engine.sizes == [4, 2, 1, 4, 2, 1]
     assert times == {1: [100, 100], 2: [200, 200], 4: [400, 400]}
     assert list(times) == [1, 2, 4]
@@ -411,7 +422,8 @@ def test_warm_up_runs_every_size_largest_first_in_rounds():
 
 def test_warm_up_goes_on_with_the_sizes_that_took_less_than_it_may_spend():
     engine = Recorder()
-    times = warm_up(engine, (1, 4), lambda: engine.now_ns, repetitions=1, spend_ns=1000)
+    times = warm_up(BlockingSession(engine), engine.example(), (1, 4), lambda: engine.now_ns, repetitions=1,
+                    spend_ns=1000)
     assert times == {1: [100] * 10, 4: [400] * 3}
     assert engine.sizes == [4, 1] * 3 + [1] * 7
 

@@ -21,7 +21,7 @@ X = np.ones(4, np.float32)
 
 
 def built(tmp_path, file, lane=None, **settings):
-    return make_engine(ModelConfig(name="m", engine="onnx", file=file, **settings), lane or LaneInfo(), str(tmp_path))
+    return make_engine(ModelConfig(name="m", engine="onnx", file=file, **settings), [lane or LaneInfo()], str(tmp_path))
 
 
 def loaded(tmp_path, file, **settings):
@@ -88,7 +88,7 @@ def test_what_the_configuration_provides_must_not_be_sent(tmp_path):
     engine = loaded(tmp_path, onnx_models.recurrent(str(tmp_path)), state={"state": "stateN"},
                     options={"state_axis": 1, "constants": {"rate": 10}})
     with pytest.raises(EngineError, match="input 'rate' was sent, but .* options.constants provides it"):
-        run_whole(engine, Batch([{"x": X, "rate": np.int64(8000)}], 1))
+        run_whole(engine.open(LaneInfo()), Batch([{"x": X, "rate": np.int64(8000)}], 1))
 
 
 def test_safe_widening_of_ids(tmp_path):
@@ -106,14 +106,14 @@ def test_a_failing_run_names_the_model_and_the_inputs(tmp_path):
 
 def test_what_the_model_itself_refuses_fails_the_whole_batch_once(tmp_path, monkeypatch):
     engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
-    session, runs = engine._session, []
+    (threads, session), runs = next(iter(engine._sessions.items())), []
 
     class Counted:
         def run(self, *arguments):
             runs.append(arguments)
             return session.run(*arguments)
 
-    monkeypatch.setattr(engine, "_session", Counted())
+    monkeypatch.setitem(engine._sessions, threads, Counted())
     with pytest.raises(EngineError, match=r"model 'm' failed on ids int64\[4, 1\]"):
         engine.run(Batch([{"ids": np.array([1])}, {"ids": np.array([99])}], 4))
     assert len(runs) == 1
@@ -218,16 +218,48 @@ def test_a_silent_fall_back_is_refused(tmp_path, monkeypatch):
         loaded(tmp_path, file, options={"providers": "cuda"})
 
 
+def session_of(engine):
+    session, = engine._sessions.values()
+    return session
+
+
+def test_lanes_with_other_threads_have_sessions_of_their_own(tmp_path):
+    lanes = [LaneInfo(name="a"), LaneInfo(name="b"), LaneInfo(threads=2, name="c")]
+    engine = make_engine(ModelConfig("m", "onnx", file=onnx_models.linear(str(tmp_path))), lanes, str(tmp_path))
+    footprint = engine.load()
+    numbers = [session.get_session_options().intra_op_num_threads for session in engine._sessions.values()]
+    assert numbers == [1, 2]
+    alone = loaded(tmp_path, onnx_models.linear(str(tmp_path)))
+    assert footprint.weights_bytes == 2 * alone.load().weights_bytes
+    results = [run_whole(engine.open(lane), Batch([{"x": X}], 1))[0][0] for lane in lanes]
+    assert all(np.array_equal(result.outputs["y"], results[0].outputs["y"]) for result in results)
+    with pytest.raises(EngineError, match="model 'm' was not made for a lane with Threads"):
+        run_whole(engine.open(LaneInfo(threads=7)), Batch([{"x": X}], 1))
+
+
+def test_a_deep_lane_runs_on_a_worker_and_packs_on_its_own_thread(tmp_path):
+    engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)))
+    lane = LaneInfo(depth=2, clock_ns=iter(range(100)).__next__, common={})
+    session = engine.open(lane)
+    first, second = session.launch(Batch([{"x": X}], 1)), session.launch(Batch([{"z": X}], 1))
+    assert first.wait(10)
+    assert np.array_equal(first.result()[0].outputs["y"], engine.run(Batch([{"x": X}], 1))[0].outputs["y"])
+    assert second.wait(10)
+    assert isinstance(second.result()[0].error, EngineError)
+    assert [first.times(), second.times()] == [(0, 1), (2, 3)]
+    lane.common["worker"].close()
+
+
 def test_providers_and_threads_reach_the_session(tmp_path):
     engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), lane=LaneInfo(threads=2, cores=(0,)))
     assert engine.providers == ("CPUExecutionProvider",)
-    settings = engine._session.get_session_options()
+    settings = session_of(engine).get_session_options()
     assert settings.intra_op_num_threads == 2
     assert settings.inter_op_num_threads == 1
     assert settings.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert settings.get_session_config_entry("session.intra_op_thread_affinities") == "1"
     spinning = loaded(tmp_path, onnx_models.linear(str(tmp_path)), options={"spin": True, "threads": 1})
-    assert spinning._session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert session_of(spinning).get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "1"
 
 
 def test_cuda_gets_the_lanes_device():

@@ -131,7 +131,7 @@ def test_system_exit_in_an_engine_takes_the_lane_down_loudly() -> None:
 
     lane.give(Work(1, 0, ANY_TIME, leave, None))
     lane.give(Work(2, 0, ANY_TIME, lambda _: None, None))
-    failed, down, refused = post.take(3)
+    down, failed, refused = post.take(3)
     assert isinstance(failed.error, SystemExit)
     assert isinstance(down, LaneDown) and "SystemExit" in down.reason
     assert isinstance(refused, WorkNotStarted) and "is down" in refused.reason

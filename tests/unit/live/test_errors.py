@@ -38,7 +38,7 @@ def test_the_client_reads_which_model_it_was_and_the_log_gets_each_models_first(
 def test_what_failed_is_let_go_of_without_the_collector(tmp_path: Path) -> None:
     (tmp_path / "raising_steps.py").write_text(
         "def f(item):\n    mine = item['x'] + 1\n    item['made'](mine)\n    raise ValueError('bad')")
-    engine = make_engine(ModelConfig("m", "python", function="raising_steps:f"), LaneInfo(), str(tmp_path))
+    engine = make_engine(ModelConfig("m", "python", function="raising_steps:f"), [LaneInfo()], str(tmp_path))
     engine.load()
     kept = []
     failures = EngineFailures()

@@ -43,14 +43,14 @@ def engine(tmp_path):
     (tmp_path / "offload_functions.py").write_text(FUNCTIONS)
     engine = make_engine(ModelConfig("m", "python", function="offload_functions:f", options={
         "process": True, "process_timeout": "2s", "process_restarts_max": 2}),
-        LaneInfo(cores=allowed_cores()[:1]), str(tmp_path))
+        [LaneInfo(cores=allowed_cores()[:1])], str(tmp_path))
     engine.load()
     yield engine
     engine.unload()
 
 
 def run(engine, do=""):
-    return run_whole(engine, Batch([{"x": X, "do": do}], 1))[0].outputs
+    return run_whole(engine.open(LaneInfo()), Batch([{"x": X, "do": do}], 1))[0][0].outputs
 
 
 def test_it_runs_elsewhere_on_the_lanes_cores(engine):
@@ -184,11 +184,11 @@ def test_wrong_configuration_is_refused_here_and_not_in_the_child(tmp_path):
                              ({"process": True, "process_timeout": 3}, "process_timeout = 3: expected a duration"),
                              ({"process": True, "bached": True}, "has no key 'bached'; did you mean 'batched'")):
         with pytest.raises(ConfigError, match=message):
-            make_engine(ModelConfig("m", "python", function="a:f", options=options), LaneInfo(), str(tmp_path))
+            make_engine(ModelConfig("m", "python", function="a:f", options=options), [LaneInfo()], str(tmp_path))
 
 
 def test_a_function_that_cannot_be_imported_fails_the_load(tmp_path):
-    engine = make_engine(ModelConfig("m", "python", function="nowhere:f", options={"process": True}), LaneInfo(),
+    engine = make_engine(ModelConfig("m", "python", function="nowhere:f", options={"process": True}), [LaneInfo()],
                          str(tmp_path))
     with pytest.raises(EngineError, match="module 'nowhere' cannot be imported"):
         engine.load()
@@ -201,7 +201,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 model = ModelConfig("m", "python", function="offload_functions:f", options={"process": True})
-engine = make_engine(model, LaneInfo(), sys.argv[1])
+engine = make_engine(model, [LaneInfo()], sys.argv[1])
 engine.load()
 threading.Thread(target=engine.run, args=(Batch([{"do": "hold"}], 1),), daemon=True).start()
 time.sleep(0.3)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+import time
 
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Result, with_failures
-from edgeserve.errors import EngineError
+from edgeserve.engines.base import Batch, Engine, Footprint, Pending, Result, Session, with_failures
+from edgeserve.errors import DeviceLost, EngineError
+from edgeserve.testing import engine_conformance
 from edgeserve.testing.engine_conformance import EngineConformance
 
 
@@ -148,6 +151,169 @@ class MixesThreads(Good):
         return [Result({"y": item["x"] * 2}) for item in self.items]
 
 
+class Device(Good):
+    """A good engine whose batches run one after the other on a device of its own clock, 1 ms per item."""
+
+    variants = ("half",)
+
+    def __init__(self, lost=False):
+        super().__init__()
+        self.lost = lost
+
+    def open(self, lane):
+        return Stream(self, self.shared_by(lane))
+
+    def shared_by(self, lane):
+        return lane.common.setdefault("stream", {"free": 0})
+
+    def launched(self, stream, batch, times):
+        return Launched(self, batch, times)
+
+    def lose(self):
+        raise DeviceLost("model 'model': the device is gone")
+
+
+class Stream(Session):
+    def __init__(self, engine, shared):
+        self.engine = engine
+        self.shared = shared
+
+    def launch(self, batch):
+        if not self.engine.loaded:
+            raise EngineError("model 'model' is not loaded")
+        if batch.variant not in ("", "half"):
+            raise EngineError(f"model 'model' has no variant {batch.variant}")
+        begins_ns = max(time.monotonic_ns(), self.shared["free"])
+        self.shared["free"] = begins_ns + batch.size * 1_000_000
+        return self.engine.launched(self, batch, (begins_ns, self.shared["free"]))
+
+
+class Launched(Pending):
+    def __init__(self, engine, batch, times):
+        self.engine = engine
+        self.batch = batch
+        self.span = times
+        self.aborted = False
+
+    def done(self):
+        return self.aborted or time.monotonic_ns() >= self.span[1]
+
+    def wait(self, timeout_s):
+        left_s = (self.span[1] - time.monotonic_ns()) / 1e9
+        if left_s > 0 and not self.aborted:
+            threading.Event().wait(min(timeout_s, left_s))
+        return self.done()
+
+    def result(self):
+        if self.engine.lost:
+            self.engine.lose()
+        if self.aborted:
+            raise EngineError("model 'model': aborted")
+        return self.engine.run(self.batch)
+
+    def times(self):
+        return self.span
+
+    def abort(self):
+        self.aborted = not self.done()
+        return self.aborted
+
+
+def device_with(**changes):
+    """A device whose launched batches differ by some methods."""
+    kind = type("Changed", (Launched,), changes)
+
+    class Changed(Device):
+        def launched(self, stream, batch, times):
+            return kind(self, batch, times)
+    return Changed
+
+
+class AtOnce(Device):
+    """Each batch runs as if nobody else were there."""
+
+    def open(self, lane):
+        return AtOnceStream(self, {"free": 0})
+
+
+class AtOnceStream(Stream):
+    def launch(self, batch):
+        self.shared["free"] = 0
+        return super().launch(batch)
+
+
+class OwnStreams(Device):
+    """Each model of a lane has its own stream."""
+
+    def shared_by(self, lane):
+        return {"free": 0}
+
+
+class LatestResults(Device):
+    """Gives the results of the batch that was launched last."""
+
+    def launched(self, stream, batch, times):
+        self.latest = super().launched(stream, batch, times)
+        return type("Any", (Launched,), {"result": lambda pending: self.run(self.latest.batch)})(self, batch, times)
+
+
+class OneBuffer(Device):
+    """All results lie in one array."""
+
+    def __init__(self, lost=False):
+        super().__init__(lost)
+        self.buffer = np.zeros((4, 2))
+
+    def answer(self, batch):
+        for row, item in enumerate(batch.items):
+            self.buffer[row] = item["x"] * 2
+        return [Result({"y": self.buffer[row]}) for row in range(len(batch.items))]
+
+
+class Poisoned(Device):
+    """A wrong item spoils the session."""
+
+    def run(self, batch):
+        results = super().run(batch)
+        if any(result.error for result in results):
+            self.loaded = False
+        return results
+
+
+class AnyVariant(Device):
+    def open(self, lane):
+        stream = super().open(lane)
+        launch = stream.launch
+        stream.launch = lambda batch: launch(batch._replace(variant=""))
+        return stream
+
+
+class NoSuchVariant(Device):
+    variants = ("half", "third")
+
+
+class LivesOn(Device):
+    """Its sessions outlive the model."""
+
+    def unload(self):
+        pass
+
+
+class LostPlainly(Device):
+    def lose(self):
+        raise EngineError("model 'model': it failed")
+
+
+class LostForEver(Device):
+    """What was launched when the device was lost is never over."""
+
+    def launched(self, stream, batch, times):
+        if self.lost and "second" in stream.shared:
+            times = (times[0], times[1] + 10**12)
+        stream.shared["second"] = True
+        return super().launched(stream, batch, times)
+
+
 def suite_of(engine_class, stateful=False):
     class Suite(EngineConformance):
         def make(self, directory):
@@ -159,18 +325,21 @@ def suite_of(engine_class, stateful=False):
         def wrong_items(self):
             return {"nothing": {}}
 
+        def make_lost(self, directory):
+            return engine_class(lost=True) if issubclass(engine_class, Device) else None
+
     Suite.stateful = stateful
     return Suite()
 
 
 def call(suite, test):
-    engine = suite.make("")
-    if test in ("test_load_says_what_it_occupies", "test_run_before_load_is_refused",
-                "test_unload_twice_then_run_is_refused", "test_load_after_unload_gives_the_same_answers"):
-        getattr(suite, test)("")
-    else:
-        engine.load()
-        getattr(suite, test)(engine)
+    method, arguments = getattr(suite, test), {}
+    if "engine" in inspect.signature(method).parameters:
+        arguments["engine"] = suite.make("")
+        arguments["engine"].load()
+    if "directory" in inspect.signature(method).parameters:
+        arguments["directory"] = ""
+    method(**arguments)
 
 
 TESTS = [name for name in dir(EngineConformance) if name.startswith("test_")]
@@ -184,6 +353,58 @@ def test_a_good_engine_passes(test):
 @pytest.mark.parametrize("test", TESTS)
 def test_a_good_engine_with_states_passes(test):
     call(suite_of(Counts, stateful=True), test)
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_good_device_passes(test):
+    call(suite_of(Device), test)
+
+
+@pytest.mark.parametrize(("engine_class", "test"), [
+    (AtOnce, "test_launched_batches_end_in_order_each_with_its_own_results"),
+    (LatestResults, "test_launched_batches_end_in_order_each_with_its_own_results"),
+    (OwnStreams, "test_the_models_of_a_lane_take_turns"),
+    (device_with(wait=lambda self, timeout_s: Launched.wait(self, 1.0)),
+     "test_a_batch_stays_over_and_a_wait_has_an_end"),
+    (device_with(result=lambda self: [Launched.result(self), setattr(self, "span", (0, 2**62))][0]),
+     "test_a_batch_stays_over_and_a_wait_has_an_end"),
+    (OneBuffer, "test_results_stay_as_they_are_when_the_next_batch_runs"),
+    (device_with(times=lambda self: (self.span[0] - 3_000_000, self.span[1])),
+     "test_device_times_are_of_this_batch_alone"),
+    (device_with(times=lambda self: (5, 7)), "test_device_times_are_of_this_batch_alone"),
+    (device_with(abort=lambda self: None), "test_abort_says_whether_it_could"),
+    (device_with(abort=lambda self: True), "test_abort_says_whether_it_could"),
+    (device_with(abort=lambda self: bool(setattr(self, "span", (0, 2**62))) or True),
+     "test_abort_says_whether_it_could"),
+    (device_with(abort=lambda self: Launched.abort(self) and self.engine.unload() is None),
+     "test_abort_says_whether_it_could"),
+    (Poisoned, "test_a_failed_batch_leaves_those_beside_it_alone"),
+    (AnyVariant, "test_every_variant_runs_and_unknown_ones_are_refused"),
+    (NoSuchVariant, "test_every_variant_runs_and_unknown_ones_are_refused"),
+    (LivesOn, "test_a_session_of_an_unloaded_model_is_refused"),
+    (LostPlainly, "test_a_lost_device_says_so_and_ends_what_was_launched"),
+    (LostForEver, "test_a_lost_device_says_so_and_ends_what_was_launched"),
+])
+def test_a_broken_device_fails(engine_class, test, monkeypatch):
+    monkeypatch.setattr(engine_conformance, "WAIT_EXTRA_S", 0.001)
+    monkeypatch.setattr(engine_conformance, "THREAD_WAIT_S", 0.1)
+    with pytest.raises((AssertionError, pytest.fail.Exception, EngineError)):
+        call(suite_of(engine_class), test)
+
+
+class NeedsTwo(Good):
+    """Runs batches of two and four only."""
+
+    def answer(self, batch):
+        assert batch.size in (2, 4), batch.size
+        return super().answer(batch)
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_batch_sizes_need_not_contain_one(test):
+    suite = suite_of(NeedsTwo)
+    suite.sizes = (2, 4)
+    call(suite, test)
 
 
 @pytest.mark.parametrize(("engine_class", "test", "stateful"), [

@@ -15,7 +15,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.machine import board_name, device_slug, slug
 from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
 from edgeserve.device.host import clocks_mhz, load_average
-from edgeserve.engines.base import Engine, Footprint, Result
+from edgeserve.engines.base import BlockingSession, Engine, Footprint, Result
 from edgeserve.errors import ConfigError
 from edgeserve.tools import profile as command
 from edgeserve.tools.alone import PASSES, measure_alone
@@ -125,7 +125,7 @@ def test_summary():
 
 def measured(durations, **rule):
     engine = Stated(durations)
-    return measure_size(engine, {}, 1, lambda: engine.now_ns, StopRule(**rule))
+    return measure_size(BlockingSession(engine), {}, 1, lambda: engine.now_ns, StopRule(**rule))
 
 
 def test_steady_times_stop_early():
@@ -151,7 +151,8 @@ def test_time_and_runs_are_bounded():
 
 def test_someone_may_stop_it():
     engine = Stated([10] * 100)
-    assert len(measure_size(engine, {}, 1, lambda: engine.now_ns, StopRule(), lambda: engine.now_ns >= 50)) == 5
+    assert len(measure_size(BlockingSession(engine), {}, 1, lambda: engine.now_ns, StopRule(),
+                            lambda: engine.now_ns >= 50)) == 5
 
 
 def test_load_time_is_the_median_and_leaves_it_loaded():
@@ -395,20 +396,24 @@ def test_examples_that_cannot_be_used_are_said(alone_config, capsys, returned, w
     assert words in error
 
 
+def alone(engine, items, *arguments, **named):
+    return measure_alone(BlockingSession(engine), items, *arguments, **named)
+
+
 def test_a_time_alone_is_the_median_of_its_passes():
     engine = Stated([10, 100, 70, 30, 20, 50])  # two items, three passes over both
     assert PASSES == 3
-    assert measure_alone(engine, [{}, {}], lambda: engine.now_ns) == [20, 50]
+    assert alone(engine, [{}, {}], lambda: engine.now_ns) == [20, 50]
 
 
 def test_the_time_for_an_app_is_bounded():
     engine = Stated([10] * 9)
-    assert measure_alone(engine, [{}] * 5, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # a part of one pass
+    assert alone(engine, [{}] * 5, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # a part of one pass
     engine = Stated([10] * 9)
-    assert measure_alone(engine, [{}] * 3, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # one whole pass
+    assert alone(engine, [{}] * 3, lambda: engine.now_ns, time_ns_max=25) == [10, 10, 10]  # one whole pass
     assert engine.now_ns == 30
     engine = Stated([10] * 9)
-    assert measure_alone(engine, [{}] * 3, lambda: engine.now_ns, 10**9, lambda: engine.now_ns >= 20) == [10, 10]
+    assert alone(engine, [{}] * 3, lambda: engine.now_ns, 10**9, lambda: engine.now_ns >= 20) == [10, 10]
 
 
 # --- the device's name ---
