@@ -1,6 +1,6 @@
-"""Compiles the core when ``EDGESERVE_COMPILE=1`` asks for it (``docs/compiled.md``); everything else is in pyproject.toml.
+"""Compiles the core when ``EDGESERVE_COMPILE=1`` asks for it (``docs/compiled.md``); the rest is in pyproject.toml.
 
-``EDGESERVE_COMPILE_LEVEL`` is the C compiler's level of optimisation: 2 unless told, 0 builds five times faster.
+``EDGESERVE_COMPILE_LEVEL`` is the C compiler's level of optimisation: 2 unless told; 0 builds several times faster.
 """
 
 import glob
@@ -46,7 +46,7 @@ def translate(files, library):
     try:
         from mypyc.build import mypycify
     except ImportError:
-        raise SystemExit(f"EDGESERVE_COMPILE=1 needs {MYPY}: install it, or leave out --no-build-isolation")
+        raise SystemExit(f"EDGESERVE_COMPILE=1 needs {MYPY}: install it, or leave out --no-build-isolation") from None
     # What is installed beside it must not decide whether it compiles: types of other packages are left to `make lint`.
     options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports",
                "--cache-dir=" + os.path.join("build", "mypy_cache")]
@@ -59,4 +59,4 @@ if os.environ.get("EDGESERVE_COMPILE", "0") in ("", "0"):
 else:
     os.chdir(HERE)
     setup(setup_requires=[MYPY], cmdclass={"build_ext": CompileCore},
-          ext_modules=[Extension("edgeserve.compiled_core", [])])  # replaced when it is built: mypyc may not be here yet
+          ext_modules=[Extension("edgeserve.not_yet_translated", [])])  # CompileCore replaces it: mypyc comes later

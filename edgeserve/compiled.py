@@ -7,6 +7,7 @@ source. ``docs/compiled.md`` is the guide. This module itself is never compiled.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
@@ -35,18 +36,11 @@ CHOICE = "EDGESERVE_CORE"
 
 class Core(NamedTuple):
     """What runs: ``kind`` is ``compiled``, ``interpreted`` or ``mixed``; ``of`` is the number of modules that can be
-    compiled, ``compiled`` how many of them are; ``stale`` says that the sources have changed since."""
+    compiled, ``compiled`` how many of them are."""
 
     kind: str
     compiled: int
     of: int
-    stale: bool
-
-    def __str__(self) -> str:
-        if self.kind == "interpreted":
-            return "interpreted"
-        changed = ", from sources that have changed since" if self.stale else ""
-        return f"{self.kind} ({self.compiled} of {self.of} modules{changed})"
 
 
 def sources(package: str = HERE) -> List[str]:
@@ -71,13 +65,19 @@ def digest(package: str = HERE) -> str:
     return together.hexdigest()[:12]
 
 
+@functools.lru_cache(maxsize=None)
 def running() -> Core:
-    """The core of this process, as its loaded modules say."""
+    """The core of this process, as its loaded modules say. It cannot change while the process runs."""
     names = ["edgeserve." + path[:-len(".py")].replace(os.sep, ".") for path in sources()]
     compiled = sum(_is_compiled(name) for name in names)
-    libraries = [name for name in sys.modules if name.startswith(f"edgeserve.{LIBRARY}")]
     kind = "mixed" if 0 < compiled < len(names) else "compiled" if compiled else "interpreted"
-    return Core(kind, compiled, len(names), any(digest() not in name for name in libraries))
+    return Core(kind, compiled, len(names))
+
+
+def is_stale() -> bool:
+    """Whether the loaded library was compiled from other sources than those that lie here now."""
+    libraries = [name for name in sys.modules if name.startswith(f"edgeserve.{LIBRARY}")]
+    return bool(libraries) and any(digest() not in name for name in libraries)
 
 
 def _is_compiled(name: str) -> bool:

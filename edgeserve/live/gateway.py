@@ -10,7 +10,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from edgeserve import __version__
+from edgeserve import __version__, compiled
 from edgeserve.errors import RequestError
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control, default_endpoint
 from edgeserve.live.request import RequestOptions, validator_of
@@ -123,8 +123,8 @@ class Gateway:
         elif control.kind == "apps":
             payload = core.apps()
         else:
-            payload = {"ready": not core.world.stopping, "version": __version__, "pid": os.getpid(),
-                       "open": core.world.payloads.open_count,
+            payload = {"ready": not core.world.stopping, "version": __version__, "core": compiled.running().kind,
+                       "pid": os.getpid(), "open": core.world.payloads.open_count,
                        "lanes": {name: lane["state"] for name, lane in core.stats()["lanes"].items()}}
         self.drained = False
         self.bus.control_reply(control.client, control.key, payload)

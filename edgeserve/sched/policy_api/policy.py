@@ -80,6 +80,7 @@ class Policy:
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason). May ``board.choose`` the first nodes; default: all of them."""
+        return None
 
     def on_ready(self, job: Job, board: Board) -> None:
         """The job may run now: queue it."""
