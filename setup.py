@@ -31,6 +31,7 @@ class CompileCore(build_ext):
         library = "edgeserve." + core.LIBRARY + core.digest(os.path.join(HERE, "edgeserve"))
         self.distribution.ext_modules = translate(files, library)
         super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
         self.library = library
 
     def run(self):

@@ -1,6 +1,6 @@
 """Run tests with the compiled core, in a copy of this checkout: ``make test-compiled``.
 
-    python scripts/dev/test_compiled.py [arguments of pytest]
+    python scripts/dev/compiled_tests.py [arguments of pytest]
 
 The copy lies in ``.compiled/``, so that no extension module ever lies beside the checkout's own sources. It is compiled
 again only when a source of the core has changed. ``EDGESERVE_CORE=compiled`` makes every process of the tests refuse
@@ -20,7 +20,8 @@ from typing import Sequence
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPY = os.path.join(ROOT, ".compiled")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.so", "build", "dist", "*.egg-info", "node_modules")
-TESTS = ("tests/test_compiled.py", "tests/golden", "tests/sim", "tests/conformance/test_policies.py", "tests/unit")
+TESTS = ("tests/unit/test_compiled.py", "tests/golden", "tests/sim", "tests/conformance/test_policies.py",
+         "tests/unit/sched")
 
 
 def lay_copy() -> None:
