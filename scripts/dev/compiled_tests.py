@@ -4,7 +4,7 @@
 
 The copy lies in ``.compiled/``, so that no extension module ever lies beside the checkout's own sources. It is compiled
 again only when a source of the core has changed. ``EDGESERVE_CORE=compiled`` makes every process of the tests refuse
-to run without the compiled core. Without arguments: the tests that decide whether both cores decide alike.
+to run without the compiled core. Unless tests are named: those that decide whether both cores decide alike.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
     lay_copy()
     compile_copy()
     environment = {**os.environ, "EDGESERVE_CORE": "compiled", "PYTHONPATH": COPY}
-    return subprocess.run([sys.executable, "-m", "pytest", *(argv or TESTS)], cwd=COPY, env=environment).returncode
+    tests = () if any(os.path.exists(os.path.join(COPY, word.split("::")[0])) for word in argv) else TESTS
+    return subprocess.run([sys.executable, "-m", "pytest", *argv, *tests], cwd=COPY, env=environment).returncode
 
 
 if __name__ == "__main__":
