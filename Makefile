@@ -61,7 +61,7 @@ test: $(VENV)/.test
 	$(IN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-compiled: $(VENV)/.compile
-	$(IN) scripts/dev/compiled_tests.py $(ARGS)
+	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .
