@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import glob
+import json
 import os
 import platform
+import re
 import shutil
 import struct
 import subprocess
@@ -30,7 +32,7 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 """Architecture -> its number in the header of an ELF file (``e_machine``)."""
 
 GLIBC = (2, 17)
-BUILD_NEEDS = (".[compile]", "setuptools>=70.1", "ziglang>=0.13")  # setuptools since 70.1 makes wheels itself
+BUILD_NEEDS = ("setuptools>=70.1", "ziglang>=0.13")  # beside the extra `compile`; this setuptools makes wheels
 TEST_NEEDS = ("pytest>=7", "pytest-timeout>=2.1", "hypothesis>=6.80")
 SAY = "from edgeserve import compiled; print(compiled.running())"
 
@@ -74,6 +76,12 @@ def sources_copied(place: str) -> str:
     """The sources, where a build may leave what it likes."""
     left_out = shutil.ignore_patterns(".*", "__pycache__", "*.so", "build", "dist", "*.egg-info", "node_modules")
     return shutil.copytree(ROOT, os.path.join(place, "sources"), ignore=left_out)
+
+
+def compiler() -> List[str]:
+    """What ``pyproject.toml`` names as the extra ``compile``."""
+    (needs,) = re.findall(r"^compile = (\[.*\])$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    return [str(need) for need in json.loads(needs)]
 
 
 def build_compiled(python: str, sources: str, version: str, arch: str, level: str, out: str) -> str:
@@ -129,7 +137,7 @@ def main() -> int:
     for number, (version, python) in enumerate(pythons.items()):
         with tempfile.TemporaryDirectory(prefix="edgeserve-wheels-") as place:
             sources = sources_copied(place)
-            builder = environment_of(python, os.path.join(place, "build"), BUILD_NEEDS, sources)
+            builder = environment_of(python, os.path.join(place, "build"), (*compiler(), *BUILD_NEEDS), sources)
             if number == 0:
                 call([builder, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", out], sources)
             for arch in args.arch:
@@ -139,7 +147,7 @@ def main() -> int:
                     look_into(wheel, arch)
                     said = "not tried: built for another architecture"
                     if arch == platform.machine():
-                        said = try_wheel(python, wheel, sources, os.path.join(place))
+                        said = try_wheel(python, wheel, sources, place)
                     print(f"{os.path.basename(wheel)}: {said}", flush=True)
                 except RuntimeError as error:
                     failures.append(f"Python {version}, {arch}: {error}")
