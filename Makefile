@@ -14,12 +14,13 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets test lint soak plant-bugs mutants ci clean
+.PHONY: help demo assets test test-compiled lint soak plant-bugs mutants ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make test        the tests that need no GPU"
+	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
@@ -45,6 +46,10 @@ $(VENV)/.lint: $(NEEDS) | $(VENV)/.test
 	$(PIP) install --editable '.[lint]'
 	@touch $@
 
+$(VENV)/.compile: $(NEEDS) | $(VENV)/.test
+	$(PIP) install --editable '.[compile]'
+	@touch $@
+
 demo: $(VENV)/.demo
 	$(IN) -m edgeserve.tools.assets $(READER)/assets.toml
 	$(IN) scripts/demo.py $(ARGS)
@@ -54,6 +59,9 @@ assets: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(IN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-compiled: $(VENV)/.compile
+	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .
@@ -72,5 +80,6 @@ ci:
 	.ci/run
 
 clean:
-	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .compiled build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find edgeserve -name "*.so" -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

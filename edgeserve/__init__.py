@@ -5,6 +5,7 @@ The public names are imported on first use, so that ``import edgeserve`` costs n
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ __all__ = ["AsyncClient", "Client", "Config", "Runtime", "__version__", "load_co
 
 _HOMES = {"Runtime": "edgeserve.runtime", "Client": "edgeserve.client", "AsyncClient": "edgeserve.client",
           "Config": "edgeserve.config.schema", "load_config": "edgeserve.config.loading"}
+
+if os.environ.get("EDGESERVE_CORE"):
+    from edgeserve import compiled
+    compiled.choose(os.environ["EDGESERVE_CORE"])
 
 
 def __getattr__(name: str) -> Any:

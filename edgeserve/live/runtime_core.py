@@ -10,7 +10,7 @@ import logging
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from edgeserve import __version__
+from edgeserve import __version__, compiled
 from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import RequestError
@@ -140,7 +140,7 @@ class RuntimeCore:
 
     def health(self) -> Dict[str, Any]:
         """Whether it accepts requests, and which lanes are up."""
-        return {"ready": not self.world.stopping, "version": __version__, "pid": os.getpid(),
+        return {"ready": not self.world.stopping, "version": __version__, "core": compiled.running().kind, "pid": os.getpid(),
                 "open": self.world.open_count,
                 "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()}}
 

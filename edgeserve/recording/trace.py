@@ -120,7 +120,7 @@ def _table(item: Any) -> Dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (Request, JobResult)):
-        table = {name: _plain(getattr(value, name)) for name in type(value).__slots__}
+        table = {name: _plain(getattr(value, name)) for name in type(value).fields}
         if table.get("steps") == 1:  # nearly always
             del table["steps"]
         return table

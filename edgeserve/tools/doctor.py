@@ -17,6 +17,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from edgeserve import compiled
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import find_profiles
@@ -184,6 +185,18 @@ def check_python(python: Tuple[int, int], versions: Mapping[str, Optional[str]])
     elif present:
         found.append(Finding("packages", GOOD, ", ".join(present)))
     return found
+
+
+def check_core(core: compiled.Core, is_stale: bool) -> List[Finding]:
+    """Whether the scheduler runs compiled, and from these sources."""
+    again = f"EDGESERVE_COMPILE=1 {sys.executable} -m pip install ., from the checkout"
+    if core.kind == "interpreted":
+        return [Finding("core", GOOD, "interpreted (docs/compiled.md: how to compile it)")]
+    if is_stale:
+        return [Finding("core", WRONG, "compiled from other sources than those that lie beside it", again)]
+    if core.kind == "mixed":
+        return [Finding("core", NOTE, f"{core.compiled} of {core.of} modules compiled, the others interpreted", again)]
+    return [Finding("core", GOOD, f"compiled ({core.of} modules)")]
 
 
 def check_onnxruntime(builds: Mapping[str, str], providers: Optional[Sequence[str]], has_gpu: bool) -> List[Finding]:
@@ -372,6 +385,7 @@ def examine(config_path: str = "", root: str = "/") -> List[Finding]:
             pass  # reported by check_config_file below
     found = [*check_board(root, python), *check_processor(root, cores), *check_memory(root),
              *check_python(python, {module: _version(module) for module in PACKAGES}),
+             *check_core(compiled.running(), compiled.is_stale()),
              *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), _providers(), _has_gpu(root)),
              *check_bus(endpoint, os.getuid(), key_file)]
     return found + (check_config_file(config_path, cores) if config_path else [])

@@ -4,8 +4,9 @@
 
 Every arrival is a step of its own, with the ``wake_at`` that the loop asks for after each step; a batch of 16 is
 launched by the step that hears of the last one's end. Deadlines are drawn, so that arrivals go into the middle of the
-queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. The process's memory, the time of
-``import edgeserve`` and the idle CPU of an embedded runtime are measured in processes of their own.
+queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. Where the compiled core is installed
+(``docs/compiled.md``), each round measures both cores, in a process each. The process's memory, the time of ``import
+edgeserve`` and the idle CPU of an embedded runtime are measured in processes of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import gc
 import heapq
+import json
+import os
 import random
 import statistics
 import subprocess
@@ -25,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
 
+from edgeserve import compiled
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import RunBatch
@@ -36,6 +40,7 @@ POLICIES = ("edf", "clockwork")
 BATCH = 16
 CYCLE_US_MAX = 30.0  # the aim at 100 pending
 GROWTH_MAX = 10.0  # at 10,000 pending, as a multiple of that at 100
+COMPILED_TIMES_MIN = 1.7  # as fast as the interpreted core, each policy at 100 pending
 
 
 def scheduler_with(policy: str, pending: int, rng: random.Random) -> Any:
@@ -98,6 +103,22 @@ def heap_us(pending: int, count: int, seed: int) -> float:
     return (time.perf_counter() - started) / count * 1e6
 
 
+def measure(seed: int) -> Dict[str, Dict[int, float]]:
+    """One round with the core of this process: what -> queue length -> microseconds."""
+    found: Dict[str, Dict[int, float]] = {"heap": {pending: heap_us(pending, 20_000, seed) for pending in LENGTHS}}
+    for policy in POLICIES:
+        found[policy] = {pending: cycle_us(policy, pending, 60, seed) for pending in LENGTHS}
+    return found
+
+
+def round_of(core: str, seed: int) -> Dict[str, Dict[str, float]]:
+    """One round with that core, in a process of its own."""
+    words = [sys.executable, __file__, "--measure", str(seed)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, compiled.CHOICE: core})
+    return dict(json.loads(done.stdout))
+
+
 IMPORT = """
 import sys, time
 started = time.perf_counter()
@@ -130,35 +151,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds (same checks)")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--measure", type=int, metavar="SEED", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.measure is not None:
+        print(json.dumps(measure(args.measure)))
+        return 0
     rounds = 5 if args.quick else 21
-    measured: Dict[Any, List[float]] = {}
-    for seed in range(rounds):  # every length and policy in each round: a slow minute of the machine touches all alike
-        for pending in LENGTHS:
-            measured.setdefault(("heap", pending), []).append(heap_us(pending, 20_000, seed))
-            for policy in POLICIES:
-                measured.setdefault((policy, pending), []).append(cycle_us(policy, pending, 60, seed))
+    cores = ["interpreted"] + (["compiled"] if compiled.running().kind == "compiled" else [])
+    found: Dict[str, List[Dict[str, Dict[str, float]]]] = {core: [] for core in cores}
+    for seed in range(rounds):  # everything in each round: a slow minute of the machine touches all alike
+        for core in cores:
+            found[core].append(round_of(core, seed))
     rows: List[Dict[str, Any]] = []
-    for pending in LENGTHS:
-        heap = statistics.median(measured["heap", pending])
-        for policy in POLICIES:
-            cost = statistics.median(measured[policy, pending])
-            rows.append({"policy": policy, "pending": pending, "us_per_request": cost, "heap_us": heap,
-                         "times_heap": cost / heap})
-            print(f"{policy:10} {pending:6} pending: {cost:7.1f} us a request, {cost / heap:6.1f} x heapq push and pop "
-                  f"({heap:.2f} us)")
+    for core in cores:
+        for pending in LENGTHS:
+            heap = statistics.median(one["heap"][str(pending)] for one in found[core])
+            for policy in POLICIES:
+                cost = statistics.median(one[policy][str(pending)] for one in found[core])
+                times = statistics.median(slow[policy][str(pending)] / fast[policy][str(pending)]
+                                          for slow, fast in zip(found["interpreted"], found[core]))
+                rows.append({"core": core, "policy": policy, "pending": pending, "us_per_request": cost,
+                             "heap_us": heap, "times_heap": cost / heap, "times_as_fast": times})
+                print(f"{core:11} {policy:9} {pending:6} pending: {cost:6.1f} us a request, {cost / heap:5.1f} x heapq, "
+                      f"{times:.2f} times as fast as interpreted")
     checks = Checks("scripts/bench/scheduler.py")
     check(rows, checks)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "rounds": rounds}, rows=rows)
+    if "compiled" not in cores:
+        print("the compiled core is not installed (docs/compiled.md): not compared")
+    return checks.finish(args.json, {"python": sys.version.split()[0], "rounds": rounds, "cores": ", ".join(cores)},
+                         rows=rows)
 
 
 def check(rows: List[Dict[str, Any]], checks: Checks) -> None:
-    """Everything this script must show."""
-    cost = {(row["policy"], row["pending"]): row["us_per_request"] for row in rows}
+    """Everything this script must show. The costs are the interpreted core's, which everybody has."""
+    cost = {(row["policy"], row["pending"]): row["us_per_request"] for row in rows if row["core"] == "interpreted"}
     for policy in POLICIES:
         checks.at_most(f"{policy}: us a request at 100 pending", cost[policy, 100], CYCLE_US_MAX)
         checks.at_most(f"{policy}: cost at 10,000 pending to that at 100", cost[policy, 10_000] / cost[policy, 100],
                        GROWTH_MAX)
+    for row in rows:
+        if row["core"] == "compiled" and row["pending"] == 100:
+            checks.at_least(f"{row['policy']}: compiled, times as fast", row["times_as_fast"], COMPILED_TIMES_MIN)
     imports = [in_process(IMPORT) for _ in range(5)]
     engines = imports[0][1] if len(imports[0]) > 1 else ""
     checks.at_most("import edgeserve, s", statistics.median(float(words[0]) for words in imports), 0.3)

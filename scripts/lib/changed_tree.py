@@ -49,8 +49,8 @@ class ChangedTree:
         self._source = ROOT if copy_of is None else copy_of.home
         for name in COPIED:
             shutil.copytree(os.path.join(self._source, name), os.path.join(self.home, name),
-                            ignore=shutil.ignore_patterns("node_modules"))
-        for name in ("pyproject.toml", "README.md", "Makefile", "CHANGELOG.md"):
+                            ignore=shutil.ignore_patterns("node_modules", "*.so"))
+        for name in ("pyproject.toml", "setup.py", "README.md", "Makefile", "CHANGELOG.md"):
             shutil.copy2(os.path.join(self._source, name), self.home)
 
     def __enter__(self) -> ChangedTree:
@@ -92,7 +92,7 @@ class ChangedTree:
         """Run the tests until one fails. Tests that need more CPU time than ``cpu_s_max`` hang: a busy machine makes
         no difference. ``keep_bytecode`` only while nothing is changed."""
         path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
-        variables = {**os.environ, **(environment or {}), "PYTHONPATH": path}
+        variables = {**os.environ, "EDGESERVE_CORE": "interpreted", **(environment or {}), "PYTHONPATH": path}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
         if not keep_bytecode:
             variables["PYTHONDONTWRITEBYTECODE"] = "1"

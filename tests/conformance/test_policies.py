@@ -152,12 +152,7 @@ BAD_BIDS = {
 
 
 def bid_parts(jobs, size, drops=()):
-    bid = bid_for(jobs, size, 2 * MS, _NoBoard(), drops=drops)
-    return bid
-
-
-class _NoBoard:
-    """The jobs above stand at last nodes, so nothing is asked of the board."""
+    return bid_for(jobs, size, 2 * MS, make("rude").board, drops=drops)
 
 
 @pytest.mark.parametrize("name", sorted(BAD_BIDS))

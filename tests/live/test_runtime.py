@@ -294,10 +294,10 @@ def test_a_fault_in_the_loop_ends_every_request_and_is_raised_at_stop() -> None:
     assert live_functions.entered.wait(10)
     assert runtime._core is not None
 
-    def broken(now_ns: int, events: Any = ()) -> Any:
+    def broken(action: Any) -> Any:
         raise AssertionError("a planted bug")
 
-    runtime._core.scheduler.step = broken  # type: ignore[method-assign]
+    runtime._core.world.perform = broken  # type: ignore[method-assign]
     other = runtime.submit("request", {"x": ZERO})
     live_functions.gate.set()
     for future in (waiting, other):

@@ -248,8 +248,8 @@ def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
         return 0
     mean_size = sum(times_ns) / len(times_ns)
     mean_ns = sum(times_ns.values()) / len(times_ns)
-    rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()]) \
-        / sum([(size - mean_size) ** 2 for size in times_ns])
+    rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()], 0.0) \
+        / sum([(size - mean_size) ** 2 for size in times_ns], 0.0)
     first = min(times_ns)
     return max(0, min(round(mean_ns - rise * mean_size), round(times_ns[first] - rise * first), min(times_ns.values())))
 

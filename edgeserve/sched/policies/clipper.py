@@ -9,12 +9,13 @@ that answers everything, as Clipper does.
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -23,12 +24,13 @@ KEEP = (9, 10)
 """A batch that took too long leaves so much of the bound: Clipper's back-off of 10 %."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Clipper(Policy):
     """Options: ``batch_max`` (the bound never exceeds it; 0 = the model's largest profiled size)."""
 
-    defaults = {"batch_max": 0}
+    defaults: ClassVar[Options] = {"batch_max": 0}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._batch_max = int(str(self.options["batch_max"]))
         self._waiting = InOrder()

@@ -13,8 +13,9 @@ and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is th
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.latency.model import WINDOW_LEN, ModelLatency
 from edgeserve.sched.policies.common.bidding import (
@@ -27,7 +28,7 @@ from edgeserve.sched.policies.common.bidding import (
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -41,6 +42,7 @@ ESTIMATES: Dict[str, Callable[[ModelLatency, int], int]] = {
 """How long a batch of a size is planned to take."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Clockwork(Policy):
     """Options: ``window_ms`` (how late an action may start: 10 in the authors' implementation; the paper says
     "narrow"), ``margin_ms`` (plan for a deadline this much earlier; 0 in the paper, 5 in the implementation) and
@@ -52,9 +54,10 @@ class Clockwork(Policy):
     longer than the SLO would make the slowest of the last ten refuse everything, so that nothing new is measured: a
     model that only refused for so long plans by the profile's mean, until ten batches were in time or one late."""
 
-    defaults = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True, "retry_ms": 1000.0}
+    defaults: ClassVar[Options] = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True,
+                                   "retry_ms": 1000.0}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._window_ns = ms_to_ns(float(str(self.options["window_ms"])))
         self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))

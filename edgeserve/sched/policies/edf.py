@@ -10,8 +10,9 @@ batch. Among several models, the auction's own rule decides (``sched/policy_api/
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
     CANNOT_MAKE_DEADLINE,
@@ -27,7 +28,7 @@ from edgeserve.sched.policies.common.bidding import (
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -68,12 +69,13 @@ class ModelQueues:
         return self.queues[0], self.queues[1]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Edf(Policy):
     """Options: ``admit`` (refuse at arrival what no lane can make), ``batch_max`` (0 = the largest profiled size)."""
 
-    defaults = {"admit": True, "batch_max": 0}
+    defaults: ClassVar[Options] = {"admit": True, "batch_max": 0}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._admit = bool(self.options["admit"])
         self._batch_max = int(str(self.options["batch_max"])) or 2**31

@@ -6,17 +6,19 @@ and nothing dropped early: a request ends late, or when its deadline has passed 
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence
+from typing import ClassVar, List, Sequence
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fifo(Policy):
     """Options: ``batch_max`` (0 = the model's largest profiled size).
 
@@ -24,9 +26,9 @@ class Fifo(Policy):
     what is there and never waits for the batch to fill.
     """
 
-    defaults = {"batch_max": 0}
+    defaults: ClassVar[Options] = {"batch_max": 0}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._batch_max = int(str(self.options["batch_max"]))
         self._waiting = InOrder()

@@ -11,13 +11,14 @@ the scheduler still ends a request whose deadline passes while it waits, unless 
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, bid_for, droppable
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -26,12 +27,13 @@ FITS = 2
 """So many batches of the planned size fit into the SLO: the one a request has just missed, and its own."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Nexus(Policy):
     """Options: ``early_drop``, and ``batch_max`` (the plan never exceeds it; 0 = the model's largest profiled size)."""
 
-    defaults = {"early_drop": True, "batch_max": 0}
+    defaults: ClassVar[Options] = {"early_drop": True, "batch_max": 0}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._early_drop = bool(self.options["early_drop"])
         self._batch_max = int(str(self.options["batch_max"]))

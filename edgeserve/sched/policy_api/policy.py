@@ -6,8 +6,9 @@ thread and no I/O, and never changes a request or a job itself. ``docs/policies/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Mapping, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, ClassVar, List, Mapping, Protocol, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.graph import App
@@ -16,6 +17,9 @@ from edgeserve.sched.requests.states import Job, RequestRecord
 if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import Board
     from edgeserve.sched.resources.lanes import Lane, Work
+
+Options = Mapping[str, object]
+"""The keys of ``[policy.NAME]`` except ``kind``, with their values."""
 
 
 class UtilityOfStart(Protocol):
@@ -62,10 +66,11 @@ class Bid:
         return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``."""
 
-    defaults: Mapping[str, object] = {}
+    defaults: ClassVar[Options] = {}
     """Option name -> default; the default's type is the accepted type. Anything else is refused."""
 
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
@@ -75,6 +80,7 @@ class Policy:
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason). May ``board.choose`` the first nodes; default: all of them."""
+        return None
 
     def on_ready(self, job: Job, board: Board) -> None:
         """The job may run now: queue it."""

@@ -6,7 +6,7 @@ A work (batch, load, eviction) has an id; the world answers each with exactly on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Final, Mapping, NamedTuple, Optional, Tuple, Union
 
 from edgeserve.sched.protocol.events import JobId
 
@@ -14,11 +14,11 @@ from edgeserve.sched.protocol.events import JobId
 class Outcome:
     """The one end of a request. Late or on time is computed from the finish time; it is no outcome."""
 
-    COMPLETED = "completed"
-    REJECTED = "rejected"
-    DROPPED = "dropped"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
+    COMPLETED: Final = "completed"
+    REJECTED: Final = "rejected"
+    DROPPED: Final = "dropped"
+    CANCELLED: Final = "cancelled"
+    FAILED: Final = "failed"
 
 
 OUTCOMES = (Outcome.COMPLETED, Outcome.REJECTED, Outcome.DROPPED, Outcome.CANCELLED, Outcome.FAILED)

@@ -6,7 +6,7 @@ The live world and the simulator produce exactly these; a recorded run is a list
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Tuple, Union
 
 CLASSES = ("critical", "normal", "background")
 """Classes bound the auction; the order is from most to least urgent."""
@@ -33,7 +33,9 @@ class Request:
     decisions may need (``{"length": 37}``); a policy names those it reads.
     """
 
-    __slots__ = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream", "on_late", "hints")
+    fields: ClassVar[Tuple[str, ...]] = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream",
+                                         "on_late", "hints")
+    __slots__ = fields
 
     def __init__(self, id: int, app: str, arrival_ns: int, deadline_ns: int, client: str = "", klass: str = "normal",
                  value: float = 1.0, stream: str | None = None, on_late: str = "drop",
@@ -51,13 +53,13 @@ class Request:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and all(
-            getattr(self, name) == getattr(other, name) for name in Request.__slots__)
+            getattr(self, name) == getattr(other, name) for name in Request.fields)
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return "Request(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in Request.__slots__) + ")"
+        return "Request(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in Request.fields) + ")"
 
 
 _NO_HINTS: Mapping[str, float] = {}
@@ -73,7 +75,8 @@ class JobResult:
     steps of an iterative model that the call made: 1 where ``steps_max`` did not bound it.
     """
 
-    __slots__ = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps")
+    fields: ClassVar[Tuple[str, ...]] = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps")
+    __slots__ = fields
 
     def __init__(self, job: JobId, status: str = "done", parts: int | None = None, route: str | None = None,
                  hints: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0,
@@ -89,13 +92,13 @@ class JobResult:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobResult) and all(
-            getattr(self, name) == getattr(other, name) for name in JobResult.__slots__)
+            getattr(self, name) == getattr(other, name) for name in JobResult.fields)
 
     def __hash__(self) -> int:
         return hash(self.job)
 
     def __repr__(self) -> str:
-        return "JobResult(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in JobResult.__slots__) + ")"
+        return "JobResult(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in JobResult.fields) + ")"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ BATCHES_KEPT = 4096
 """Compositions of batches whose distribution is remembered."""
 
 if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[np.float64]]
+    from typing_extensions import TypeAlias
+
+    Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 GOLDEN = 2_654_435_769
 """2**32 over the golden ratio: multiples of it are spread evenly (Knuth's multiplicative hashing)."""

@@ -17,13 +17,14 @@ An idle lane never waits for a fuller batch: every rule for waiting that was tri
 from __future__ import annotations
 
 from math import ceil
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.orloj.lengths import Lengths
 from edgeserve.sched.policies.orloj.shared import DynamicModel, DynamicPolicy, QueueKey
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane
@@ -48,13 +49,14 @@ LOOKED_AT_MAX = 64
 Row = Tuple[int, int, int, Job, str, float]  # (rank, deadline, seq, job, class, value)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OrlojPlus(DynamicPolicy):
     """Options: ``hint``, the declared number that predicts a request's length (``""``: the app is all that is known);
     and those of :class:`DynamicPolicy`."""
 
-    defaults = {"hint": "length", **DynamicPolicy.learning}
+    defaults: ClassVar[Options] = {"hint": "length", **DynamicPolicy.learning}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options, hint=str(dict(self.defaults, **options)["hint"]))
         self._medians: Dict[Tuple[str, str], Tuple[Lengths, Dict[str, int]]] = {}
 

@@ -18,8 +18,9 @@ Milestones and the base time of section 4.4 are not needed, since scores are fun
 from __future__ import annotations
 
 from heapq import nsmallest
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.common.job_queue import JobQueue
@@ -27,7 +28,7 @@ from edgeserve.sched.policies.orloj.lengths import Lengths
 from edgeserve.sched.policies.orloj.shared import DynamicModel, DynamicPolicy, QueueKey
 from edgeserve.sched.policies.orloj.slack import SlackScore, top
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane
@@ -72,15 +73,16 @@ class Table:
         return found
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Orloj(DynamicPolicy):
     """Options: ``reading``, ``estimate`` (see above); ``delay_ms``, the mean 1/b of the delay of what is not chosen
     (insensitive); ``cost_steps``: ``[[50, 0.3]]`` makes an answer later than 50 ms after arrival cost 0.3 of a missed
     deadline (Appendix B); and those of :class:`DynamicPolicy`."""
 
-    defaults = {"reading": "largest", "estimate": "own", "delay_ms": 10_000.0, "cost_steps": [],
-                **DynamicPolicy.learning}
+    defaults: ClassVar[Options] = {"reading": "largest", "estimate": "own", "delay_ms": 10_000.0, "cost_steps": [],
+                                   **DynamicPolicy.learning}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._reading = _one_of(name, "reading", str(self.options["reading"]), READINGS)
         self._own = _one_of(name, "estimate", str(self.options["estimate"]), ESTIMATES) == "own"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from typing import Any, Deque, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, ClassVar, Deque, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, droppable, look_at_bound, postpone
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.orloj.calibration import QUANTILE, Calibration
@@ -18,7 +19,7 @@ from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, SizeBi
 from edgeserve.sched.policies.orloj.sampler import Sampler
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -86,6 +87,7 @@ class HintBins:
         return f"{HINT_BIN}{bisect_right(self._thresholds, hint)}"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DynamicModel:
     """The ready jobs of one model, and its lengths on each lane.
 
@@ -279,6 +281,7 @@ class DynamicModel:
         return known
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DynamicPolicy(Policy):
     """A policy that schedules by distributions of lengths; what differs is asked of :meth:`_hopeless_ns` and
     :meth:`_best_batch`.
@@ -288,10 +291,10 @@ class DynamicPolicy(Policy):
     share of jobs that is run again alone on idle lanes, and ``budget``, the share of lane time for it.
     """
 
-    learning: Mapping[str, object] = {"window": 512, "reset_ms": 0.0, "learn": True, "sample": 0.1, "budget": 0.02}
+    learning: ClassVar[Options] = {"window": 512, "reset_ms": 0.0, "learn": True, "sample": 0.1, "budget": 0.02}
     """Options, with their defaults, that both kinds have."""
 
-    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object], hint: str = "") -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options, hint: str = "") -> None:
         super().__init__(name, apps, options)
         window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(self.number("reset_ms"))
         asked_by: Dict[str, List[str]] = {}

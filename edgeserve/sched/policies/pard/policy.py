@@ -14,8 +14,9 @@ other jobs leave their queues (``sched/core/request_manager.py``).
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.policies.common.bidding import bid_for, droppable
 from edgeserve.sched.policies.pard import rules
@@ -28,7 +29,7 @@ from edgeserve.sched.policies.pard.waits import PPM, Waits
 from edgeserve.sched.policies.pard.work import DeclaredWork
 from edgeserve.sched.policies.pard.worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DROPPED, Job
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -41,6 +42,7 @@ WAKES_MAX = 4096
 """Alarms kept for batches that form later; a bound for lanes whose plans change all the time."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pard(Policy):
     """Options: ``rule`` (when to drop), ``order`` (which end of the queue goes first),
     ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
@@ -55,13 +57,13 @@ class Pard(Policy):
     ``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model.
     """
 
-    defaults: Mapping[str, object] = {
+    defaults: ClassVar[Options] = {
         "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
         "paths": "longest", "siblings": False, "work": False, "batch_times": "full", "lam": 0.1, "estimator": "uniform",
         "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False,
         "threshold_ms": 20.0, "plan": 0.53, "batch_max": 0, "seed": 1}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Dict[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._rule = RULES[self._one_of("rule", tuple(RULES))]
         order = self._one_of("order", rules.ORDERS)
@@ -409,10 +411,11 @@ class Pard(Policy):
         return ms_to_ns(self._number(option, low_ms))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PardPlus(Pard):
     """PARD with its batches collected just in time (section 9.1 of the specification), an order that turns to the most
     time left only when the load clearly exceeds the lanes, a second look at a batch when it starts, branches judged by
     the latest of their request, and the work that requests declare (section 9.2)."""
 
-    defaults: Mapping[str, object] = {**Pard.defaults, "collect": "just_in_time", "hbf_from": 1.05, "lbf_from": 1.05,
-                                      "recheck": True, "samples": 1000, "siblings": True, "work": True}
+    defaults: ClassVar[Options] = {**Pard.defaults, "collect": "just_in_time", "hbf_from": 1.05, "lbf_from": 1.05,
+                                   "recheck": True, "samples": 1000, "siblings": True, "work": True}

@@ -15,8 +15,9 @@ are beside this file: ``_line`` (what is left of a request), ``_cost`` (what tha
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, Utility, best_class
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
@@ -31,7 +32,7 @@ from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Member, Pi
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
@@ -50,14 +51,15 @@ RANKED_MAX = 256
 Row = Tuple[int, int, Member]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PardLocal(Policy):
     """Options: ``margin`` (share added to a cohort's predicted time for noise), ``admit`` (refuse at arrival what
     cannot be in time), ``cohorts`` (in flight at a time on one home lane, where others' lanes interrupt them),
     ``price`` (scale of the shadow price; 0 = off), ``refuse_max`` (share of a class that the price may refuse)."""
 
-    defaults = {"margin": 0.03, "admit": True, "cohorts": 2, "price": 0.0, "refuse_max": 0.5}
+    defaults: ClassVar[Options] = {"margin": 0.03, "admit": True, "cohorts": 2, "price": 0.0, "refuse_max": 0.5}
 
-    def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._margin_ppm = round(float(str(self.options["margin"])) * 1_000_000)
         scale = float(str(self.options["price"]))

@@ -129,8 +129,8 @@ def test_speed_scales_what_is_known_and_measurements_are_kept_at_full_speed():
     assert known.estimate_ns(1) == 150
     known.set_speed(0.7)
     assert known.estimate_ns(1) == 215  # 150 / 0.7 = 214.3, rounded up
-    with pytest.raises(ValueError, match="lane 'gpu0': speed 0 must be above 0"):
-        known.set_speed(0)
+    with pytest.raises(ValueError, match="lane 'gpu0': speed 0.0 must be above 0"):
+        known.set_speed(0.0)
 
 
 def test_old_measurements_are_forgotten_so_that_a_pessimistic_size_is_tried_again():

@@ -247,14 +247,18 @@ def test_a_recording_replays_with_what_nodes_said(tmp_path):
     world = world_of([*CHAIN, {"name": "c"}], policy="edf")
     path = str(tmp_path / "r.jsonl")
     recorder = Recorder(path)
-    step = world.scheduler.step
+    scheduler = world.scheduler
 
-    def recorded(now_ns, events=()):
-        actions = step(now_ns, events)
-        recorder.record(now_ns, events, actions)
-        return actions
+    class Recording:
+        def __getattr__(self, name):
+            return getattr(scheduler, name)
 
-    world.scheduler.step = recorded
+        def step(self, now_ns, events=()):
+            actions = scheduler.step(now_ns, events)
+            recorder.record(now_ns, events, actions)
+            return actions
+
+    world.scheduler = Recording()
     world.arrive("app", slo=60)
     world.finish("a", at=10, hints={"b.steps": 5})
     assert (world.outcome(1), world.of(RunBatch)) == ("dropped", [])

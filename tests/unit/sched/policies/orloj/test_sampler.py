@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cores import interpreted_only
 from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 
 from edgeserve.errors import PolicyError
@@ -123,6 +124,7 @@ def test_what_is_dropped_while_it_waits_is_sampled_too():
     assert [(sample.alone_ns, sample.probed) for sample in policy(world).samples] == [(30 * MS, False), (15 * MS, True)]
 
 
+@interpreted_only
 def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again():
     def drawn(seed, name="s"):
         board = Board()

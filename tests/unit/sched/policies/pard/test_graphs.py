@@ -14,7 +14,7 @@ from edgeserve.sched.policies.pard.state import LoadFactor, Planner, models_of
 from edgeserve.sched.policies.pard.waits import Waits
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import DONE, Job, RequestRecord
+from edgeserve.sched.requests.states import DONE, NO_BREAKDOWN, Job, RequestRecord
 
 MS = 10**6
 NS = 1e-6  # of a millisecond
@@ -93,7 +93,8 @@ def app_of(nodes):
 
 def job_at(app, node, **hints):
     world = graph(DIAMOND)
-    return Job(1, RequestRecord(world.request("app", hints=hints), app), app.by_name[node], (), 0, None)
+    return Job(1, RequestRecord(world.request("app", hints=hints), app), app.by_name[node], (), 0,
+               NO_BREAKDOWN)
 
 
 def test_what_is_known_of_a_declared_branch_is_renewed_with_the_rest():

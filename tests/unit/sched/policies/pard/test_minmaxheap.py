@@ -6,16 +6,15 @@ import random
 from bisect import insort
 
 import pytest
+from hand_world import app_of
+from hand_world import job as job_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies.pard.minmaxheap import Depq, MinMaxHeap
 
-
-class FakeJob:
-    def __init__(self, seq):
-        self.seq, self.key = seq, None
+APP = app_of("m")
 
 
 @given(st.lists(st.one_of(st.integers(0, 200), st.sampled_from(["low", "high"])), max_size=200))
@@ -63,7 +62,7 @@ def test_both_ends_of_a_long_queue_in_turn():
 
 def test_among_equal_keys_the_oldest_is_first_at_both_ends():
     queue = Depq()
-    jobs = [FakeJob(seq) for seq in range(3)]
+    jobs = [job_of(seq, APP) for seq in range(3)]
     for job in jobs:
         queue.add(7, job)
     assert queue.low() is jobs[0] and queue.high() is jobs[0]
@@ -76,7 +75,7 @@ def test_a_queue_of_jobs_equals_a_naive_list(moves):
     queue, plain = Depq(), []
     for seq, (what, number) in enumerate(moves):
         if what == "a":
-            job = FakeJob(seq)
+            job = job_of(seq, APP)
             queue.add(number, job)
             plain.append((number, seq, job))
         elif plain:
@@ -99,7 +98,7 @@ def test_a_queue_of_jobs_equals_a_naive_list(moves):
 
 def test_dead_keys_never_outnumber_the_living_by_much():
     queue = Depq()
-    jobs = [FakeJob(seq) for seq in range(1000)]
+    jobs = [job_of(seq, APP) for seq in range(1000)]
     for job in jobs:
         queue.add(job.seq, job)
     for job in jobs[1:]:
@@ -109,7 +108,7 @@ def test_dead_keys_never_outnumber_the_living_by_much():
 
 
 def test_a_job_stands_in_one_queue_once():
-    queue, job = Depq(), FakeJob(1)
+    queue, job = Depq(), job_of(1, APP)
     with pytest.raises(PolicyError, match="does not stand in this queue"):
         queue.remove(job)
     queue.add(3, job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cores import interpreted_only
 from exact_device import MS, Device, ask, chain, fan, model, with_host_function
 
 from edgeserve.sched.policies.pard_local import in_flight
@@ -124,6 +125,7 @@ def test_a_class_that_may_lose_nothing_to_the_price_is_never_kept_waiting():
     assert not price.may_refuse("normal")
 
 
+@interpreted_only
 def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(monkeypatch):
     names = {"a": [], "b": ["a"], "c": ["b"], "d": ["a"]}
     device = Device({"lane": {"l": {}}, "model": {name: model(4, 2) for name in names},
