@@ -140,8 +140,8 @@ class RuntimeCore:
 
     def health(self) -> Dict[str, Any]:
         """Whether it accepts requests, and which lanes are up."""
-        return {"ready": not self.world.stopping, "version": __version__, "core": compiled.running().kind, "pid": os.getpid(),
-                "open": self.world.open_count,
+        return {"ready": not self.world.stopping, "version": __version__, "core": compiled.running().kind,
+                "pid": os.getpid(), "open": self.world.open_count,
                 "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()}}
 
     def stats(self) -> Dict[str, Any]:

@@ -18,15 +18,17 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from lib.changed_tree import ROOT, ChangedTree, Verdict, in_copies
+from lib.changed_tree import ROOT, ChangedTree, in_copies
 
-from dev.covering import read_record
+from dev.forking import Answer, Job, is_inside_functions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,11 +37,11 @@ else:
 
 SCHED = "edgeserve/sched"
 EQUIVALENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "equivalent_mutants.toml")
-CPU_S_MAX, CPU_TIMES = 1800, 3
-"""The tests without any mutant have so much CPU time; with one, so many times what they then needed, and half a minute
-for starting: with more, they hang."""
-SECONDS_FIRST = 3.0
-"""How much of the quickest tests runs first, so that most mutants never meet the slow ones."""
+CPU_S_MAX = 600
+"""CPU time that a test may need without any mutant."""
+CPU_S_MIN, CPU_TIMES = 10, 5
+"""With a mutant it may need so many times what it needed then, and some seconds; with more it hangs."""
+
 COMPARISONS = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
                ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
                ast.In: ("in", "not in"), ast.NotIn: ("not in", "in")}
@@ -253,7 +255,6 @@ def imports_in(path: str) -> Set[str]:
     return found
 
 
-OPTIONS = ("-W", "ignore", "-p", "dev.covering")
 REACH_SCHED = ("edgeserve.sched", "edgeserve.sim", "hand_world", "test_policy")
 """Imports by which a unit test reaches the scheduler."""
 
@@ -272,86 +273,105 @@ def fast_tests(root: str = ROOT) -> List[str]:
 class Selection:
     """Which tests run against a mutant: those that call its function, the quickest first.
 
-    ``record`` is what ``covering.py`` noted of a run without any mutant. What runs at import concerns all tests.
+    ``record`` is what ``forking.py`` noted of a run without any mutant. What runs at import concerns all tests.
     """
 
-    def __init__(self, record: Dict[str, Dict[str, Any]]) -> None:
+    def __init__(self, record: Mapping[str, Mapping[str, Any]]) -> None:
         self._quickest = sorted(record, key=lambda test: (record[test]["seconds"], test))
         self._called = {test: set(row["functions"]) for test, row in record.items()}
         self._seconds = {test: row["seconds"] for test, row in record.items()}
 
-    def stages(self, mutant: Mutant) -> List[List[str]]:
-        """What runs first, in little time and few files, and what runs if that notices nothing."""
+    def tests(self, mutant: Mutant) -> List[Tuple[str, int]]:
+        """The tests, each with the CPU seconds after which it hangs."""
         place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
-        calling = self._quickest if not mutant.around.function else [
-            test for test in self._quickest if place in self._called[test]]
-        named = [test for test in calling if os.path.basename(mutant.file)[:-len(".py")] in test.split("::")[0]]
-        first: List[str] = []
-        seconds = 0.0
-        for test in [*named, *calling]:
-            seconds += self._seconds[test]
-            if seconds > SECONDS_FIRST:
-                break
-            first.append(test)
-        first = list(dict.fromkeys(first))
-        taken = set(first)
-        return [stage for stage in (first, [test for test in calling if test not in taken]) if stage]
-
-    def cpu_s_max(self, tests: Sequence[str]) -> int:
-        """How much CPU time these tests may need."""
-        return round(30 + CPU_TIMES * sum(self._seconds[test] for test in tests))
+        return [(test, CPU_S_MIN + round(CPU_TIMES * self._seconds[test])) for test in self._quickest
+                if not mutant.around.function or place in self._called[test]]
 
 
-def judge(mutant: Mutant, tree: ChangedTree, selection: Selection) -> Verdict:
-    """Plant a mutant, run the tests, put the file back."""
+class Tests:
+    """A pytest in a copy of the project, which has collected the fast tests and runs those that it is asked for."""
+
+    def __init__(self, tree: ChangedTree) -> None:
+        self._pipe, theirs = Pipe()
+        self._process = tree.pytest("-W", "ignore", "-p", "dev.forking", *fast_tests(), stdout=subprocess.DEVNULL,
+                                    environment={"MUTANTS_PIPE": str(theirs.fileno())}, pass_fds=(theirs.fileno(),))
+        theirs.close()
+        try:
+            self.names: List[str] = self._pipe.recv()
+        except EOFError:  # a change broke the collection
+            self.names = []
+
+    def answer(self, job: Job) -> Answer:
+        """Run the tests of a job."""
+        if not self.names:
+            return Answer("the collection of the tests")
+        self._pipe.send(job)
+        found: Answer = self._pipe.recv()
+        return found
+
+    def close(self) -> None:
+        """The process ends."""
+        self._pipe.close()
+        self._process.wait()
+
+
+def judge(mutant: Mutant, tree: ChangedTree, tests: Tests, selection: Selection) -> str:
+    """By what a mutant is noticed, or ""."""
+    asked = selection.tests(mutant)
+    if not asked:
+        return ""
+    if is_inside_functions(tree.read(mutant.file), mutant.text):
+        return tests.answer(Job(asked, mutant.file, mutant.text)).failed
     tree.write(mutant.file, mutant.text)
     try:
-        verdict = Verdict(True, "no test calls it")
-        for stage in selection.stages(mutant):
-            files = sorted({test.split("::")[0] for test in stage})
-            verdict = tree.run(files, selection.cpu_s_max(stage), options=OPTIONS,
-                               environment={"COVERING_RUN": tree.note("run.json", stage)})
-            if not verdict.passed:
-                break
-        return verdict
+        own = Tests(tree)
+        failed = own.answer(Job(asked)).failed
+        own.close()
+        return failed
     finally:
         tree.restore(mutant.file)
 
 
-def hunt(mutants: Sequence[Mutant], clean: ChangedTree, selection: Selection,
-         jobs: int) -> List[Tuple[Mutant, Verdict]]:
+def hunt(mutants: Sequence[Mutant], selection: Selection, jobs: int) -> List[Tuple[Mutant, str]]:
     """Judge every mutant, ``jobs`` at a time; each is told when it is done."""
-    found: List[Tuple[Mutant, Verdict]] = []
+    found: List[Tuple[Mutant, str]] = []
+    of_tree: Dict[str, Tests] = {}
 
     def one(mutant: Mutant, tree: ChangedTree) -> None:
-        verdict = judge(mutant, tree, selection)
-        found.append((mutant, verdict))
-        print(f"{len(found):4} {'SURVIVED' if verdict.passed else 'noticed '} {mutant}"
-              + ("" if verdict.passed else f"  by {verdict.said}"), flush=True)
+        if tree.home not in of_tree:
+            of_tree[tree.home] = Tests(tree)
+        by = judge(mutant, tree, of_tree[tree.home], selection)
+        found.append((mutant, by))
+        print(f"{len(found):4} {'noticed ' if by else 'SURVIVED'} {mutant}" + (f"  by {by}" if by else ""), flush=True)
 
-    in_copies(mutants, one, clean, jobs)
+    in_copies(mutants, one, jobs)
+    for tests in of_tree.values():
+        tests.close()
     return found
 
 
-def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], Verdict]:
-    """Run the tests without any mutant: which test calls what, and whether all pass. ``file`` keeps that for the next
-    time, when only the tests that it does not know run; the others are taken to pass."""
-    known: Dict[str, Dict[str, Any]] = {}
+def called_by_tests(jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], str]:
+    """Run the tests without any mutant: which test calls what, and which fails if one does. ``file`` keeps that for the
+    next time, when only the tests that it does not know run; the others are taken to pass."""
+    record: Dict[str, Dict[str, Any]] = {}
     if file and os.path.exists(file):
         with open(file, encoding="utf-8") as opened:
-            known = json.load(opened)
-    folder = os.path.join(clean.home, "record")
-    os.mkdir(folder)
-    verdict = clean.run(fast_tests(), CPU_S_MAX, keep_bytecode=True, environment={
-        "COVERING_RECORD": folder, "COVERING_KNOWN": clean.note("known.json", sorted(known))},
-        options=(*OPTIONS, "-n", str(jobs), "--dist", "loadgroup"))
-    if known and verdict.said.startswith("no tests ran"):  # all are known
-        verdict = Verdict(True, "")
-    record = {**known, **read_record(folder)}
-    if file and verdict.passed:
+            record = json.load(opened)
+    failed: List[str] = []
+
+    def one(part: int, tree: ChangedTree) -> None:
+        tests = Tests(tree)
+        new = [(name, CPU_S_MAX) for name in sorted(tests.names)[part::jobs] if name not in record]
+        answer = tests.answer(Job(new, record=True))
+        record.update(answer.record)
+        failed.extend([answer.failed] if answer.failed else [])
+        tests.close()
+
+    in_copies(range(jobs), one, jobs)
+    if file and not failed:
         with open(file, "w", encoding="utf-8") as opened:
             json.dump(record, opened)
-    return record, verdict
+    return record, ", ".join(failed)
 
 
 def chosen(args: argparse.Namespace) -> List[Mutant]:
@@ -394,14 +414,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not clean.is_imported():
             print("an installed edgeserve hides the copy; run this in an environment with an editable installation")
             return 2
-        record, verdict = called_by_tests(clean, args.jobs, args.covering)
-        if not verdict.passed:
-            print(f"the tests fail without any mutant: {verdict.said}")
-            return 2
-        print(f"the tests pass without any mutant, in {time.monotonic() - began:.0f} s", flush=True)
-        selection = Selection(record)
-        rows = hunt(mutants, clean, selection, args.jobs)
-    survivors = [mutant for mutant, verdict in rows if verdict.passed]
+    record, failed = called_by_tests(args.jobs, args.covering)
+    if failed:
+        print(f"without any mutant already {failed} fails")
+        return 2
+    print(f"{len(record)} tests pass without any mutant, after {time.monotonic() - began:.0f} s", flush=True)
+    rows = hunt(mutants, Selection(record), args.jobs)
+    survivors = [mutant for mutant, by in rows if not by]
     share = 1 - len(survivors) / len(rows)
     print("\nsurvivors:" if survivors else "")
     for mutant in survivors:

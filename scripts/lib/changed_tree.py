@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import resource
@@ -22,7 +21,7 @@ Item = TypeVar("Item")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPIED = ("edgeserve", "tests", "scripts", "examples", "docs")
-"""What tests read. Their bytecode goes along: rewriting every assertion takes longer than most tests."""
+"""What tests read. Bytecode goes along: rewriting every assertion takes longer than most tests."""
 
 BYTES_MAX = 4 << 30
 """Address space of a test run: a change that allocates without end fails, and the machine goes on."""
@@ -41,17 +40,16 @@ class Verdict(NamedTuple):
 class ChangedTree:
     """A copy of the project below a temporary directory, removed at the end of the ``with`` block.
 
-    ``copy_of`` is another tree whose bytecode is up to date. It does not know what is changed or why.
+    It does not know what is changed or why.
     """
 
-    def __init__(self, copy_of: ChangedTree | None = None) -> None:
+    def __init__(self) -> None:
         self.home = tempfile.mkdtemp(prefix="edgeserve-changed-")
-        self._source = ROOT if copy_of is None else copy_of.home
         for name in COPIED:
-            shutil.copytree(os.path.join(self._source, name), os.path.join(self.home, name),
+            shutil.copytree(os.path.join(ROOT, name), os.path.join(self.home, name),
                             ignore=shutil.ignore_patterns("node_modules", "*.so"))
         for name in ("pyproject.toml", "setup.py", "README.md", "Makefile", "CHANGELOG.md"):
-            shutil.copy2(os.path.join(self._source, name), self.home)
+            shutil.copy2(os.path.join(ROOT, name), self.home)
 
     def __enter__(self) -> ChangedTree:
         return self
@@ -70,16 +68,9 @@ class ChangedTree:
         with open(os.path.join(self.home, path), "w", encoding="utf-8", newline="") as file:
             file.write(text)
 
-    def note(self, name: str, what: Any) -> str:
-        """Write a table for the tests' plugins to read; returns its path."""
-        path = os.path.join(self.home, name)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(what, file)
-        return path
-
     def restore(self, path: str) -> None:
         """Put a file back as it was, with its time: the bytecode is valid again."""
-        shutil.copy2(os.path.join(self._source, path), os.path.join(self.home, path))
+        shutil.copy2(os.path.join(ROOT, path), os.path.join(self.home, path))
 
     def is_imported(self) -> bool:
         """Whether Python imports this copy, and not an installed package."""
@@ -87,19 +78,10 @@ class ChangedTree:
                               env={**os.environ, "PYTHONPATH": self.home}, capture_output=True, text=True)
         return os.path.realpath(done.stdout.strip()).startswith(os.path.realpath(self.home) + os.sep)
 
-    def run(self, tests: Sequence[str], cpu_s_max: int, keep_bytecode: bool = False,
-            options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Verdict:
+    def run(self, tests: Sequence[str], cpu_s_max: int) -> Verdict:
         """Run the tests until one fails. Tests that need more CPU time than ``cpu_s_max`` hang: a busy machine makes
-        no difference. ``keep_bytecode`` only while nothing is changed."""
-        path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
-        variables = {**os.environ, "EDGESERVE_CORE": "interpreted", **(environment or {}), "PYTHONPATH": path}
-        variables.pop("PYTHONDONTWRITEBYTECODE", None)
-        if not keep_bytecode:
-            variables["PYTHONDONTWRITEBYTECODE"] = "1"
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "timeout=0", *options,
-                   *tests]
-        process = subprocess.Popen(command, cwd=self.home, env=variables, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, preexec_fn=lambda: _limit(cpu_s_max))
+        no difference."""
+        process = self.pytest("-x", *tests, preexec_fn=lambda: _limit(cpu_s_max), stdout=subprocess.PIPE)
         try:
             said, _ = process.communicate(timeout=WALL_S_MAX)
         except subprocess.TimeoutExpired:
@@ -113,20 +95,29 @@ class ChangedTree:
         first = (failures or lines[-1:])[0].split(" - ")[0]
         return Verdict(process.returncode == 0, first.replace("FAILED ", "").replace("ERROR ", ""))
 
+    def pytest(self, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
+               ) -> subprocess.Popen[str]:
+        """Start pytest in the copy, without time limits of its own. It leaves no bytecode of changed files behind."""
+        path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=0", *arguments]
+        variables = {**os.environ, "EDGESERVE_CORE": "interpreted", **(environment or {}),
+                     "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.Popen(command, cwd=self.home, text=True, env=variables, stderr=subprocess.STDOUT, **options)
+
 
 def _limit(cpu_s_max: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (BYTES_MAX, BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max + 1))
 
 
-def in_copies(items: Sequence[Item], judge: Callable[[Item, ChangedTree], None], clean: ChangedTree, jobs: int) -> None:
-    """Call ``judge`` with every item and a copy of ``clean``, ``jobs`` at a time, each with a copy of its own."""
+def in_copies(items: Sequence[Item], judge: Callable[[Item, ChangedTree], None], jobs: int) -> None:
+    """Call ``judge`` with every item and a copy of the project, ``jobs`` at a time, each with a copy of its own."""
     waiting: queue.Queue[Item] = queue.Queue()
     for item in items:
         waiting.put(item)
 
     def work() -> None:
-        with ChangedTree(clean) as tree:
+        with ChangedTree() as tree:
             while True:
                 try:
                     item = waiting.get_nowait()

@@ -74,9 +74,9 @@ def test_the_tests_that_call_a_function_run_the_quickest_first():
         ("tests/test_made_up.py::c", 0.5, ["made_up.py:f"]), ("tests/quick.py::d", 0.1, ["made_up.py:g"])]}
     inside, outside = mutants.mutants_of(FILE, "def f(a, b):\n    a += b\nX = y + z\n")
     selection = mutants.Selection(record)
-    assert selection.stages(inside) == [["tests/test_made_up.py::c", "tests/quick.py::b"], ["tests/slow.py::a"]]
-    assert selection.cpu_s_max(["tests/slow.py::a"]) == 57
-    assert sorted(sum(selection.stages(outside), [])) == sorted(record)  # what runs at import concerns all
+    assert selection.tests(inside) == [("tests/quick.py::b", 10), ("tests/test_made_up.py::c", 12),
+                                       ("tests/slow.py::a", 55)]
+    assert sorted(test for test, _ in selection.tests(outside)) == sorted(record)  # what runs at import concerns all
 
 
 def test_every_equivalent_mutant_still_exists_and_has_a_reason():
@@ -103,3 +103,28 @@ def test_a_change_in_a_copy_is_noticed_and_put_back():
     assert not os.path.exists(tree.home)
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         assert file.read() == text
+
+
+def test_a_mutant_is_judged_in_a_fork_or_where_it_runs_at_import_in_a_fresh_process(monkeypatch):
+    test = "tests/unit/sched/requests/test_admission.py"
+    monkeypatch.setattr(mutants, "fast_tests", lambda: [test])
+    path = "edgeserve/sched/requests/admission.py"
+    with ChangedTree() as tree:
+        text = tree.read(path)
+        tests = mutants.Tests(tree)
+        record = tests.answer(mutants.Job([(name, 60) for name in tests.names], record=True))
+        assert record.failed == "" and set(record.record) == set(tests.names)
+        selection = mutants.Selection(record.record)
+        found = [mutant for mutant in mutants.mutants_of(path, text) if mutant.around.name == "Admission.enter"]
+        assert [mutant.old for mutant in found][:1] == ["self.pending += 1"]
+        assert mutants.judge(found[0], tree, tests, selection).startswith(f"{test}::")
+        assert tests.answer(mutants.Job([(name, 60) for name in tests.names])).failed == ""  # the fork alone had it
+        hang = found[0]._replace(text=text.replace("self.pending += 1", "while True: pass"))
+        monkeypatch.setattr(mutants, "CPU_S_MIN", 1)
+        assert mutants.judge(hang, tree, tests, selection) == "a hang"
+        at_import = found[0]._replace(text=text + "\nAdmission.enter = None\n")
+        assert mutants.judge(at_import, tree, tests, selection).startswith(f"{test}::")
+        broken = found[0]._replace(text=text + "\nraise ValueError\n")
+        assert mutants.judge(broken, tree, tests, selection) == "the collection of the tests"
+        assert tree.read(path) == text
+        tests.close()

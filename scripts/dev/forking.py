@@ -1,0 +1,166 @@
+"""A pytest plugin for ``mutants.py``: collects the tests once, then runs some of them as often as asked, in forks.
+
+Starting pytest and importing everything takes longer than most tests that notice a mutant. So a mutant inside a
+function is not read from a file: in the fork the function gets its changed code. ``MUTANTS_PIPE`` is the file
+descriptor of the pipe to ``mutants.py``.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import pickle
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+
+import pytest
+from _pytest.runner import runtestprotocol
+from hypothesis import Phase, settings
+
+PLACE = os.path.join("edgeserve", "sched") + os.sep
+WALL_S_MAX = 1800
+"""Tests that use no CPU time either have until then."""
+
+
+class Job(NamedTuple):
+    """Tests to run in a fork until one fails, each with the CPU time that it may need. ``file`` and ``text``: what is
+    changed, or "". ``record``: note what each test calls."""
+
+    tests: Sequence[Tuple[str, int]]
+    file: str = ""
+    text: str = ""
+    record: bool = False
+
+
+class Answer(NamedTuple):
+    """The first test that failed, or what else went wrong, or ""; and per test how long it took and what it called."""
+
+    failed: str
+    record: Dict[str, Dict[str, Any]] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Hypothesis need not look for the smallest example: any will do."""
+    settings.register_profile("mutants", settings(), phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("mutants")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Answer one job after the other, in place of running all tests."""
+    items = {item.nodeid: item for item in session.items}
+    with Connection(int(os.environ["MUTANTS_PIPE"])) as connection:
+        connection.send(list(items) if not session.testsfailed else [])
+        while True:
+            try:
+                job = connection.recv()
+            except EOFError:
+                return True
+            connection.send(_in_a_fork(job, items))
+
+
+def _in_a_fork(job: Job, items: Dict[str, pytest.Item]) -> Answer:
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = _run(job, items)
+        except BaseException as error:  # noqa: BLE001 whatever a change leads to
+            answer = Answer(f"{type(error).__name__}: {error}")
+        with os.fdopen(writable, "wb") as file:
+            pickle.dump(answer, file)
+        os._exit(0)
+    os.close(writable)
+    data, due_s = b"", time.monotonic() + WALL_S_MAX
+    with os.fdopen(readable, "rb", buffering=0) as file:
+        while select.select([file], [], [], max(0.0, due_s - time.monotonic()))[0]:
+            more = file.read(1 << 16)
+            if not more:
+                break
+            data += more
+        else:
+            os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        hangs = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+        return Answer("a hang" if hangs else f"the process's end by signal {os.WTERMSIG(status)}")
+    return pickle.loads(data) if data else Answer("the process's end")
+
+
+def _run(job: Job, items: Dict[str, pytest.Item]) -> Answer:
+    if job.file:
+        change(job.file, job.text)
+    rows: Dict[str, Dict[str, Any]] = {}
+    for name, cpu_s_max in job.tests:
+        began_s = time.process_time()
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(began_s) + cpu_s_max, resource.RLIM_INFINITY))
+        called: Set[CodeType] = set()
+        if job.record:
+            _note_calls(called)
+        reports = runtestprotocol(items[name], log=False, nextitem=None)
+        sys.settrace(None)
+        if any(report.failed for report in reports):
+            return Answer(name)
+        if job.record:
+            functions = {f"{code.co_filename.rpartition(PLACE)[2]}:{code.co_name}" for code in called
+                         if PLACE in code.co_filename}
+            rows[name] = {"seconds": time.process_time() - began_s, "functions": sorted(functions)}
+    return Answer("", rows)
+
+
+def _note_calls(called: Set[CodeType]) -> None:
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        called.add(frame.f_code)
+
+    threading.settrace(note)
+    sys.settrace(note)
+
+
+# --- a function gets other code ---------------------------------------------------------------------------------------
+
+
+def change(file: str, text: str) -> None:
+    """Give the functions of a loaded file the code of its changed text. Raises where a change is outside functions."""
+    path = os.path.abspath(file)
+    with open(path, encoding="utf-8") as opened:
+        old = compile(opened.read(), path, "exec", dont_inherit=True)
+    changed = dict(_changed(old, compile(text, path, "exec", dont_inherit=True)))
+    if not changed:
+        raise ValueError(f"{file}: no function is changed")
+    for function in [item for item in gc.get_objects() if isinstance(item, FunctionType)]:
+        if function.__code__.co_filename == path and function.__code__ in changed:
+            function.__code__ = changed[function.__code__]
+
+
+def _changed(old: CodeType, new: CodeType) -> Iterator[Tuple[CodeType, CodeType]]:
+    """The functions whose code differs, also those that hold another that differs."""
+    for one, other in zip(_inner(old), _inner(new)):
+        if one != other:
+            if one.co_flags & 1:  # CO_OPTIMIZED: a function, no class
+                yield one, other
+            yield from _changed(one, other)
+
+
+def _inner(code: CodeType) -> List[CodeType]:
+    return [item for item in code.co_consts if isinstance(item, CodeType)]
+
+
+def is_inside_functions(old: str, new: str) -> bool:
+    """Whether all that differs between two texts of a file runs in functions, not at import."""
+    return _at_import(compile(old, "", "exec")) == _at_import(compile(new, "", "exec"))
+
+
+def _at_import(code: CodeType) -> Tuple[Any, ...]:
+    """What of a code runs at import: itself, and classes; of functions only their names."""
+    inner = [_at_import(item) if isinstance(item, CodeType) and not item.co_flags & 1 else
+             item.co_name if isinstance(item, CodeType) else (type(item), repr(item)) for item in code.co_consts]
+    return (code.co_code, code.co_names, tuple(inner))

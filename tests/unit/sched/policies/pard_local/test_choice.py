@@ -1,0 +1,122 @@
+"""Who goes, against the rules of ``choice.py`` written down once more, without any short cut, in exact fractions."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
+
+
+def ends_by_number(draw):
+    """When a cohort of a number would end: dearer the larger, now and then forbidden."""
+    at, ends = draw.randrange(0, 4), [0]
+    for _ in range(12):
+        at += draw.choice([0, 1, 2, 5])
+        ends.append(None if draw.random() < 0.1 else at)
+    return ends.__getitem__
+
+
+def candidates(draw, values=(1.0, 1.0, 2.0, 5.0), ranks=(0, 1, 1, 1, 2), number=7):
+    rows = [Candidate(draw.randrange(1, 30), [1000 * draw.randrange(1, 6), 1000 * draw.randrange(0, 3)],
+                      draw.choice([0, 2, 5, 9]), draw.choice(values), draw.choice(ranks))
+            for _ in range(draw.randrange(1, number + 1))]
+    return sorted(rows, key=lambda row: row.due_ns)
+
+
+def equal_by_hand(dues, from_ns, end_of):
+    best = None
+    for count in range(1, len(dues) + 1):
+        end = end_of(count)
+        able = [index for index, due in enumerate(dues) if end is not None and due >= end]
+        if len(able) >= count:
+            rate = Fraction(count, max(1, end - from_ns))
+            if best is None or rate >= best[0]:
+                best = (rate, able[0], count)
+    return best[1:] if best else (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_of_equals_the_number_that_is_served_most_per_time(seed):
+    draw = random.Random(f"equal {seed}")
+    dues = [row.due_ns for row in candidates(draw, number=10)]
+    end_of, from_ns = ends_by_number(draw), draw.randrange(0, 3)
+    assert equal_cohort(dues, from_ns, end_of) == equal_by_hand(dues, from_ns, end_of)
+
+
+def ranked_by_hand(rows, from_ns, end_of):
+    chosen = []
+    for rank in sorted({row.rank for row in rows}):
+        layer = [index for index, row in enumerate(rows) if row.rank == rank]
+        limit = min([rows[index].due_ns for index in chosen], default=10**9)
+        ends = {}
+        for count in range(1, len(layer) + 1):
+            end = end_of(len(chosen) + count)
+            if end is not None and end <= limit and sum(rows[index].due_ns >= end for index in layer) >= count:
+                ends[count] = end
+        rates = {count: Fraction(len(chosen) + count, max(1, end - from_ns)) for count, end in ends.items()}
+        if chosen:
+            rates[0] = Fraction(len(chosen), max(1, (end_of(len(chosen)) or from_ns) - from_ns))
+        full = max(rates, key=lambda count: (rates[count], count), default=0)
+        if not full:
+            continue
+        mean = Fraction(sum(Fraction(rows[index].value) for index in layer), len(layer))
+        scores = {}
+        for count, end in ends.items():
+            able = sorted([index for index in layer if rows[index].due_ns >= end],
+                          key=lambda index: (-rows[index].value, index))[:count]
+            value = sum(Fraction(rows[index].value) if rows[index].due_ns < ends[full] else mean for index in able)
+            scores[count] = ((len(chosen) * mean + value) / max(1, end - from_ns), able)
+        best = max(score for score, _ in scores.values())
+        equal = [count for count, (score, _) in scores.items() if score == best]
+        chosen += scores[max([count for count in equal if count <= full], default=equal[0])][1]
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_of_equal_work_classes_go_before_values(seed):
+    draw = random.Random(f"ranked {seed}")
+    rows = candidates(draw, values=(840.0, 1680.0, 3360.0), number=8)  # exact means
+    end_of, from_ns = ends_by_number(draw), draw.randrange(0, 3)
+    assert ranked_cohort(rows, from_ns, end_of) == ranked_by_hand(rows, from_ns, end_of)
+
+
+def unequal_by_hand(rows, from_ns, end_of, price):
+    ranks = sorted({row.rank for row in rows})
+    able = [index for index, row in enumerate(rows)
+            if not price or not row.cost_ns or row.value > price * row.cost_ns]
+    best = None
+    for start in able:
+        def turn(index):
+            row = rows[index]
+            return (row.rank, Fraction(row.cost_ns) / Fraction(row.value) if price else -row.value, index)
+        taken, total, end = [], [0, 0], from_ns
+        for index in sorted([index for index in able if rows[index].due_ns >= rows[start].due_ns
+                             and (price or index >= start)], key=turn):
+            more = [have + item for have, item in zip(total, rows[index].left)]
+            at = end_of(more)
+            if at is not None and at <= rows[start].due_ns:
+                taken, total, end = [*taken, index], more, at
+        if taken:
+            urgent = [sum(rows[index].value for index in taken if rows[index].rank == rank) for rank in ranks[:-1]]
+            value, time = sum(rows[index].value for index in taken), max(1, end - from_ns)
+            score = (*urgent, value - price * time, -time)
+            if best is None or score > best[0]:
+                best = (score, sorted(taken))
+    return best[1] if best else []
+
+
+@pytest.mark.parametrize("price", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("seed", range(100))
+def test_of_unequal_work_the_set_of_most_value(seed, price):
+    draw = random.Random(f"unequal {seed} {price}")
+    rows = candidates(draw)
+    from_ns, forbidden = draw.randrange(0, 3), draw.randrange(2, 20)
+
+    def end_of(left):
+        return None if sum(left) == 1000 * forbidden else 1 + (2 * left[0] + 3 * left[1]) // 1000
+
+    found = unequal_cohort(rows, from_ns, lambda left, limit_ns: end_of(left), price)
+    assert found == unequal_by_hand(rows, from_ns, end_of, price)
