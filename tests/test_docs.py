@@ -28,6 +28,7 @@ from lib import drawn
 import edgeserve
 from edgeserve import cli
 from edgeserve.config import loading, schema
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -361,6 +362,8 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
     "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "part_hints",
                                 "learn", "hints_at", "note"}),
     "Bid": (Bid, {"policy"}),
+    "Latency": (ModelLatency, {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work",
+                               "phases", "figures"}),
 }
 
 
@@ -371,7 +374,7 @@ def test_the_interface_of_policies_is_on_its_page_whole(heading):
     section = next(text for text in section if text.startswith(heading + "\n"))
     kind, inner = INTERFACE[heading]
     names = {name for name in [*vars(kind), *getattr(kind, "__slots__", ())] if not name.startswith("_")} - inner
-    missing = sorted(name for name in names if not re.search(rf"`{name}[`(]", section))
+    missing = sorted(name for name in names if not re.search(rf"`{name}[`(\[]", section))
     assert missing == []
 
 

@@ -151,8 +151,8 @@ class RuntimeCore:
                 "pending_max": self.config.server.pending_max,
                 "apps": {name: {**counts.table(), **self._predictions(name)}
                          for name, counts in world.app_counts.items()},
-                "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name)}
-                           for name in self.config.models},
+                "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name),
+                                  "latency": self._latency(name)} for name in self.config.models},
                 "policies": figures_of(self.scheduler.policies),
                 "lanes": self._lane_tables(), "devices": self._devices(),
                 "streams_with_state": world.values.state_count()}
@@ -166,6 +166,11 @@ class RuntimeCore:
         now_ns, lanes = clock_ns(), self.config.lanes
         return {name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)
                 for name, counts in self.world.lane_counts.items()}
+
+    def _latency(self, model: str) -> Dict[str, Any]:
+        """What is believed of a model's times, per lane, and what that stands on."""
+        now_ns, scheduler = clock_ns(), self.scheduler
+        return {lane.name: scheduler.latency[model, lane.name].figures(now_ns) for lane in scheduler.lanes_of[model]}
 
     def _devices(self) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],

@@ -20,18 +20,14 @@ from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.offload.pin import pin_thread
-from edgeserve.sched.core.build import copy_lane_name, model_lanes
+from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
-from edgeserve.units import NS_PER_MS, NS_PER_US, format_duration, format_size
+from edgeserve.units import NS_PER_MS, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
 
 MEASURE_NS = 100 * NS_PER_MS
 """What each batch size may take at start to be measured better than by the least number of runs."""
-
-UNKNOWN_NS = 100 * NS_PER_US
-"""What a batch of a host function is assumed to take before it ran, when nothing gives it an input to try. Too short
-rather than too long: the first run corrects it, but what is refused as too slow never runs."""
 
 
 class StartInterrupted(EngineError):
@@ -130,11 +126,12 @@ class Starter:
                         here.open(engine), engine.example(), model.batch, self._clock_ns, spend_ns=MEASURE_NS))
                 how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
-                times = {size: [UNKNOWN_NS] for size in model.batch}
-                how = f"{format_duration(UNKNOWN_NS)} is assumed until it has run ({unknown})"
+                times = {}
+                how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({unknown})"
             if lane in missing:
                 self._started.measured[model.name, lane] = steadied(
-                    {size: runs[1:] or runs for size, runs in times.items()})
+                    {size: runs[1:] or runs for size, runs in times.items()}) if times else {
+                        size: [] for size in model.batch}
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
         needed = model.memory_bytes or sum(footprint)
         if budget and needed > budget:

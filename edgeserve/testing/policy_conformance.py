@@ -98,7 +98,7 @@ class Random(Plain):
         latency = board.latency(model, lane.name)
         size = draw.choice(latency.sizes)
         chosen = draw.sample(same, draw.randrange(1, min(size, len(same)) + 1))
-        bid = bid_for(chosen, size, latency.estimate_ns(size), board)
+        bid = bid_for(chosen, size, latency.estimate_ns[size], board)
         bid.steps_max = draw.choice((None, None, 1, 3))
         return bid
 
@@ -135,7 +135,7 @@ class Rude(Plain):
         if not jobs:
             return None
         latency = board.latency(jobs[0].node.model, lane.name)
-        return bid_for(jobs, latency.sizes[0], latency.estimate_ns(latency.sizes[0]), board)
+        return bid_for(jobs, latency.sizes[0], latency.estimate_ns[latency.sizes[0]], board)
 
     def _expect(self, move: Any, *arguments: Any) -> None:
         try:

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import plots
 
-from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, lengths_of
 
 MS = 1_000_000

@@ -93,6 +93,10 @@ def test_many_threads_submit_at_once_and_each_gets_its_own_answer() -> None:
         assert stats["apps"]["double"]["outcomes"]["completed"] == 400
         assert stats["open"] == 0 and stats["lanes"]["cpu0"]["jobs"] == 400
         assert stats["apps"]["double"]["latency_ms"]["p99"] > 0
+        sizes = stats["models"]["double"]["latency"]["cpu0"]["sizes"]
+        times = max(sizes.values(), key=lambda item: item["measured"] * (item["source"] == "live"))
+        assert (times["source"], times["measured"]) == ("live", 10)  # of at least 50 batches in four sizes
+        assert times["age_ms"] >= 0 and 0 < times["typical_ms"] <= times["likely_ms"]
         runtime.check()
 
 

@@ -5,19 +5,21 @@ The live runtime and the simulator both call :func:`build_scheduler`, so that wh
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, nearest
 from edgeserve.sched.core.scheduler import Scheduler
-from edgeserve.sched.latency.model import ModelLatency, timing_constant, timing_of
+from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
+from edgeserve.sched.latency.distribution import timing_constant, timing_of
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOAD_AHEAD_NS, Device, Placement
-from edgeserve.units import NS_PER_S
+from edgeserve.units import NS_PER_S, NS_PER_US
 
 COPY_RATE_BYTES_PER_S = 12_000_000_000
 """Load-time seed where neither a profile, the model nor the device says: Clockwork's table moves 12.3 GB/s."""
@@ -26,7 +28,18 @@ Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
 """(model, device) -> (weights, working memory) in bytes, as the engine said when it was loaded."""
 
 Measured = Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]
-"""(model, lane) -> batch size -> durations in ns, as measured by a warm-up."""
+"""(model, lane) -> batch size -> durations in ns, as measured by a warm-up; none where the model could not be tried."""
+
+ASSUMED_NS = 100 * NS_PER_US
+"""What a batch is assumed to take before it ran, where nothing gave it an input to try. Too short rather than too long:
+the first run corrects it, but what is refused as too slow never runs."""
+
+
+class Seed(NamedTuple):
+    """What is known of a batch size before anything ran, and from where (``sched/latency/confidence.py``)."""
+
+    timing: Timing
+    source: str
 
 
 def copy_lane_name(device: str) -> str:
@@ -56,8 +69,10 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     for model in config.models.values():
         for name in model_lanes(config, model):
             known = profiled.get((model.name, name), LaneProfile({}))
-            latency[model.name, name] = ModelLatency(model.name, name, seeds[model.name, name], model.batch,
-                                                     fixed_ns=known.fixed_ns, alone=known.alone)
+            here = seeds[model.name, name]
+            latency[model.name, name] = ModelLatency(
+                model.name, name, {size: seed.timing for size, seed in here.items()}, model.batch,
+                fixed_ns=known.fixed_ns, alone=known.alone, sources={size: seed.source for size, seed in here.items()})
             lanes[name].models[model.name] = True
     devices = [_device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
                for name in config.devices]
@@ -67,17 +82,19 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency)
 
 
-def seed_timings(config: Config, profiles: Sequence[Profile], measured: Measured) -> Dict[Tuple[str, str],
-                                                                                         Dict[int, Timing]]:
+def seed_timings(config: Config, profiles: Sequence[Profile],
+                 measured: Measured) -> Dict[Tuple[str, str], Dict[int, Seed]]:
     """For every allowed (model, lane): batch size -> the best knowledge there is before anything ran."""
     profiled = profiled_lanes(profiles)
-    seeds: Dict[Tuple[str, str], Dict[int, Timing]] = {}
+    seeds: Dict[Tuple[str, str], Dict[int, Seed]] = {}
     for model in config.models.values():
         for lane in model_lanes(config, model):
-            known = {size: timing_constant(time_ns) for size, time_ns in model.expected.items()}
-            known.update({size: timing_of(samples) for size, samples in measured.get((model.name, lane), {}).items()})
+            known = {size: Seed(timing_constant(time_ns), EXPECTED) for size, time_ns in model.expected.items()}
+            for size, samples in measured.get((model.name, lane), {}).items():
+                known[size] = Seed(timing_of(samples), START) if samples else Seed(timing_constant(ASSUMED_NS), ASSUMED)
             if (model.name, lane) in profiled:
-                known.update(profiled[model.name, lane].timings)
+                for size, timing in profiled[model.name, lane].timings.items():
+                    known[size] = Seed(timing, PROFILE)
             missing = [size for size in model.batch if size not in known]
             if missing:
                 raise ProfileError(

@@ -15,11 +15,11 @@ from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.latency.path_cost import AppCosts, batch_time_ns
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
-from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, RunBatch
+from edgeserve.sched.protocol.actions import Action, RunBatch
 from edgeserve.sched.protocol.events import (
     DeviceChanged,
     DrainRequested,
@@ -32,6 +32,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, move_job
+from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import RUN, Lane, Work, Works
 from edgeserve.sched.resources.model_cache import RESIDENT, Device, Placement
 from edgeserve.sched.resources.model_loader import Memory
@@ -66,12 +67,14 @@ class Scheduler:
             model: tuple(lane for lane in self.run_lanes if (model, lane.name) in latency) for model in models}
         self.works = Works()
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models)
-        self.costs = {app.name: AppCosts(app, self._batch_time_ns, self._share_time_ns) for app in apps}
+        self._latencies: Dict[str, List[ModelLatency]] = {
+            model: [latency[model, lane.name] for lane in lanes] for model, lanes in self.lanes_of.items()}
+        self.costs = {app.name: AppCosts(app, self._latencies) for app in apps}
         self.board = Board(self)
         streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         policy_of = {app.name: policy for policy in policies for app in policy.apps}
         self.request_manager = RequestManager(self.apps, policy_of, self.costs, self.memory, streams, self.board,
-                         lambda model: self._batch_time_ns(model, 1), self._can_run)
+                         lambda model: batch_time_ns(self._latencies[model], 1), self._can_run)
         self.probes = Probes(apps, self.run_lanes, latency, self.costs, self.memory, self.request_manager)
         self.now_ns = -1
         self._bidders = {lane.name: tuple(policy for policy in self.policies if _may_use(policy, lane))
@@ -188,9 +191,10 @@ class Scheduler:
             if result.steps > work.steps:
                 work.steps = result.steps
             self.request_manager.returned(job, result, work, took)
-        step_ns = -((event.started_ns - event.finished_ns) // work.steps)
         if not work.failed:
-            self.latency[work.model, lane.name].observe(self.now_ns, work.size, step_ns)
+            latency = self.latency[work.model, lane.name]
+            over_milli = over_usual_milli(jobs) if latency.learns_work else None
+            latency.observe(self.now_ns, work.size, event.finished_ns - event.started_ns, over_milli, work.steps)
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
 
     def _probed(self, work: Work, event: WorkFinished) -> None:
@@ -203,7 +207,9 @@ class Scheduler:
         took_ns = event.finished_ns - event.started_ns
         work.failed = event.results[0].status != "done"
         if not work.failed:
-            self.latency[work.model, work.lane.name].observe(self.now_ns, work.size, took_ns)
+            latency = self.latency[work.model, work.lane.name]
+            over_milli = over_usual_milli((work.probe,)) if latency.learns_work else None
+            latency.observe(self.now_ns, work.size, took_ns, over_milli)
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self.board)
 
     def _refused(self, event: WorkRefused) -> None:
@@ -398,18 +404,6 @@ class Scheduler:
             return "a job stands in the batch twice"
         return ""
 
-    def _batch_time_ns(self, model: str, count: int) -> int:
-        """Lane time to run ``count`` jobs of a model on the lane that is fastest for it."""
-        best = START_ANY_TIME_NS
-        for lane in self.lanes_of[model]:
-            latency = self.latency[model, lane.name]
-            full, rest = divmod(count, latency.size_max)
-            time_ns = full * latency.typical_ns(latency.size_max)
-            if rest:
-                time_ns += latency.typical_ns(latency.size_for(rest))
-            best = min(best, time_ns)
-        return best
-
     def _can_run(self, model: str, only: str = "") -> bool:
         """Whether some lane, or this one alone, could run a model now, or after a load."""
         for lane in (self.lanes[only],) if only else self.lanes_of[model]:
@@ -427,11 +421,6 @@ class Scheduler:
                 if job.request.on_late == "answer" and not job.request.ended:
                     self.request_manager.fail_if_stranded(job)
         self.probes.release_stranded(self._can_run)
-
-    def _share_time_ns(self, model: str) -> int:
-        """Lane time of one job in a full batch, on the lane that is fastest for it."""
-        latencies = [self.latency[model, lane.name] for lane in self.lanes_of[model]]
-        return max(1, min([item.typical_ns(item.size_max) // item.size_max for item in latencies]))
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """A model could not be loaded again: those that no device can serve need not wait for it."""

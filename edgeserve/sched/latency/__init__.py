@@ -1,1 +1,2 @@
-"""How long things take: ``model`` per (model, lane), ``distribution``, ``drift``, and ``path_cost`` of whole apps."""
+"""How long things take: ``model`` per (model, lane, phase), with ``distribution``, ``drift``, ``usual_work``, ``split``
+and ``confidence`` behind it, and ``path_cost`` of whole apps."""

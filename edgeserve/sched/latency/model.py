@@ -1,132 +1,68 @@
-"""Latency as a distribution: profile first, a rolling window of measured durations after, scaled by lane speed.
+"""How long batches of one model take on one lane: a table per answer, made anew by what changes them.
 
-:class:`Distribution` is the general form (quantiles, ``P(finish by)``, the maximum of independent draws).
-:class:`ModelLatency` is what the policies ask many times a step: one model on one lane, integer estimates per batch
-size, cached. The estimate is the rolling 99th percentile of the last ten durations, that is their maximum
-(Clockwork, section 3); before the first measurement it is the profile's 99th percentile.
+Profile first, measured durations after, scaled by the lane's speed. Integers only, so that decisions are the same on
+every Python. ``docs/latency.md`` explains which answer is for what.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
-from typing import Deque, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.errors import ConfigError, ProfileError
+from edgeserve.errors import ProfileError
+from edgeserve.sched.latency.confidence import EXPECTED, LIVE, PROFILE, Confidence
+from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.latency.drift import PPM, Drift
-from edgeserve.units import NS_PER_MS
+from edgeserve.sched.latency.usual_work import UsualWork
+from edgeserve.units import NS_PER_MS, ns_to_ms
 
 WINDOW_LEN = 10
 """Durations per batch size that the estimate looks back on (Clockwork, section 3: the last 10)."""
 
 LIKELY = QUANTILES.index(0.8)
-"""The stored quantile that stands for :meth:`ModelLatency.likely_ns` before the first measurement."""
+"""The stored quantile that stands for :attr:`ModelLatency.likely_ns` before the first measurement."""
 
 WINDOW_AGE_NS = 10_000 * NS_PER_MS
 """A duration older than this no longer counts, so that a batch size whose estimate became too pessimistic is tried
 again (Clockwork's pitfall: what is never run is never re-measured)."""
 
-
-class Distribution:
-    """A distribution of times in nanoseconds as rising points ``(time, P(T <= time))``, linear in between.
-
-    Immutable. Built from samples, from stored quantiles, or as the maximum of others. All reads are O(log points).
-    """
-
-    __slots__ = ("times_ns", "shares", "_mean_ns")
-
-    def __init__(self, times_ns: Sequence[float], shares: Sequence[float]) -> None:
-        if not times_ns or len(times_ns) != len(shares):
-            raise ValueError(f"a distribution needs as many times as shares, at least one: got {len(times_ns)} and "
-                             f"{len(shares)}")
-        self.times_ns = tuple(float(time) for time in times_ns)
-        self.shares = tuple(shares)
-        self._mean_ns = -1.0
-
-    @classmethod
-    def of_samples(cls, samples_ns: Iterable[float]) -> Distribution:
-        """The empirical distribution: the i-th of n sorted samples is the quantile ``i / (n - 1)``."""
-        times = sorted(samples_ns)
-        last = max(1, len(times) - 1)
-        return cls(times, [index / last if len(times) > 1 else 1.0 for index in range(len(times))])
-
-    @classmethod
-    def of_quantiles(cls, quantiles_ns: Sequence[float], shares: Sequence[float] = QUANTILES) -> Distribution:
-        """From stored quantiles, as a profile holds them."""
-        return cls(quantiles_ns, shares)
-
-    def p_by(self, time_ns: float) -> float:
-        """P(T <= time_ns)."""
-        times = self.times_ns
-        if time_ns < times[0]:
-            return 0.0
-        if time_ns >= times[-1]:
-            return 1.0
-        right = bisect_left(times, time_ns)
-        if times[right] == time_ns:
-            while right + 1 < len(times) and times[right + 1] == time_ns:
-                right += 1
-            return self.shares[right]
-        left = right - 1
-        part = (time_ns - times[left]) / (times[right] - times[left])
-        return self.shares[left] + part * (self.shares[right] - self.shares[left])
-
-    def quantile_ns(self, share: float) -> int:
-        """The time by which a ``share`` of the draws is over, rounded up."""
-        if share <= self.shares[0]:
-            return math.ceil(self.times_ns[0])
-        right = bisect_left(self.shares, share)
-        if right >= len(self.shares):
-            return math.ceil(self.times_ns[-1])
-        left = right - 1
-        rise = self.shares[right] - self.shares[left]
-        part = (share - self.shares[left]) / rise if rise else 1.0
-        return math.ceil(self.times_ns[left] + part * (self.times_ns[right] - self.times_ns[left]))
-
-    def mean_ns(self) -> float:
-        """E[T], exact for the piecewise linear distribution; computed once."""
-        if self._mean_ns < 0:
-            times, shares = self.times_ns, self.shares
-            parts = [(high - low) * (after + before) for low, high, before, after
-                     in zip(shares, shares[1:], times, times[1:])]
-            self._mean_ns = shares[0] * times[0] + sum(parts) / 2
-        return self._mean_ns
-
-    def scaled(self, factor: float) -> Distribution:
-        """The distribution of ``factor * T``."""
-        return Distribution([time * factor for time in self.times_ns], self.shares)
-
-    @staticmethod
-    def maximum(parts: Sequence[Distribution]) -> Distribution:
-        """The maximum of independent draws: the product of the CDFs (Orloj, section 2 of the specification), read at
-        every point of the parts and at four between each two, since a product of lines is no line."""
-        knots = sorted({time for part in parts for time in part.times_ns})
-        times: List[float] = []
-        for left, right in zip(knots, knots[1:]):
-            times.extend(left + (right - left) * step / 5 for step in range(5))
-        times.append(knots[-1])
-        return Distribution(times, [math.prod(part.p_by(time) for part in parts) for time in times])
+PHASES_MAX = 8
+"""Phases of one model that are told apart: prefill and decode, and room for a few more."""
 
 
 class ModelLatency:
-    """One model on one lane: how long a batch of each size takes now.
+    """One model on one lane, or one phase of it: how long a batch takes now.
 
-    Integers only, so that decisions are the same on every Python. ``sizes`` are the batch sizes that were profiled;
-    a batch of n jobs runs as the smallest size that holds it. ``alone_ns`` is the careful estimate of the smallest,
-    ``alone_likely_ns`` the likely one. ``fixed_ns`` is the part of a batch's time that does not grow with it (c0 of the
-    affine fit), ``alone`` the profiled times alone by app, for models whose time depends on the input; both at speed 1.
-    :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change it. Durations are kept at
-    speed 1 and scaled on the way out, rounded up.
+    Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it
+    is read from here each time. :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change
+    them. ``version`` rises whenever the three tables of the present pace (typical, likely, slowest) have changed.
+
+    ``estimate_ns``    the careful estimate for planning: the maximum of the size's last ten durations, before the first
+                       the profile's 99th percentile (Clockwork, section 3)
+    ``likely_ns``      the 75th percentile, for decisions that one slow batch in ten must not sway: the careful estimate
+                       would refuse everything for as long as a single outlier above the deadline stays in the window
+    ``typical_ns``     the middle of what batches take now: what the work is worth, not what it may take
+    ``slowest_ns``     as slow as the slowest of the last ten batches of any size: for what must not be late
+    ``profiled_ns``    the profile's mean, whatever was measured since: for policies that planned ahead of time
+
+    ``sizes`` are the batch sizes that have a time, and ``size_for[n]`` is the one that n jobs run as: the smallest that
+    holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest.
+    ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``learns_work``: somebody asks for
+    :meth:`usual`, so :meth:`observe` wants to know the work. What does not change: ``seeds``, the timings that the
+    tables began with, ``fixed_ns`` (c0 of the affine fit) and ``alone``, the profiled times alone by app, for models
+    whose time depends on the input, all at speed 1.
     """
 
-    __slots__ = ("model", "lane", "sizes", "size_max", "_seeds", "_windows", "_estimates", "_drift", "_speed",
-                 "_oldest_ns", "age_ns", "_size_for", "alone_ns", "alone_likely_ns", "fixed_ns", "alone")
+    __slots__ = ("model", "lane", "sizes", "size_max", "size_for", "seeds", "fixed_ns", "alone", "age_ns", "version",
+                 "speed", "estimate_ns", "likely_ns", "typical_ns", "slowest_ns", "profiled_ns", "alone_ns",
+                 "alone_likely_ns", "fixed_now_ns", "learns_work", "phases", "_sources", "_windows", "_drift",
+                 "_usual", "_oldest_ns")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
                  age_ns: int = WINDOW_AGE_NS, fixed_ns: int = 0,
-                 alone: Mapping[str, Sequence[int]] | None = None) -> None:
+                 alone: Mapping[str, Sequence[int]] | None = None, sources: Mapping[int, str] | None = None) -> None:
         missing = [size for size in sizes if size not in seeds]
         if missing:
             raise ProfileError(f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
@@ -136,108 +72,170 @@ class ModelLatency:
         self.lane = lane
         self.sizes = tuple(sizes)
         self.size_max = self.sizes[-1]
+        self.size_for: List[int] = [self.sizes[0]]
+        for size in self.sizes:
+            self.size_for += [size] * (size + 1 - len(self.size_for))
         self.age_ns = age_ns
+        self.seeds: Mapping[int, Timing] = {size: seeds[size] for size in self.sizes}
         self.fixed_ns = fixed_ns or fixed_part_ns({size: seeds[size].median_ns for size in sizes})
         self.alone: Mapping[str, Sequence[int]] = alone or {}
-        self._seeds = {size: seeds[size] for size in self.sizes}
+        self.speed = 1.0
+        self.version = 0
+        self.learns_work = False
+        self.phases: Dict[str, ModelLatency] = {}
+        self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Deque[Tuple[int, int]]] = {size: deque(maxlen=WINDOW_LEN) for size in self.sizes}
-        self._speed = 1.0
-        self._estimates: Dict[int, int] = {}
         self._oldest_ns = 2**62
-        self._drift = _drift_of(self._seeds)
-        self._size_for = [next(size for size in self.sizes if size >= count) for count in range(1, self.size_max + 1)]
-        for size in self.sizes:
-            self._refresh(size)
+        self._drift = _drift_of(self.seeds)
+        self._usual: UsualWork | None = None
+        self.estimate_ns: Dict[int, int] = {}
+        self.profiled_ns: Dict[int, int] = {}
+        self.alone_ns = 0
+        self.fixed_now_ns = 0
+        self._set_tables()
+        self._set_drift()
 
-    def size_for(self, count: int) -> int:
-        """The smallest profiled batch size that holds ``count`` jobs. ``count`` must not exceed ``size_max``."""
-        return self._size_for[count - 1]
+    # --- what changes it ----------------------------------------------------------------------------------------------
 
-    def estimate_ns(self, size: int) -> int:
-        """The careful estimate for planning: the maximum of the window, else the profile's 99th percentile."""
-        return self._estimates[size]
+    def observe(self, now_ns: int, size: int, took_ns: int, over_milli: int | None = None, steps: int = 1,
+                phase: str = "") -> None:
+        """A batch of this size took ``took_ns`` at the present speed.
 
-    def likely_ns(self, size: int) -> int:
-        """What three of four batches stay below (``sched/latency/drift.py``): for decisions that one slow batch in ten
-        must not sway. The careful estimate would refuse everything for as long as a single outlier above the deadline
-        stays in the window."""
-        return self._scaled(self._drift.likely_ns(size))
+        Its jobs were ``over_milli`` thousandths of a usual job more work than as many usual ones (None: nothing tells);
+        the call made so many ``steps`` of an iterative model, and a step is what the tables are of; it was this
+        ``phase`` of the model, which has tables of its own (``""``: the whole).
+        """
+        if phase:
+            self.phase(phase).observe(now_ns, size, took_ns, over_milli, steps)
+            return
+        if steps > 1:
+            took_ns = -(-took_ns // steps)
+        duration_ns = took_ns if self.speed == 1.0 else math.ceil(took_ns * self.speed)
+        window = self._windows[size]
+        window.append((now_ns, duration_ns))
+        if now_ns < self._oldest_ns:
+            self._oldest_ns = now_ns
+        self._set_estimate(size)
+        if self._drift.observe(now_ns, size, duration_ns):
+            self._set_drift()
+        if self._usual is not None:
+            self._usual.observe(now_ns, size, took_ns, self.typical_ns, over_milli)
 
-    def slowest_ns(self, size: int) -> int:
-        """As slow as the slowest of the last ten batches of any size: for what must not be late."""
-        return self._scaled(self._drift.slowest_ns(size))
+    def forget(self, now_ns: int) -> None:
+        """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
+        for phase in self.phases.values():
+            phase.forget(now_ns)
+        if now_ns - self._oldest_ns <= self.age_ns:
+            return
+        self._oldest_ns = 2**62
+        for size, window in self._windows.items():
+            while window and now_ns - window[0][0] > self.age_ns:
+                window.popleft()
+            if window and window[0][0] < self._oldest_ns:
+                self._oldest_ns = window[0][0]
+            self._set_estimate(size)
+        if self._drift.forget(now_ns - self.age_ns):
+            self._set_drift()
+        if self._usual is not None:
+            self._usual.forget(now_ns - self.age_ns, self.typical_ns)
 
-    def typical_ns(self, size: int) -> int:
-        """The middle of what batches take now: what the work is worth, not what it may take."""
-        return self._scaled(self._drift.typical_ns(size))
+    def set_speed(self, speed: float) -> None:
+        """The lane runs at another speed from now on (1.0 = as profiled)."""
+        if speed <= 0:
+            raise ValueError(f"lane {self.lane!r}: speed {speed} must be above 0")
+        for phase in self.phases.values():
+            phase.set_speed(speed)
+        self.speed = speed
+        self._set_tables()
+        self._set_drift()
+        if self._usual is not None:
+            self._usual.renew(self.profiled_ns, self.typical_ns, self.fixed_now_ns)
 
-    def profiled_ns(self, size: int) -> int:
-        """The profile's mean, whatever was measured since: for policies that planned ahead of time."""
-        return self._scaled(self._seeds[size].mean_ns)
+    # --- what is asked less often -------------------------------------------------------------------------------------
 
-    def fixed_now_ns(self) -> int:
-        """The part of a batch's time that does not grow with it, at the present speed."""
-        return self._scaled(self.fixed_ns)
+    def usual(self) -> UsualWork:
+        """The times of usual work, and the best split of n jobs into batches. They are learnt from the first time
+        somebody asks."""
+        if self._usual is None:
+            self.learns_work = True
+            self._usual = UsualWork(self.profiled_ns, self.typical_ns, self.fixed_now_ns)
+        return self._usual
 
-    def factor(self, size: int) -> float:
-        """How many times the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
-        part, as profiled: c(k) of ``fixed + c(k) * u``. Where the profile does not tell, as many as it has jobs."""
-        first = self.sizes[0]
-        alone_ns = self._seeds[first].median_ns - self.fixed_ns
-        if alone_ns <= 0:
-            return size / first
-        return max(1.0, (self._seeds[size].median_ns - self.fixed_ns) / alone_ns)
+    def phase(self, name: str) -> ModelLatency:
+        """The tables of one phase of the model (prefill, decode). A new one begins with the seeds of the whole."""
+        found = self.phases.get(name)
+        if found is None:
+            if len(self.phases) >= PHASES_MAX:
+                raise ValueError(f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
+                                 f"{PHASES_MAX} are told apart ({', '.join(self.phases)})")
+            found = self.phases[name] = ModelLatency(self.model, self.lane, self.seeds, self.sizes, self.age_ns,
+                                                     self.fixed_ns, self.alone, self._sources)
+            found.set_speed(self.speed)
+        return found
 
     def distribution(self, size: int) -> Distribution:
         """All that is known of a batch of this size, at the present speed: the window if it is full, else the
         profile."""
         window = self._windows[size]
         if len(window) == WINDOW_LEN:
-            return Distribution.of_samples([duration for _, duration in window]).scaled(1 / self._speed)
-        seed = self._seeds[size]
+            return Distribution.of_samples([duration for _, duration in window]).scaled(1 / self.speed)
+        seed = self.seeds[size]
         known = Distribution.of_quantiles(seed.quantiles_ns) if seed.quantiles_ns else Distribution(
             [seed.median_ns, seed.p99_ns], [0.5, 1.0])
-        return known.scaled(1 / self._speed)
+        return known.scaled(1 / self.speed)
 
-    def observe(self, now_ns: int, size: int, duration_ns: int) -> None:
-        """A batch of this size took ``duration_ns`` at the present speed."""
-        duration = duration_ns if self._speed == 1.0 else math.ceil(duration_ns * self._speed)
-        self._windows[size].append((now_ns, duration))
-        self._drift.observe(now_ns, size, duration)
-        if now_ns < self._oldest_ns:
-            self._oldest_ns = now_ns
-        self._refresh(size)
+    def pace_ppm(self) -> int:
+        """How many times longer than in the profile batches typically take now, in millionths, at equal speed."""
+        return self._drift.pace_ppm
 
-    def forget(self, now_ns: int) -> None:
-        """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
-        if now_ns - self._oldest_ns <= self.age_ns:
-            return
-        self._oldest_ns = 2**62
-        self._drift.forget(now_ns - self.age_ns)
-        for size, window in self._windows.items():
-            while window and now_ns - window[0][0] > self.age_ns:
-                window.popleft()
-            if window:
-                self._oldest_ns = min(self._oldest_ns, window[0][0])
-            self._refresh(size)
+    def confidence(self, size: int, now_ns: int) -> Confidence:
+        """What the estimates of a size stand on."""
+        window, pace_count = self._windows[size], self._drift.measured
+        if window:
+            return Confidence(LIVE, len(window), max(0, now_ns - window[-1][0]), pace_count)
+        count = self.seeds[size].count
+        return Confidence(self._sources.get(size, PROFILE if count else EXPECTED), count, None, pace_count)
 
-    def set_speed(self, speed: float) -> None:
-        """The lane runs at another speed from now on (1.0 = as profiled)."""
-        if speed <= 0:
-            raise ValueError(f"lane {self.lane!r}: speed {speed} must be above 0")
-        self._speed = speed
+    def figures(self, now_ns: int) -> Dict[str, Any]:
+        """What is known, in plain numbers for people, times in ms: ``stats`` shows it."""
+        sizes: Dict[str, Any] = {}
         for size in self.sizes:
-            self._refresh(size)
+            known = self.confidence(size, now_ns)
+            sizes[str(size)] = {
+                "typical_ms": ns_to_ms(self.typical_ns[size]), "likely_ms": ns_to_ms(self.likely_ns[size]),
+                "estimate_ms": ns_to_ms(self.estimate_ns[size]), "source": known.source, "measured": known.measured,
+                "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns)}
+        table: Dict[str, Any] = {"pace": self.pace_ppm() / PPM, "pace_measured": self._drift.measured, "sizes": sizes}
+        if self.phases:
+            table["phases"] = {name: phase.figures(now_ns) for name, phase in self.phases.items()}
+        return table
 
-    def _refresh(self, size: int) -> None:
+    # --- the tables ---------------------------------------------------------------------------------------------------
+
+    def _set_estimate(self, size: int) -> None:
         window = self._windows[size]
-        self._estimates[size] = self._scaled(max([duration for _, duration in window]) if window
-                                             else self._seeds[size].p99_ns)
-        self.alone_ns = self._estimates.get(self.sizes[0], 0)
-        self.alone_likely_ns = self.likely_ns(self.sizes[0])
+        known_ns = max([duration for _, duration in window]) if window else self.seeds[size].p99_ns
+        self.estimate_ns[size] = known_ns if self.speed == 1.0 else math.ceil(known_ns / self.speed)
+        self.alone_ns = self.estimate_ns.get(self.sizes[0], 0)
 
-    def _scaled(self, time_ns: int) -> int:
-        return time_ns if self._speed == 1.0 else math.ceil(time_ns / self._speed)
+    def _set_drift(self) -> None:
+        drift, speed = self._drift, self.speed
+        self.version += 1
+        if speed == 1.0:
+            self.typical_ns, self.likely_ns, self.slowest_ns = drift.typical_ns, drift.likely_ns, drift.slowest_ns
+        else:
+            self.typical_ns, self.likely_ns, self.slowest_ns = [
+                {size: math.ceil(time_ns / speed) for size, time_ns in table.items()}
+                for table in (drift.typical_ns, drift.likely_ns, drift.slowest_ns)]
+        self.alone_likely_ns = self.likely_ns[self.sizes[0]]
+
+    def _set_tables(self) -> None:
+        for size in self.sizes:
+            self._set_estimate(size)
+        speed = self.speed
+        self.profiled_ns = {size: seed.mean_ns if speed == 1.0 else math.ceil(seed.mean_ns / speed)
+                            for size, seed in self.seeds.items()}
+        self.fixed_now_ns = self.fixed_ns if speed == 1.0 else math.ceil(self.fixed_ns / speed)
 
 
 def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
@@ -259,21 +257,3 @@ def _drift_of(seeds: Mapping[int, Timing]) -> Drift:
     spreads = sorted([seed.quantiles_ns[LIKELY] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM
                       for seed in seeds.values()])
     return Drift({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2])
-
-
-def timing_of(samples_ns: Sequence[int]) -> Timing:
-    """Summarise measured durations as a profile's timing."""
-    if not samples_ns:
-        raise ConfigError("a timing needs at least one measured duration")
-    times = sorted(samples_ns)
-    mean = sum(times) / len(times)
-    spread = math.sqrt(sum((time - mean) ** 2 for time in times) / len(times))
-    empirical = Distribution.of_samples(times)
-    return Timing(count=len(times), median_ns=empirical.quantile_ns(0.5), p99_ns=empirical.quantile_ns(0.99),
-                  mean_ns=math.ceil(mean), sd_ns=math.ceil(spread),
-                  quantiles_ns=tuple(empirical.quantile_ns(share) for share in QUANTILES))
-
-
-def timing_constant(time_ns: int) -> Timing:
-    """A timing that says one time: a configured expectation, not a measurement (``count`` 0)."""
-    return Timing(count=0, median_ns=time_ns, p99_ns=time_ns, mean_ns=time_ns, sd_ns=0)

@@ -1,13 +1,15 @@
 """What an app's requests cost: alone, and from each node on. Learned from the latency models and from fan-outs.
 
-The numbers are refreshed at most every :data:`REFRESH_NS`; between that they are looked up.
+The numbers are refreshed at most every :data:`REFRESH_NS`, and then only if what they are made of has changed; between
+that they are looked up.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Callable, Deque, Dict, Tuple
+from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.units import NS_PER_MS
 
@@ -17,9 +19,6 @@ REFRESH_NS = 100 * NS_PER_MS
 PARTS_LEN = 32
 """Fan-outs remembered per node, to predict the next one's number of parts by their mean."""
 
-BatchTime = Callable[[str, int], int]
-"""(model, jobs) -> lane time in ns to run that many jobs of a model, on the lane that is fastest for it."""
-
 
 class AppCosts:
     """The cost of one app, in nanoseconds of lane time and of latency on idle lanes.
@@ -27,17 +26,27 @@ class AppCosts:
     ``rest_ns[node]`` is the longest time from the end of a node to the end of the request; ``rest_lane_ns[node]`` the
     lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
     ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
+    ``latencies`` are those of each model on the lanes that it may use: the fastest counts.
     """
 
-    __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "_parts", "_batch_time", "_share_time",
-                 "_fresh_until_ns")
+    __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "_parts", "_parts_version",
+                 "_latencies", "_all", "_behind", "_fresh_until_ns", "_known_version")
 
-    def __init__(self, app: App, batch_time: BatchTime, share_time: Callable[[str], int]) -> None:
+    def __init__(self, app: App, latencies: Mapping[str, Sequence[ModelLatency]]) -> None:
         self.app = app
-        self._batch_time = batch_time
-        self._share_time = share_time  # model -> lane time of one job in a full batch
+        self._latencies = latencies
+        self._all: List[ModelLatency] = [latency for model in dict.fromkeys(node.model for node in app.nodes)
+                                         for latency in latencies[model]]
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
+        self._parts_version = 0
+        self._behind: Dict[str, Tuple[Node, ...]] = {}  # node -> everything behind it, each once
+        for node in reversed(app.nodes):
+            behind = dict.fromkeys(node.succs)
+            for succ in node.succs:
+                behind.update(dict.fromkeys(self._behind[succ.name]))
+            self._behind[node.name] = tuple(behind)
         self._fresh_until_ns = -1
+        self._known_version = -1
         self.alone_ns = 0
         self.cost_share_ns = 0
         self.rest_ns: Dict[str, int] = {}
@@ -47,24 +56,39 @@ class AppCosts:
     def observe_parts(self, node: Node, parts: int) -> None:
         """A fan-out made this many parts."""
         self._parts[node.name].append(parts)
+        self._parts_version += 1
 
     def refresh(self, now_ns: int) -> None:
-        """Recompute when the numbers are older than :data:`REFRESH_NS`."""
+        """Recompute when the numbers are older than :data:`REFRESH_NS` and a latency or a fan-out has changed."""
         if now_ns < self._fresh_until_ns:
             return
         self._fresh_until_ns = now_ns + REFRESH_NS
-        cost = {node.name: self._batch_time(node.model, self._jobs(node)) for node in self.app.nodes}
-        reach: Dict[str, Tuple[Node, ...]] = {}
+        version = self._parts_version
+        for latency in self._all:
+            version += latency.version  # versions only rise: an equal sum means that none has changed
+        if version != self._known_version:
+            self._known_version = version
+            self._recompute()
+
+    def _recompute(self) -> None:
+        cost: Dict[str, int] = {}
+        alone_ns = share_ns = 0
+        for node in self.app.nodes:
+            jobs = self._jobs(node) if node.scope is not None else 1
+            latencies = self._latencies[node.model]
+            cost[node.name] = batch_time_ns(latencies, jobs)
+            alone_ns += cost[node.name]
+            share_ns += jobs * share_time_ns(latencies)
+        self.alone_ns, self.cost_share_ns = alone_ns, share_ns
+        rest_ns, rest_lane_ns = self.rest_ns, self.rest_lane_ns
         for node in reversed(self.app.nodes):
-            behind = dict.fromkeys(node.succs)
+            longest_ns = lane_ns = 0
             for succ in node.succs:
-                behind.update(dict.fromkeys(reach[succ.name]))
-            reach[node.name] = tuple(behind)
-            self.rest_ns[node.name] = max(
-                (cost[succ.name] + self.rest_ns[succ.name] for succ in node.succs), default=0)
-            self.rest_lane_ns[node.name] = sum(cost[other.name] for other in behind)
-        self.alone_ns = sum(cost.values())
-        self.cost_share_ns = sum([self._jobs(node) * self._share_time(node.model) for node in self.app.nodes])
+                longest_ns = max(longest_ns, cost[succ.name] + rest_ns[succ.name])
+            for other in self._behind[node.name]:
+                lane_ns += cost[other.name]
+            rest_ns[node.name] = longest_ns
+            rest_lane_ns[node.name] = lane_ns
 
     def _jobs(self, node: Node) -> int:
         """How many jobs a request makes at a node: the product of the mean parts of the scopes around it, rounded
@@ -76,3 +100,27 @@ class AppCosts:
             count *= -(-sum(seen) // len(seen)) if seen else 1
             scope = scope.scope
         return max(1, count)
+
+
+def batch_time_ns(latencies: Sequence[ModelLatency], count: int) -> int:
+    """Typical lane time to run ``count`` jobs of a model, in full batches and a rest, on the lane that is fastest for
+    them. ``latencies`` are the model's on its lanes."""
+    best_ns = -1
+    for latency in latencies:
+        full, rest = divmod(count, latency.size_max)
+        time_ns = full * latency.typical_ns[latency.size_max] if full else 0
+        if rest:
+            time_ns += latency.typical_ns[latency.size_for[rest]]
+        if best_ns < 0 or time_ns < best_ns:
+            best_ns = time_ns
+    return best_ns
+
+
+def share_time_ns(latencies: Sequence[ModelLatency]) -> int:
+    """Typical lane time of one job in a full batch, on the lane that is fastest for it. At least 1."""
+    best_ns = -1
+    for latency in latencies:
+        time_ns = latency.typical_ns[latency.size_max] // latency.size_max
+        if best_ns < 0 or time_ns < best_ns:
+            best_ns = time_ns
+    return max(1, best_ns)

@@ -62,8 +62,8 @@ class Clipper(Policy):
             return None
         jobs = self._waiting.first(model, lane, self._bounds.get((model, lane.name), 1))
         latency = board.latency(model, lane.name)
-        size = latency.size_for(len(jobs))
-        return bid_for(jobs, size, latency.estimate_ns(size), board)
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.estimate_ns[size], board)
 
     def queued(self) -> List[Job]:
         return list(self._waiting)

@@ -13,7 +13,7 @@ and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is th
 
 from __future__ import annotations
 
-from typing import Callable, ClassVar, Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
@@ -37,9 +37,8 @@ from edgeserve.units import ms_to_ns
 WINDOW_MISSED = "window_missed"
 OVERTAKEN = "overtaken"
 
-ESTIMATES: Dict[str, Callable[[ModelLatency, int], int]] = {
-    "max": ModelLatency.estimate_ns, "mean": ModelLatency.profiled_ns}
-"""How long a batch of a size is planned to take."""
+ESTIMATES = ("max", "mean")
+"""How long a batch of a size is planned to take: as the slowest of the last ten, or as the profile's mean."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -65,7 +64,7 @@ class Clockwork(Policy):
             raise ConfigError(f"[policy.{name}] estimate = {self.options['estimate']!r}: expected one of "
                               f"{', '.join(ESTIMATES)}")
         self._refuse_early = bool(self.options["refuse_early"])
-        self._estimate_ns = ESTIMATES[str(self.options["estimate"])]
+        self._plans_by_mean = self.options["estimate"] == "mean"
         self._retry_ns = ms_to_ns(float(str(self.options["retry_ms"]))) or 2**62
         self._refusing_since: Dict[str, int] = {}  # model -> since when it has refused, and run nothing
         self._trying: Dict[str, int] = {}  # model -> batches that it may still plan by the profile's mean
@@ -169,7 +168,7 @@ class Clockwork(Policy):
 
     def _bid(self, jobs: List[Job], lane: Lane, board: Board, drops: Sequence[Tuple[RequestRecord, str]]) -> Bid:
         latency = board.latency(jobs[0].node.model, lane.name)
-        size = latency.size_for(len(jobs))
+        size = latency.size_for[len(jobs)]
         before_ns = lane.available_ns(board.now_ns) + self._window_ns
         staying = {job.request.id for job in jobs}
         return bid_for(jobs, size, self._took_ns(latency, size), board, start_before_ns=before_ns,
@@ -185,7 +184,8 @@ class Clockwork(Policy):
         return True
 
     def _took_ns(self, latency: ModelLatency, size: int) -> int:
-        return latency.profiled_ns(size) if latency.model in self._trying else self._estimate_ns(latency, size)
+        by_mean = self._plans_by_mean or latency.model in self._trying
+        return latency.profiled_ns[size] if by_mean else latency.estimate_ns[size]
 
     def _alone_ns(self, latency: ModelLatency) -> int:
         return self._took_ns(latency, latency.sizes[0])

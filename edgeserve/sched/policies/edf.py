@@ -139,7 +139,7 @@ class Edf(Policy):
         starts_ns = lane.available_ns(board.now_ns)
         critical = [queue for queue in queues.critical if queue.rows]
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
-        times_ns = [(size, latency.likely_ns(size)) for size in latency.sizes]  # asked once, not for every pair
+        times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]  # asked once, not for every pair
         for size, took_ns in times_ns:
             if size > self._batch_max and size != latency.sizes[0]:
                 break
@@ -157,15 +157,15 @@ class Edf(Policy):
         if not choices:
             return None
         best_size = _choice(choices)
-        ends_ns = starts_ns + latency.likely_ns(best_size)
+        ends_ns = starts_ns + latency.likely_ns[best_size]
         jobs: List[Job] = []
         for queue in filled:
             if len(jobs) < best_size:
                 jobs += take(queue, lane, queue.position(ends_ns), best_size - len(jobs))
         if not jobs:
             return None
-        size = latency.size_for(len(jobs))
-        return bid_for(jobs, size, latency.likely_ns(size), board)
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.likely_ns[size], board)
 
 
 def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
@@ -188,8 +188,8 @@ def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency:
     """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: those that are due before it ends,
     should it be as slow as the slowest of the last ten, and those that find no place in it and could not be in time
     after it either."""
-    ends_ns = starts_ns + latency.slowest_ns(size)
+    ends_ns = starts_ns + latency.slowest_ns[size]
     too_late = sum([queue.position(ends_ns) for queue in critical])
-    after_ns = ends_ns + latency.slowest_ns(latency.sizes[0])
+    after_ns = ends_ns + latency.slowest_ns[latency.sizes[0]]
     due_next = sum([queue.position(after_ns) for queue in critical]) - too_late
     return too_late + max(0, due_next - size)

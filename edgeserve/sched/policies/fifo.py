@@ -48,8 +48,8 @@ class Fifo(Policy):
             return None
         latency = board.latency(model, lane.name)
         jobs = self._waiting.first(model, lane, min(latency.size_max, self._batch_max or latency.size_max))
-        size = latency.size_for(len(jobs))
-        return bid_for(jobs, size, latency.estimate_ns(size), board)
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.estimate_ns[size], board)
 
     def queued(self) -> List[Job]:
         return list(self._waiting)

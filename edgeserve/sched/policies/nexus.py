@@ -70,8 +70,8 @@ class Nexus(Policy):
             return None
         latency = board.latency(model, lane.name)
         jobs = self._waiting.first(model, lane, self._planned_size(latency))
-        size = latency.size_for(len(jobs))
-        return bid_for(jobs, size, latency.profiled_ns(size), board)
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.profiled_ns[size], board)
 
     def queued(self) -> List[Job]:
         return list(self._waiting)
@@ -82,8 +82,8 @@ class Nexus(Policy):
         if place not in self._planned:
             bound = min(latency.size_max, self._batch_max or latency.size_max)
             slo_ns = self._slo_ns[latency.model]
-            self._planned[place] = max([1] + [count for count in range(1, bound + 1) if FITS * latency.profiled_ns(
-                latency.size_for(count)) <= slo_ns])
+            self._planned[place] = max([1] + [count for count in range(1, bound + 1) if FITS * latency.profiled_ns[
+                latency.size_for[count]] <= slo_ns])
         return self._planned[place]
 
     def _earliest_end_ns(self, model: str, board: Board) -> int | None:
@@ -93,7 +93,7 @@ class Nexus(Policy):
             if not lane.accepts(board.now_ns) or not board.is_resident(model, lane):
                 continue
             latency = board.latency(model, lane.name)
-            took_ns = latency.profiled_ns(latency.size_for(self._planned_size(latency)))
+            took_ns = latency.profiled_ns[latency.size_for[self._planned_size(latency)]]
             at_ns = lane.available_ns(board.now_ns) + took_ns
             ends_ns = at_ns if ends_ns is None else min(ends_ns, at_ns)
         return ends_ns

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
-from edgeserve.sched.latency.model import Distribution
+from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.orloj.lengths import factor
 from edgeserve.sched.policies.orloj.plus import OrlojPlus
 from edgeserve.sched.policies.orloj.shared import DynamicModel
 from edgeserve.sched.policy_api.board import Board
@@ -49,7 +50,7 @@ class KnownModel(DynamicModel):
         latency = board.latency(self.model, lane)
         known = self._lengths.get(lane)
         if known is None:
-            made: Any = KnownLengths(latency.fixed_ns, {size: latency.factor(size) for size in latency.sizes})
+            made: Any = KnownLengths(latency.fixed_ns, {size: factor(latency, size) for size in latency.sizes})
             known = self._lengths[lane] = made
         return known
 

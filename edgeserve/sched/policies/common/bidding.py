@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.model import Distribution
+from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS

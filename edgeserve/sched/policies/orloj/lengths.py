@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from edgeserve.sched.latency.model import Distribution, ModelLatency
+from edgeserve.sched.latency.distribution import Distribution
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.slack import SlackScore
 
 BINS = 50
@@ -199,7 +200,17 @@ def _rising(points: Array) -> Array:
 
 
 def _factors(latency: ModelLatency, corrections: Mapping[int, float] | None) -> Dict[int, float]:
-    return {size: latency.factor(size) * (corrections or {}).get(size, 1.0) for size in latency.sizes}
+    return {size: factor(latency, size) * (corrections or {}).get(size, 1.0) for size in latency.sizes}
+
+
+def factor(latency: ModelLatency, size: int) -> float:
+    """How many times the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
+    part, as profiled: c(k) of ``fixed + c(k) * u``. Where the profile does not tell, as many as it has jobs."""
+    first = latency.sizes[0]
+    alone_ns = latency.seeds[first].median_ns - latency.fixed_ns
+    if alone_ns <= 0:
+        return size / first
+    return max(1.0, (latency.seeds[size].median_ns - latency.fixed_ns) / alone_ns)
 
 
 class SizeBias:

@@ -85,7 +85,7 @@ class OrlojPlus(DynamicPolicy):
             mean_ns = lengths.mean_alone_ns(ceiling)
             shorter = [row for row in rows if lengths.mean_alone_ns(row[4]) <= mean_ns]
             for count in range(1, min(latency.size_max, len(shorter)) + 1):
-                size = latency.size_for(count)
+                size = latency.size_for[count]
                 longest = lengths.batch(size, (ceiling,) * count)
                 looked_at: List[Row] = []
                 for needs_ns in (longest.mean_ns(), longest.quantile_ns(SAFE)):

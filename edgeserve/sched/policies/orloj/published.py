@@ -121,7 +121,7 @@ class Orloj(DynamicPolicy):
         jobs = self._top(table, positions[size], starts_ns, size, lane.name)
         if not jobs:
             return None
-        runs_as = board.latency(model.model, lane.name).size_for(len(jobs))
+        runs_as = board.latency(model.model, lane.name).size_for[len(jobs)]
         known = table.lengths.batch(runs_as, tuple(sorted([model.class_name(job) for job in jobs])))
         return likely_bid(jobs, runs_as, known, board)
 

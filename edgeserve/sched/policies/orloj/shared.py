@@ -177,7 +177,7 @@ class DynamicModel:
         known = self._of_lane(lane, board)
         if app not in known:
             known[app] = LengthWindow(self._window_len)
-        speed = _speed(board, lane)
+        speed = board.latency(self.model, lane).speed
         known[app].add(board.now_ns, round(alone_ns * speed))
         if hint is not None:
             self._hinted.setdefault(lane, deque(maxlen=self._window_len * 2)).append(
@@ -194,7 +194,8 @@ class DynamicModel:
         known = lengths.batch(work.size, members)
         self.calibration.state(work.id, known.quantile_ns(QUANTILE))
         growing_ns = (known.mean_ns() - lengths.fixed_ns) / self._corrections.get(lane, {}).get(work.size, 1.0)
-        self._launched[work.id] = (work, members, (lengths.fixed_ns + growing_ns) * _speed(board, lane))
+        speed = board.latency(self.model, lane).speed
+        self._launched[work.id] = (work, members, (lengths.fixed_ns + growing_ns) * speed)
 
     def ended(self, work: Work, took_ns: int, board: Board) -> None:
         """A batch ended."""
@@ -203,10 +204,11 @@ class DynamicModel:
         if entry is None or not self._learn:
             return
         lane = work.lane.name
+        latency = board.latency(self.model, lane)
         bias = self._bias.get(lane)
         if bias is None:
-            bias = self._bias[lane] = SizeBias(board.latency(self.model, lane).fixed_ns)
-        bias.observe(work.size, entry[2], took_ns * _speed(board, lane))
+            bias = self._bias[lane] = SizeBias(latency.fixed_ns)
+        bias.observe(work.size, entry[2], took_ns * latency.speed)
 
     def refused(self, work: Work) -> None:
         """A lane would not start a batch."""
@@ -268,8 +270,8 @@ class DynamicModel:
             self._corrections[lane] = self._bias[lane].corrections()
         self._made_shares = dict(self._shares)
         shares = self._shares if any(name in windows for name in self._shares) else dict.fromkeys(windows, 1.0)
-        made = self._lengths[lane] = lengths_of(board.latency(self.model, lane), windows, shares,
-                                                self._corrections.get(lane), _speed(board, lane))
+        latency = board.latency(self.model, lane)
+        made = self._lengths[lane] = lengths_of(latency, windows, shares, self._corrections.get(lane), latency.speed)
         return made
 
     def _of_lane(self, lane: str, board: Board) -> Dict[str, LengthWindow]:
@@ -388,10 +390,6 @@ class DynamicPolicy(Policy):
 
     def queued(self) -> List[Job]:
         return [job for model in self._models.values() for job in model.jobs()]
-
-
-def _speed(board: Board, lane: str) -> float:
-    return next(item.speed for item in board.lanes if item.name == lane)
 
 
 def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:

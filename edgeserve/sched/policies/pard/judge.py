@@ -100,4 +100,4 @@ class Judge:
             return worker.module.times_ns[worker.lane.name]
         latency = board.latency(worker.module.model, worker.lane.name)
         count = min(worker.module.sizes[worker.lane.name], max(1, len(worker.forming) + len(worker.queue)))
-        return latency.likely_ns(latency.size_for(count))
+        return latency.likely_ns[latency.size_for[count]]

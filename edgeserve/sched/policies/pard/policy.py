@@ -234,8 +234,8 @@ class Pard(Policy):
             if worker.forming and board.is_resident(worker.module.model, lane):
                 jobs = list(worker.forming.values())
                 latency = board.latency(worker.module.model, lane.name)
-                size = latency.size_for(len(jobs))
-                return bid_for(jobs, size, latency.likely_ns(size), board)
+                size = latency.size_for[len(jobs)]
+                return bid_for(jobs, size, latency.likely_ns[size], board)
         return None
 
     def next_wakeup_ns(self, board: Board) -> int | None:
@@ -364,7 +364,7 @@ class Pard(Policy):
             times: Dict[str, Dict[int, int]] = {}
             for model, workers in self._workers.items():
                 known = [board.latency(model, worker.lane.name) for worker in workers]
-                times[model] = {size: max([latency.likely_ns(size) for latency in known])
+                times[model] = {size: max([latency.likely_ns[size] for latency in known])
                                 for size in known[0].sizes} if known else {1: 0}
             self._planned = plan_sizes(self.apps, times, self._plan_ppm)
 
@@ -375,8 +375,8 @@ class Pard(Policy):
                 latency = board.latency(model, worker.lane.name)
                 module.sizes[worker.lane.name] = min(latency.size_max, self._batch_max,
                                                      self._planned.get(model, latency.size_max))
-                times_ns[worker.lane.name] = latency.likely_ns(latency.size_for(module.sizes[worker.lane.name]))
-                fixed_ns[worker.lane.name] = latency.fixed_now_ns()
+                times_ns[worker.lane.name] = latency.likely_ns[latency.size_for[module.sizes[worker.lane.name]]]
+                fixed_ns[worker.lane.name] = latency.fixed_now_ns
                 alone_ns[worker.lane.name] = latency.alone_likely_ns
             up = [worker.lane.name for worker in self._workers[model] if is_usable(worker.lane)]
             module.set_times(times_ns, up, alone_ns if self._measured else None, fixed_ns)

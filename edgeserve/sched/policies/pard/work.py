@@ -14,9 +14,7 @@ from edgeserve.sched.policies.pard.state import Module
 from edgeserve.sched.policies.pard.waits import PPM
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job
-
-WORK_MAX = 1_000_000
-"""Times the usual: a declared number beyond is taken for this, so that sums stay small."""
+from edgeserve.sched.requests.work import WORK_MAX, relative_ppm
 
 
 class DeclaredWork:
@@ -57,14 +55,6 @@ class DeclaredWork:
                 if extra_ns:
                     found[node] = extra_ns
         return found
-
-
-def relative_ppm(hints: Mapping[str, float], node: str) -> int | None:
-    """The work at a node beside the usual, in millionths of it; None where the hints do not tell."""
-    declared = hints.get(node + ".work")
-    if declared is None:
-        declared = hints.get("work")
-    return None if declared is None else round(max(0.0, min(declared, WORK_MAX)) * PPM)
 
 
 def _over_usual_ppm(hints: Mapping[str, float], node: str) -> int:

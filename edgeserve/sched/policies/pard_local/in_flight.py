@@ -10,10 +10,11 @@ from math import isqrt
 from typing import Dict, List, Sequence
 
 from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
-from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Member, Pipeline
+from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
 PPM = 1_000_000
@@ -162,7 +163,7 @@ class InFlight:
                 place = stage_costs.lane_of(node.model, cohort.home, board)
                 if place is None:
                     return None
-                batches = stage_costs.batch_cost(node.model, place.name, board).batches(milli, over_milli)
+                batches = stage_costs.usual(node.model, place.name, board).batches_ns(milli, over_milli)
                 stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
         first = cohort.stage(board)
         waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
@@ -208,7 +209,7 @@ class Beside:
 
     def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
         """The standard deviation of its lane time (:meth:`StageCosts.noise_ns`)."""
-        return isqrt(sum([place.batch_cost.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
+        return isqrt(sum([place.usual.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
                           for index, place in self._route if left[index] and place is not None])) * 1000
 
     def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
@@ -220,13 +221,13 @@ class Beside:
             if milli:
                 if place is None:
                     return None
-                time_ns = place.batch_cost.time_ns(milli, left[size + index])
+                time_ns = place.usual.time_ns(milli, left[size + index])
                 if steps:
                     time_ns *= steps.get(index, 1)
                 at_ns = max(at_ns, self._free[place.lane], place.resident_ns) + time_ns
         if not self._known or at_ns > limit_ns:
             return at_ns
-        stages = [Stage(place.lane, place.batch_cost.batches(left[index], left[size + index]) * steps.get(index, 1))
+        stages = [Stage(place.lane, place.usual.batches_ns(left[index], left[size + index]) * steps.get(index, 1))
                   for index, place in self._route if left[index] and place is not None]
         new = Schedule(stages, self._from_ns, self._from_ns)
         if self._first:

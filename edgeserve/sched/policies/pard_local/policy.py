@@ -28,7 +28,7 @@ from edgeserve.sched.policies.pard_local.choice import (
 )
 from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, InFlight, most_steps, ready_jobs
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Member, Pipeline, shape_of
+from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline, shape_of
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -36,6 +36,7 @@ from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
+from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane, Work
 
 NO_LANE = "no_lane"
@@ -120,10 +121,6 @@ class PardLocal(Policy):
             member.moved()
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if not work.failed:
-            pipeline = self._pipeline_of[work.jobs[0].request.app.name]
-            self._stage_costs.measured(work.model, work.lane.name, work.size, finished_ns - started_ns,
-                                  pipeline.work_of(work.jobs))
         if self._price is not None:
             self._price.ran(board.now_ns, finished_ns - started_ns)
         for job in work.jobs:
@@ -262,12 +259,11 @@ class PardLocal(Policy):
         jobs = ready_jobs(cohort, stage, lane, bound=not self._stage_costs.serves(lane, node.model, cohort.home, board))
         if not jobs:
             return None
-        batch_cost = self._stage_costs.batch_cost(node.model, lane.name, board)
-        jobs = jobs[:batch_cost.first(len(jobs))]
-        size = batch_cost.latency.size_for(len(jobs))
+        latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
+        jobs = jobs[:usual.split.first(len(jobs))]
+        size = latency.size_for[len(jobs)]
         over_milli = cohort.pipeline.work_of(jobs)
-        expected_ns = batch_cost.latency.likely_ns(size) if over_milli is None else batch_cost.time_ns(
-            len(jobs) * MILLI, over_milli)
+        expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
         left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
         ends_ns = self._stage_costs.alone_ends_ns(cohort.pipeline, left, steps, cohort.home, at_ns, board) if is_new \
@@ -403,7 +399,6 @@ class PardLocal(Policy):
             self._price.ended(board.now_ns, request.klass, request.value, not in_time, member.priced_out)
 
     def _moved_all(self) -> None:
-        self._stage_costs.changed()
         for member in self._members.values():
             member.moved()
 

@@ -15,12 +15,9 @@ from collections import deque
 from math import isqrt
 from typing import Deque, Dict, List, Mapping, Sequence, Set, Tuple
 
-from edgeserve.sched.policies.pard.work import relative_ppm
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, steps_left
-
-MILLI = 1000
-"""Jobs are counted in thousandths: an expected number of parts is no whole number."""
+from edgeserve.sched.requests.work import MILLI, relative_milli
 
 SEEN_LEN = 64
 """Fan-outs and branches remembered per node: a few seconds of a busy pipeline, so that a change of scene is noticed."""
@@ -79,8 +76,7 @@ class Pipeline:
 
     def declared_milli(self, index: int, hints: Mapping[str, float]) -> int | None:
         """The work of a job at a node, as hints tell it, beside a usual one's 1000; None when they do not."""
-        ppm = relative_ppm(hints, self.nodes[index].name) if hints else None
-        return None if ppm is None else -(-ppm * MILLI // 1_000_000)  # the least work is not none
+        return relative_milli(hints, self.nodes[index].name) if hints else None
 
     def over_milli(self, index: int, jobs_milli: int, hints: Mapping[str, float]) -> int:
         """How much more work than usual so many jobs at a node are, each as ``hints`` tell, or as they were lately."""

@@ -7,11 +7,13 @@ they may; host functions, and models that are not allowed there, run on the fast
 from __future__ import annotations
 
 from math import isqrt
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.policies.pard_local.cost import BatchCost, one_by_one
-from edgeserve.sched.policies.pard_local.remaining_work import MILLI, Pipeline
+from edgeserve.sched.latency.usual_work import UsualWork
+from edgeserve.sched.policies.pard_local.cost import one_by_one
+from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
 Steps = Mapping[int, int]
@@ -22,40 +24,24 @@ class StagePlan(NamedTuple):
     """Where a stage runs: the lane's name, the model's times there, and when it is in memory."""
 
     lane: str
-    batch_cost: BatchCost
+    usual: UsualWork
     resident_ns: int
 
 
 class StageCosts:
-    """Where stages run and how long they take: the learnt times of all models on all lanes, for one policy."""
+    """Where stages run and how long they take, for one policy. The times are the shared ones of usual work."""
 
-    __slots__ = ("_batch_costs", "_fresh", "_homes")
+    __slots__ = ("_usual", "_homes")
 
     def __init__(self) -> None:
         self._homes: Dict[int, List[str]] = {}  # by the pipeline's identity: pipelines live as long as the policy
-        self._batch_costs: Dict[Tuple[str, str], BatchCost] = {}
-        self._fresh: Set[Tuple[str, str]] = set()
+        self._usual: Dict[Tuple[str, str], UsualWork] = {}
 
-    def measured(self, model: str, lane: str, size: int, took_ns: int, over_milli: int | None) -> None:
-        """A batch of this model was measured there, whose jobs are so much more work than usual ones (None: they do
-        not tell)."""
-        batch_cost = self._batch_costs.get((model, lane))
-        if batch_cost is not None:
-            batch_cost.observe(size, took_ns, over_milli)
-
-    def changed(self) -> None:
-        """A lane changed: look at all times again."""
-        self._fresh.clear()
-
-    def batch_cost(self, model: str, lane: str, board: Board) -> BatchCost:
+    def usual(self, model: str, lane: str, board: Board) -> UsualWork:
         """How a model on a lane serves any number of jobs."""
-        key = (model, lane)
-        found = self._batch_costs.get(key)
+        found = self._usual.get((model, lane))
         if found is None:
-            found = self._batch_costs[key] = BatchCost(board.latency(model, lane))
-        if key not in self._fresh:
-            found.refresh()
-            self._fresh.add(key)
+            found = self._usual[model, lane] = board.latency(model, lane).usual()
         return found
 
     def lane_of(self, model: str, home: str, board: Board) -> Lane | None:
@@ -67,7 +53,7 @@ class StageCosts:
             if lane.up and not lane.hung:
                 if lane.name == home:
                     return lane
-                time_ns = self.batch_cost(model, lane.name, board).time_ns(MILLI)
+                time_ns = self.usual(model, lane.name, board).time_ns(MILLI)
                 if best is None or time_ns < best_ns:
                     best, best_ns = lane, time_ns
         return best
@@ -75,7 +61,7 @@ class StageCosts:
     def stage_plan(self, model: str, home: str, board: Board) -> StagePlan | None:
         """Where a stage runs, how fast, and from when; None while no lane is up."""
         lane = self.lane_of(model, home, board)
-        return None if lane is None else StagePlan(lane.name, self.batch_cost(model, lane.name, board),
+        return None if lane is None else StagePlan(lane.name, self.usual(model, lane.name, board),
                                                board.resident_at_ns(model, lane))
 
     def stages(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board,
@@ -90,7 +76,7 @@ class StageCosts:
             if lane is None:
                 return None
             over_milli = left[len(pipeline.nodes) + node.index]
-            once_ns = self.batch_cost(node.model, lane.name, board).time_ns(milli, over_milli)
+            once_ns = self.usual(node.model, lane.name, board).time_ns(milli, over_milli)
             time_ns = once_ns * steps.get(node.index, 1)
             found.append((lane.name, time_ns, board.resident_at_ns(node.model, lane)))
         return found
@@ -102,7 +88,7 @@ class StageCosts:
         for node in pipeline.nodes:
             lane = self.lane_of(node.model, home, board) if left[node.index] else None
             if lane is not None:
-                total_us2 += self.batch_cost(node.model, lane.name, board).variance_us2(
+                total_us2 += self.usual(node.model, lane.name, board).variance_us2(
                     left[node.index], left[len(pipeline.nodes) + node.index]) * steps.get(node.index, 1)
         return isqrt(total_us2) * 1000
 
@@ -140,15 +126,19 @@ class StageCosts:
             milli, over_milli = left[node.index], left[len(pipeline.nodes) + node.index]
             if milli:
                 lane = board.lanes_of(node.model)[0]
-                batch_cost = self.batch_cost(node.model, lane.name, board)
-                share_ns = batch_cost.share_ns() if batch_cost.is_declared else _share_ns(node.model, lane, board)
-                total += max(0, milli * share_ns + over_milli * batch_cost.each_ns) // MILLI
+                usual = self.usual(node.model, lane.name, board)
+                if usual.is_told:
+                    size_max = board.latency(node.model, lane.name).size_max
+                    share_ns = usual.time_ns(size_max * MILLI) // size_max
+                else:
+                    share_ns = _share_ns(node.model, lane, board)
+                total += max(0, milli * share_ns + over_milli * usual.each_ns) // MILLI
         return total
 
 
 def _share_ns(model: str, lane: Lane, board: Board) -> int:
     latency = board.latency(model, lane.name)
-    return latency.typical_ns(latency.size_max) // latency.size_max
+    return latency.typical_ns[latency.size_max] // latency.size_max
 
 
 def free_lanes(board: Board) -> Dict[str, int]:

@@ -8,7 +8,8 @@ from hand_world import MS, table
 from edgeserve.config.loading import parse_config
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError, ProfileError
-from edgeserve.sched.core.build import build_scheduler, copy_lane_name
+from edgeserve.sched.core.build import ASSUMED_NS, build_scheduler, copy_lane_name
+from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, LIVE, PROFILE, START
 from edgeserve.sched.resources.model_cache import RESIDENT
 
 
@@ -22,7 +23,7 @@ def profile(model="m", lane="cpu0", load_ms=3, weights=1000, **ms):
 
 
 def typical(scheduler, size, lane="cpu0"):
-    return scheduler.latency["m", lane].typical_ns(size) / MS
+    return scheduler.latency["m", lane].typical_ns[size] / MS
 
 
 def test_a_profile_is_believed_before_a_warm_up_and_that_before_the_configuration():
@@ -31,6 +32,21 @@ def test_a_profile_is_believed_before_a_warm_up_and_that_before_the_configuratio
     assert typical(build_scheduler(config(), measured=measured), 1) == 7
     both = build_scheduler(config(), [profile(b1=5)], measured=measured)
     assert (typical(both, 1), typical(both, 4)) == (5, 15)
+
+
+def test_what_an_estimate_stands_on_is_known_per_batch_size():
+    wide = config({"m": {1: 10, 2: 12, 4: 20, "batch": [1, 2, 4]}})
+    made = build_scheduler(wide, [profile(b1=5)], measured={("m", "cpu0"): {1: [6 * MS], 2: [7 * MS, 8 * MS]}})
+    known = [made.latency["m", "cpu0"].confidence(size, 0) for size in (1, 2, 4)]
+    assert [(item.source, item.measured, item.age_ns) for item in known] == [
+        (PROFILE, 9, None), (START, 2, None), (EXPECTED, 0, None)]
+
+
+def test_a_model_that_could_not_be_tried_is_assumed_to_be_quick_until_it_ran():
+    made = build_scheduler(config(), measured={("m", "cpu0"): {1: [], 4: []}}).latency["m", "cpu0"]
+    assert (made.estimate_ns[4], made.confidence(4, 0).source) == (ASSUMED_NS, ASSUMED)
+    made.observe(0, 4, 20 * MS)
+    assert (made.estimate_ns[4], made.confidence(4, 0).source) == (20 * MS, LIVE)
 
 
 def test_a_profile_of_another_lane_says_nothing_of_this_one():

@@ -13,16 +13,16 @@ def pace(likely_ppm: int = 1_000_000) -> Drift:
 
 def test_before_the_first_batch_the_profile_speaks():
     known = pace(1_100_000)
-    assert [known.typical_ns(size) for size in (1, 4, 16)] == [1000, 2000, 5000]
-    assert [known.likely_ns(size) for size in (1, 4, 16)] == [1100, 2200, 5500]
+    assert [known.typical_ns[size] for size in (1, 4, 16)] == [1000, 2000, 5000]
+    assert [known.likely_ns[size] for size in (1, 4, 16)] == [1100, 2200, 5500]
 
 
 def test_a_slower_device_is_slower_for_every_size_at_once():
     known = pace()
     for step in range(DRIFT_LEN):
         known.observe(step, 16, 7500)
-    assert abs(known.typical_ns(1) - 1500) < 20
-    assert abs(known.typical_ns(16) - 7500) < 100
+    assert abs(known.typical_ns[1] - 1500) < 20
+    assert abs(known.typical_ns[16] - 7500) < 100
 
 
 def test_one_slow_batch_sways_nothing():
@@ -30,8 +30,8 @@ def test_one_slow_batch_sways_nothing():
     for step in range(DRIFT_LEN - 1):
         known.observe(step, 4, 2000)
     known.observe(DRIFT_LEN, 4, 60_000)
-    assert abs(known.likely_ns(1) - 1000) <= 40
-    assert abs(known.likely_ns(16) - 5000) <= 200
+    assert abs(known.likely_ns[1] - 1000) <= 40
+    assert abs(known.likely_ns[16] - 5000) <= 200
 
 
 def test_a_size_that_is_always_slower_than_its_shape_finds_its_place():
@@ -39,7 +39,7 @@ def test_a_size_that_is_always_slower_than_its_shape_finds_its_place():
     for step in range(200):
         known.observe(2 * step, 4, 3000)
         known.observe(2 * step + 1, 16, 5000)
-    assert 0.55 < known.typical_ns(4) / known.typical_ns(16) < 0.65  # 0.4 in the profile
+    assert 0.55 < known.typical_ns[4] / known.typical_ns[16] < 0.65  # 0.4 in the profile
 
 
 def test_a_size_that_runs_alone_moves_no_other_however_noisy_it_is():
@@ -47,7 +47,7 @@ def test_a_size_that_runs_alone_moves_no_other_however_noisy_it_is():
     rng = random.Random("pace/alone")
     for step in range(500):
         known.observe(step, 4, int(2000 * rng.lognormvariate(0, 0.1)))
-    assert 2.3 < known.typical_ns(16) / known.typical_ns(4) < 2.7  # 2.5 in the profile
+    assert 2.3 < known.typical_ns[16] / known.typical_ns[4] < 2.7  # 2.5 in the profile
 
 
 def test_two_sizes_keep_their_places_under_noise():
@@ -56,7 +56,7 @@ def test_two_sizes_keep_their_places_under_noise():
     for step in range(1000):
         size, time = ((4, 2000), (16, 5000))[step % 2]
         known.observe(step, size, int(time * rng.lognormvariate(0, 0.1)))
-    assert 2.1 < known.typical_ns(16) / known.typical_ns(4) < 2.9
+    assert 2.1 < known.typical_ns[16] / known.typical_ns[4] < 2.9
 
 
 def test_what_is_forgotten_leaves_the_profile():
@@ -64,21 +64,21 @@ def test_what_is_forgotten_leaves_the_profile():
     for step in range(DRIFT_LEN):
         known.observe(step, 16, 10_000)
     known.forget(before_ns=DRIFT_LEN)
-    assert abs(known.typical_ns(1) - 1000) < 10
+    assert abs(known.typical_ns[1] - 1000) < 10
 
 
 def test_a_model_of_one_size_has_no_shape_to_learn():
     known = Drift({1: 1000})
     known.observe(0, 1, 2000)
     known.observe(1, 1, 2000)
-    assert (known.typical_ns(1), known.likely_ns(1)) == (2000, 2000)
+    assert (known.typical_ns[1], known.likely_ns[1]) == (2000, 2000)
 
 
 def test_wild_times_keep_every_estimate_positive_and_near():
     known = pace()
     for step in range(5000):
         known.observe(step, (1, 4, 16)[step % 3], (1, 50, 2000, 90_000)[step % 4])
-        assert 1 <= known.typical_ns(1) <= known.likely_ns(1) <= known.slowest_ns(1) <= 2**40
+        assert 1 <= known.typical_ns[1] <= known.likely_ns[1] <= known.slowest_ns[1] <= 2**40
 
 
 def test_a_size_never_strays_far_from_its_place_beside_the_others():
@@ -86,4 +86,4 @@ def test_a_size_never_strays_far_from_its_place_beside_the_others():
     for step in range(2000):
         known.observe(2 * step, 4, 200_000)
         known.observe(2 * step + 1, 16, 5000)
-    assert known.typical_ns(4) <= 5 * known.typical_ns(16)
+    assert known.typical_ns[4] <= 5 * known.typical_ns[16]

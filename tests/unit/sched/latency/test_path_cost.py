@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from hand_world import MS, app_of
 
-from edgeserve.sched.latency.path_cost import PARTS_LEN, REFRESH_NS, AppCosts
+from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.path_cost import PARTS_LEN, REFRESH_NS, AppCosts, batch_time_ns, share_time_ns
+
+
+def latency_of(*times_ms, lane="l"):
+    """A model that takes so many ms for batches of 1, 2, ... jobs."""
+    seeds = {size: timing_constant(round(time_ms * MS)) for size, time_ms in enumerate(times_ms, 1)}
+    return ModelLatency("m", lane, seeds, list(seeds))
 
 
 def costs(nodes, times):
     """``times``: model -> lane time of one job in ms; n jobs take n times that."""
-    return AppCosts(app_of(nodes), lambda model, count: times[model] * count * MS,
-                    lambda model: times[model] * MS // 2)
+    return AppCosts(app_of(nodes), {model: [latency_of(time_ms)] for model, time_ms in times.items()})
 
 
 def node(name, *after, **keys):
@@ -22,7 +29,7 @@ def test_rests_are_the_longest_path_and_lane_time_counts_every_branch():
     assert made.rest_ns == {"a": 15 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.rest_lane_ns == {"a": 17 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.alone_ns == 18 * MS
-    assert made.cost_share_ns == 9 * MS  # a full batch takes half as long per job here
+    assert made.cost_share_ns == 18 * MS
 
 
 def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
@@ -55,3 +62,35 @@ def test_nested_fan_outs_multiply_and_one_that_makes_nothing_counts_one():
         made.observe_parts(made.app.by_name["page"], 0)
     made.refresh(2 * REFRESH_NS)
     assert made.rest_lane_ns["page"] == 2 * MS
+
+
+def test_full_batches_and_a_rest_on_the_lane_that_is_fastest_for_them():
+    slow, fast = latency_of(4, 5, 6, 7), latency_of(3, 6, lane="other")
+    assert [batch_time_ns([slow, fast], count) // MS for count in (1, 2, 3, 4, 5, 9)] == [3, 5, 6, 7, 11, 18]
+    assert share_time_ns([slow, fast]) == 7 * MS // 4
+    assert share_time_ns([latency_of(0.0000001)]) == 1
+
+
+def test_costs_are_made_anew_only_when_a_time_or_a_fan_out_has_changed():
+    latency = latency_of(2)
+    made = AppCosts(app_of([node("a")]), {"a": [latency]})
+    made.alone_ns = -1  # stays until the costs are made anew
+    latency.observe(0, 1, 2 * MS)  # as known
+    made.refresh(REFRESH_NS)
+    latency.observe(1, 1, 8 * MS)
+    made.refresh(2 * REFRESH_NS - 1)  # too early to look
+    assert made.alone_ns == -1
+    made.refresh(2 * REFRESH_NS)
+    assert made.alone_ns == 8 * MS
+
+
+def test_a_time_that_changed_and_was_forgotten_is_the_profiles_again():
+    latency = latency_of(2)
+    made = AppCosts(app_of([node("a")]), {"a": [latency]})
+    for number in range(3):
+        latency.observe(number, 1, 8 * MS)
+    made.refresh(REFRESH_NS)
+    assert made.alone_ns == 8 * MS
+    latency.forget(10**12)
+    made.refresh(2 * REFRESH_NS)
+    assert made.alone_ns == 2 * MS

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from edgeserve.sched.latency.model import ModelLatency, timing_constant
+from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.calibration import FACTOR_MAX, HITS_LEN, Calibration
 from edgeserve.sched.policies.orloj.lengths import BIAS_LEN, SEEDS_PER_SAMPLE, LengthWindow, SizeBias, lengths_of
 

@@ -198,13 +198,13 @@ def test_a_model_that_comes_back_unfinished_is_not_sampled_any_more():
 def test_a_job_that_fails_and_a_probe_that_fails_teach_nothing():
     world = world_of()
     world.arrive("a", count=3)
-    known_ns = world.scheduler.latency["m", "cpu0"].estimate_ns(1)
+    known_ns = world.scheduler.latency["m", "cpu0"].estimate_ns[1]
     actions = world.step(world.finished(at=20, each={0: {"status": "failed", "reason": "bad"}}))
     assert ReleaseInputs(jid(1)) in actions and actions[-1] == probe(2)
     assert world.finish(at=90, status="failed", reason="bad")[-1] == probe(3)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns(1) == known_ns
+    assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == known_ns
     world.finish(at=105)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns(1) == 15 * MS  # what a probe took is known of size 1
+    assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == 15 * MS  # what a probe took is known of size 1
     assert [sample.alone_ns for sample in policy(world).samples] == took(15)
     world.over()
 

@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from statistics import NormalDist, pstdev
+from statistics import NormalDist
 
 import pytest
 from exact_device import MS, Device, ask, chain, fan, model
 
-from edgeserve.sched.latency.model import ModelLatency, timing_constant
 from edgeserve.sched.policies.pard_local.choice import deviations_milli
-from edgeserve.sched.policies.pard_local.cost import BatchCost
-
-
-def learnt(sizes=32, truth=lambda size: 1.0, noise=0.0, batches=600, seed="noise"):
-    """A batch_cost after so many batches of random size, whose profile says ``10 + size`` ms."""
-    profile = {size: (10 + size) * MS for size in range(1, sizes + 1)}
-    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
-                           list(profile))
-    batch_cost, draw = BatchCost(latency), random.Random(seed)
-    batch_cost.refresh()
-    for number in range(batches):
-        size = draw.randrange(1, sizes + 1)
-        took_ns = round(profile[size] * truth(size) * draw.gauss(1.0, noise))
-        latency.observe(number, size, took_ns)
-        batch_cost.observe(size, took_ns)
-    return {size: batch_cost.time_ns(size * 1000) / profile[size] for size in profile}, latency
-
-
-def test_noise_does_not_carry_the_sizes_apart():
-    ratios, latency = learnt(noise=0.1)
-    shared = [latency.typical_ns(size) / ((10 + size) * MS) for size in ratios]
-    assert pstdev(ratios.values()) < 0.5 * pstdev(shared) and abs(sum(ratios.values()) / len(ratios) - 1) < 0.03
-
-
-def test_a_size_that_really_is_slower_is_learnt():
-    ratios, _ = learnt(sizes=4, truth=lambda size: 1.3 if size == 3 else 1.0, noise=0.05)
-    assert 1.2 < ratios[3] / ratios[1] < 1.4 and 0.9 < ratios[1] < 1.1
-
-
-def test_a_pace_that_changed_by_half_is_followed_at_once_and_exact_times_stay_exact():
-    ratios, _ = learnt(batches=100)
-    assert set(ratios.values()) == {1.0}
-    ratios, _ = learnt(sizes=4, truth=lambda size: 1.5, batches=12)
-    assert all(abs(ratio - 1.5) < 0.05 for ratio in ratios.values())
 
 
 def test_a_second_cohort_leaves_those_in_flight_room_for_more_parts():
@@ -70,34 +34,6 @@ def test_a_second_cohort_leaves_those_in_flight_room_for_more_parts():
 # --- how sure is sure -------------------------------------------------------------------------------------------------
 
 
-def noisy_split(noise, sizes=4, batches=600):
-    profile = {size: 10 * size * MS for size in range(1, sizes + 1)}
-    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
-                           list(profile))
-    batch_cost, draw = BatchCost(latency), random.Random(f"sure/{noise}")
-    batch_cost.refresh()
-    for number in range(batches):
-        size = draw.randrange(1, sizes + 1)
-        took_ns = round(profile[size] * draw.gauss(1.0, noise))
-        latency.observe(number, size, took_ns)
-        batch_cost.observe(size, took_ns)
-    return batch_cost
-
-
-@pytest.mark.parametrize("noise", [0.05, 0.2])
-def test_the_learnt_deviation_of_a_sum_is_that_of_independent_batches(noise):
-    batch_cost = noisy_split(noise)
-    times_us = [time_ns / 1000 for time_ns in batch_cost.batches(21_000)]
-    wanted = noise * sum(time_us ** 2 for time_us in times_us) ** 0.5
-    assert batch_cost.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.25)
-    assert batch_cost.variance_us2(21_000, 21_000) ** 0.5 == pytest.approx(  # twice the work, twice as far off
-        2 * batch_cost.variance_us2(21_000) ** 0.5, rel=0.05)
-
-
-def test_exact_times_leave_nothing_to_be_unsure_of():
-    assert noisy_split(0.0).variance_us2(21_000) == 0
-
-
 def test_the_chance_that_is_asked_for_is_the_share_that_is_left():
     for share in (0.5, 0.6, 0.75, 0.9, 0.95):
         assert deviations_milli(round(share * 1000), 1000) == pytest.approx(1000 * NormalDist().inv_cdf(share), abs=1)
@@ -108,8 +44,8 @@ def test_the_chance_that_is_asked_for_is_the_share_that_is_left():
 def unsure(device, share):
     """Let the device believe that the second model's batches miss by this share."""
     places = device.scheduler.policies[0]._stage_costs
-    batch_cost = places.batch_cost("b", "l", device.scheduler.board)
-    batch_cost._surprise_ppm = round(share * share * 1_000_000)
+    usual = places.usual("b", "l", device.scheduler.board)
+    usual._surprise_ppm = round(share * share * 1_000_000)
 
 
 def two(slo_ms):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from exact_device import MS, Device, ask, chain, fan, model
 
-from edgeserve.sched.latency.model import ModelLatency, timing_constant
-from edgeserve.sched.policies.pard_local.cost import BatchCost
 from edgeserve.sched.protocol.events import JobResult
 
 
@@ -32,55 +28,7 @@ def slow_second(**more):
     return chain(second=model(0, 20), **more)
 
 
-def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
-    profile = {size: round((fixed_ms + each_ms * size) * MS) for size in sizes}
-    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()}, list(sizes))
-    batch_cost = BatchCost(latency)
-    batch_cost.refresh()
-    return batch_cost, latency
-
-
-# --- times ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fixed_ms", [0, 8])
-def test_the_learnt_times_are_those_of_usual_work_whatever_work_was_seen(fixed_ms):
-    batch_cost, latency = split_of(fixed_ms, 10)
-    draw = random.Random(f"work/{fixed_ms}")
-    for number in range(400):
-        size = draw.choice((1, 2, 4))
-        works = [draw.uniform(0.2, 3.0) for _ in range(size)]
-        took_ns = round((fixed_ms + 10 * sum(works)) * MS * 1.5)  # the machine is half as slow again as profiled
-        latency.observe(number, size, took_ns)
-        batch_cost.observe(size, took_ns, round(sum(work - 1 for work in works) * 1000))
-    for size in (1, 2, 4):
-        assert batch_cost.time_ns(size * 1000) == pytest.approx(1.5 * (fixed_ms + 10 * size) * MS, rel=0.01)
-    assert batch_cost.time_ns(2000, 3000) == pytest.approx(1.5 * (fixed_ms + 50) * MS, rel=0.01)
-    assert batch_cost.time_ns(2000, -1000) == pytest.approx(1.5 * (fixed_ms + 10) * MS, rel=0.01)
-
-
-def test_one_request_of_much_work_is_not_taken_for_a_slow_machine():
-    batch_cost, latency = split_of(0, 10, (1,))
-    for number in range(10):  # as after a page of ten wide lines
-        latency.observe(number, 1, 25 * MS)
-        batch_cost.observe(1, 25 * MS, 1500)
-    assert latency.typical_ns(1) == 25 * MS and batch_cost.time_ns(1000) == 10 * MS
-
-
-def test_batches_that_are_said_to_be_no_work_teach_nothing():
-    batch_cost, latency = split_of(0, 10)
-    for number in range(30):
-        latency.observe(number, 1, 20 * MS)
-        batch_cost.observe(1, 20 * MS, -1000)
-    assert batch_cost.time_ns(1000) == 10 * MS and batch_cost.variance_us2(1000) == 0
-
-
-def test_work_beyond_the_usual_lies_in_the_batches_in_proportion():
-    batch_cost, _ = split_of(0, 10)
-    assert sum(batch_cost.batches(5000)) == 50 * MS and sum(batch_cost.batches(5000, 2500)) == 75 * MS
-    assert batch_cost.batches(5000, 2500) == [round(1.5 * time_ns) for time_ns in batch_cost.batches(5000)]
-    # No work takes no negative time.
-    assert min(batch_cost.batches(3000, -3000)) >= 1 and batch_cost.time_ns(3000, -3000) >= 1
+# --- what work is worth ---------------------------------------------------------------------------------------------
 
 
 def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
@@ -88,10 +36,9 @@ def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
         device = Teller(slow_second())
         places, board = device.scheduler.policies[0]._stage_costs, device.scheduler.board
         over = round((unit - 1) * 1000)
-        batch_cost = places.batch_cost("b", "l", board)
+        places.usual("b", "l", board)  # learnt from the first time that it is asked
         for number in range(30):
-            board.latency("b", "l").observe(number, 1, 20 * MS)
-            batch_cost.observe(1, 20 * MS, over)
+            board.latency("b", "l").observe(number, 1, 20 * MS, over)
         return places.cost_share_ns(device.pipeline(), [0, 1000, 0, over], board)
     assert worth(1.0) == pytest.approx(20 * MS, rel=0.02)
     assert worth(500.0) == pytest.approx(20 * MS, rel=0.02)  # as when work is told in pixels or tokens
