@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from bench_checks import Checks
 
 import edgeserve
-from edgeserve.config.schema import Config, parse_config
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import Config
 from edgeserve.sched.core import scheduler as scheduler_module
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, RunBatch
