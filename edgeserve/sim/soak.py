@@ -74,8 +74,8 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, de
     if scheduler.open_count or scheduler.busy:
         raise AssertionError(f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
                              f"busy = {scheduler.busy}")
-    if drain and scheduler.probes.retained:
-        raise AssertionError(f"seed {seed}: after draining {list(scheduler.probes.retained.values())} are still kept")
+    if drain and scheduler.state.retained:
+        raise AssertionError(f"seed {seed}: after draining {list(scheduler.state.retained.values())} are still kept")
     return SoakResult(seed, dict(world.reference_model.marks), len(world.ended), steps, digest.hexdigest(),
                       accounts.by_kind())
 

@@ -26,7 +26,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from bench_checks import Checks
+from lib.checks import Checks
 
 import edgeserve
 from edgeserve.config.loading import parse_config
@@ -230,7 +230,7 @@ def main() -> int:
     for way, found in live.items():
         parts = ", ".join(f"{part} {count:.0f}" for part, count in found.items())
         print(f"lone request, {way}: {parts}")
-    checks = Checks("calls")
+    checks = Checks("scripts/bench/calls.py")
     check({row["policy"]: row for row in rows}, live, checks)
     return checks.finish(args.json, {"python": sys.version.split()[0], "repetitions": repetitions}, rows=rows,
                          live=live)

@@ -166,11 +166,11 @@ def test_an_illegal_bid_raises_and_changes_nothing(name):
     jobs = [job for job in rude.queued() if job.node.model == "m"]
     absent = [job for job in rude.queued() if job.node.model == "other"]
     bad = BAD_BIDS[name](jobs, fifo.queued(), absent)
-    lane = scheduler.board.lanes[0]
+    lane = scheduler.state.board.lanes[0]
     bad.policy = rude
     before = [scheduler.story(index) for index in range(1, 6)]
     with pytest.raises(PolicyError, match="may not run"):
-        scheduler._launch(lane, bad, lane.available_ns(1))
+        scheduler._auction.launch(lane, bad, lane.available_ns(1))
     scheduler.check()
     assert [scheduler.story(index) for index in range(1, 6)] == before
     ends = scheduler.step(60 * MS)

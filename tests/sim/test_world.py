@@ -119,7 +119,7 @@ def test_calls_of_four_steps_teach_the_time_of_one(monkeypatch):
 
     run = simulate(made, 1, on_step=on_step)
     assert calls[:4] == [(40 * MS, "unfinished", 4), (40 * MS, "done", 4)] * 2
-    assert run.scheduler.latency["m", "cpu0"].estimate_ns[1] == 10 * MS
+    assert run.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 10 * MS
     assert report_of([run.world], 0, 10_000 * MS).total.finish_rate == 1.0  # 8 steps of 40 ms could not be in time
 
 

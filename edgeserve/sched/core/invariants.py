@@ -1,38 +1,36 @@
-"""Every invariant of the scheduler, in one place; ``Scheduler.check`` asserts them. Slow and complete: for tests.
+"""Every invariant of the state, in one place; ``Scheduler.check`` asserts them. Slow and complete: for tests.
 
 The simulator keeps its own books besides (``sim/world.py``), so that a wrong idea here is noticed there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Tuple
+from typing import Dict, Tuple
 
+from edgeserve.sched.core.state import State
 from edgeserve.sched.requests.states import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.resources.lanes import RUN
 from edgeserve.sched.resources.model_cache import LOADING, RESIDENT
 
-if TYPE_CHECKING:
-    from edgeserve.sched.core.scheduler import Scheduler
 
-
-def check_invariants(scheduler: Scheduler) -> None:
+def check_invariants(state: State) -> None:
     """Raise AssertionError, with the request's story where there is one, when the books do not agree."""
-    on_lanes = _check_lanes(scheduler)
-    _check_requests(scheduler, on_lanes)
-    _check_queues(scheduler)
-    _check_memory(scheduler)
-    _check_streams(scheduler)
-    _check_probes(scheduler)
+    on_lanes = _check_lanes(state)
+    _check_requests(state, on_lanes)
+    _check_queues(state)
+    _check_memory(state)
+    _check_streams(state)
+    _check_probes(state)
 
 
-def _check_lanes(scheduler: Scheduler) -> Dict[int, Job]:
+def _check_lanes(state: State) -> Dict[int, Job]:
     """Works stand on exactly the lane they name; a job is in one work. Returns the jobs on lanes by seq."""
     seen: Dict[int, Job] = {}
     count = 0
-    for lane in scheduler.lanes.values():
+    for lane in state.lanes.values():
         for work in lane.works:
             count += 1
-            assert scheduler.works.by_id.get(work.id) is work, f"work {work.id} on {lane.name} is not in the table"
+            assert state.works.by_id.get(work.id) is work, f"work {work.id} on {lane.name} is not in the table"
             assert work.lane is lane, f"work {work.id} names lane {work.lane.name}, stands on {lane.name}"
             if work.kind != RUN or work.lost:
                 continue
@@ -40,16 +38,16 @@ def _check_lanes(scheduler: Scheduler) -> Dict[int, Job]:
                 assert job.seq not in seen, f"{job!r} is in two works"
                 assert job.state in (RUNNING, ORPHAN), f"{job!r} is on a lane"
                 seen[job.seq] = job
-        assert len(lane.works) <= lane.depth or lane.ahead_ns > 0, f"lane {lane.name} has {len(lane.works)} works"
-    assert count == len(scheduler.works.by_id), "a work is in the table but on no lane"
+        assert len(lane.works) <= 1 or lane.ahead_ns > 0, f"lane {lane.name} has {len(lane.works)} works"
+    assert count == len(state.works.by_id), "a work is in the table but on no lane"
     return seen
 
 
-def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
+def _check_requests(state: State, on_lanes: Dict[int, Job]) -> None:
     running: Dict[int, int] = {}
     for job in on_lanes.values():
         running[job.request.id] = running.get(job.request.id, 0) + 1
-    for request in scheduler.request_manager.requests.values():
+    for request in state.requests.values():
         assert request.state in (OPEN, HELD), f"an ended request is in the table\n{_story(request)}"
         assert (request.state == HELD) == (not request.jobs), f"open without a job, or held with one\n{_story(request)}"
         assert request.running == running.get(request.id, 0), f"running count is wrong\n{_story(request)}"
@@ -57,9 +55,9 @@ def _check_requests(scheduler: Scheduler, on_lanes: Dict[int, Job]) -> None:
             assert job.state in (READY, RUNNING), f"{job!r} is in its request's table\n{_story(request)}"
             assert (job.state == RUNNING) == (job.seq in on_lanes), f"{job!r} against the lanes\n{_story(request)}"
             assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{_story(request)}"
-    for admission in scheduler.request_manager.admission.values():
+    for admission in state.admission.values():
         ids = sorted(id for theirs in admission.clients.values() for id in theirs)
-        expected = sorted(id for id, request in scheduler.request_manager.requests.items()
+        expected = sorted(id for id, request in state.requests.items()
                           if request.app is admission.app)
         assert ids == expected, f"admission of {admission.app.name} holds {ids}, open are {expected}"
         assert admission.pending == len(ids), f"admission of {admission.app.name} counts {admission.pending}"
@@ -70,35 +68,35 @@ def _story(request: RequestRecord) -> str:
     return "\n".join(request.story())
 
 
-def _check_queues(scheduler: Scheduler) -> None:
+def _check_queues(state: State) -> None:
     """Every queued job stands in exactly one policy's queue, that of its app."""
     held: Dict[int, str] = {}
-    for policy in scheduler.policies:
+    for policy in state.policies:
         for job in policy.queued():
             assert job.seq not in held, f"{job!r} stands in the queues of {held[job.seq]} and {policy.name}"
             assert job.request.app in policy.apps, f"{job!r} stands in the queue of {policy.name}"
             assert job.queued, f"{job!r} stands in a queue but is not marked so"
             assert job.state == READY, f"{job!r} stands in a queue"
             held[job.seq] = policy.name
-    ready = {job.seq for request in scheduler.request_manager.requests.values() for job in request.jobs.values()
+    ready = {job.seq for request in state.requests.values() for job in request.jobs.values()
              if job.queued}
     assert ready == set(held), f"ready jobs {sorted(ready ^ set(held))} stand in no queue, or the other way round"
 
 
-def _check_memory(scheduler: Scheduler) -> None:
+def _check_memory(state: State) -> None:
     demand: Dict[Tuple[str, str], int] = {}  # by device ("" for all) and model
     in_flight: Dict[Tuple[str, str], int] = {}
-    for request in scheduler.request_manager.requests.values():
+    for request in state.requests.values():
         for job in request.jobs.values():
-            key = (scheduler.lanes[job.lane].device if job.lane else "", job.node.model)
+            key = (state.lanes[job.lane].device if job.lane else "", job.node.model)
             demand[key] = demand.get(key, 0) + (job.demand_ns if job.state == READY else 0)
-    for work in scheduler.works.by_id.values():
+    for work in state.works.by_id.values():
         if work.kind == RUN:
             key = (work.lane.device, work.model)
             in_flight[key] = in_flight.get(key, 0) + 1
-    holders = {job.seq: job for request in scheduler.request_manager.requests.values() for job in request.jobs.values()}
-    holders.update({job.seq: job for work in scheduler.works.by_id.values() for job in work.jobs})
-    for device in scheduler.devices.values():
+    holders = {job.seq: job for request in state.requests.values() for job in request.jobs.values()}
+    holders.update({job.seq: job for work in state.works.by_id.values() for job in work.jobs})
+    for device in state.devices.values():
         used = sum(item.bytes for item in device.placements.values() if item.state in (RESIDENT, LOADING))
         assert used == device.used_bytes, f"device {device.name}: {device.used_bytes} bytes booked, {used} used"
         assert not device.budget_bytes or used <= device.budget_bytes, f"device {device.name} is over its budget"
@@ -111,14 +109,13 @@ def _check_memory(scheduler: Scheduler) -> None:
             assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), \
                 f"{placement!r}: demand is wrong"
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
-        states += sum(bytes for _, stream in scheduler.request_manager.streams for node, bytes in
-        stream.state_bytes.items()
+        states += sum(bytes for _, stream in state.streams for node, bytes in stream.state_bytes.items()
                       if stream.device[node] == device.name)
         assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
 
 
-def _check_streams(scheduler: Scheduler) -> None:
-    for key, stream in scheduler.request_manager.streams:
+def _check_streams(state: State) -> None:
+    for key, stream in state.streams:
         if stream.active is not None:
             request = stream.active
             assert not request.ended or request.running > 0, f"stream {key} is held by a request that is over"
@@ -127,14 +124,13 @@ def _check_streams(scheduler: Scheduler) -> None:
             assert stream.active is not None, f"stream {key}: requests wait for nobody"
 
 
-def _check_probes(scheduler: Scheduler) -> None:
+def _check_probes(state: State) -> None:
     """Inputs are kept once, for jobs that a probe can still run; nothing is kept while draining."""
-    probes = scheduler.probes
-    draining = scheduler.request_manager.draining
-    assert not (draining and probes.retained), f"{list(probes.retained.values())} are retained while draining"
-    for seq, job in probes.retained.items():
+    retained = state.retained
+    assert not (state.draining and retained), f"{list(retained.values())} are retained while draining"
+    for seq, job in retained.items():
         assert job.seq == seq, f"{job!r} is retained as {seq}"
-    for work in scheduler.works.by_id.values():
+    for work in state.works.by_id.values():
         if work.probe is not None:
             assert work.kind == RUN and not work.jobs, f"work {work.id} is a probe and has jobs"
-            assert work.probe.seq not in probes.retained, f"{work.probe!r} is being probed and still kept"
+            assert work.probe.seq not in retained, f"{work.probe!r} is being probed and still kept"

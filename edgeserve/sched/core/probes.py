@@ -9,116 +9,110 @@ is retained here, for every policy. Knows no policy by name and no lane's thread
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.core.request_manager import RequestManager
-from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.core.state import State
+from edgeserve.sched.policy_api.board import ProbeMoves
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import RESIDENT
-from edgeserve.sched.resources.model_loader import Memory
 
 LOOKED_AT_MAX = 16
 """Open requests of one app that are looked at before a probe; an app with more is too busy for one. It bounds what a
 probe costs to decide."""
 
 
-class Probes:
-    """The inputs that the world keeps, by the job's ``seq``, oldest first; and when a probe may start."""
+class Probes(ProbeMoves):
+    """Which inputs the world keeps (``state.retained``), and when a probe may start."""
 
-    def __init__(self, apps: Sequence[App], run_lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 costs: Mapping[str, AppCosts], memory: Memory, request_manager: RequestManager) -> None:
-        self.retained: Dict[int, Job] = {}
-        self._latency = latency
-        self._costs = costs
-        self._memory = memory
-        self._request_manager = request_manager
-        self._apps_on = {lane.name: tuple(app for app in apps if any(node.model in lane.models for node in app.nodes))
-                         for lane in run_lanes}
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._retained = state.retained
+        self._apps_on: Dict[str, Tuple[App, ...]] = {
+            lane.name: tuple([app for app in state.apps.values() if any(node.model in lane.models
+                                                                        for node in app.nodes)])
+            for lane in state.run_lanes}
 
-    # --- what is retained
-    # -------------------------------------------------------------------------------------------------
+    # --- what is retained ---------------------------------------------------------------------------------------------
 
     def retain(self, job: Job) -> bool:
         """Keep a ready job's inputs. False while draining: what nobody waits for is not begun any more."""
         request = job.request
-        streams = request.stream is not None and request.app.stream != "none"
-        if job.state != READY or job.steps or streams or job.seq in self.retained:
+        if job.state != READY or job.steps or request.stream is not None or job.seq in self._retained:
             raise PolicyError(f"retain({job!r}): the job must be ready, not retained yet, and have neither a stream's "
                               "state nor steps behind it\n" + "\n".join(request.story()))
-        if self._request_manager.draining:
+        if self._state.draining:
             return False
-        self.retained[job.seq] = job
-        self._request_manager.actions.append(RetainInputs(job.id))
+        self._retained[job.seq] = job
+        self._state.actions.append(RetainInputs(job.id))
         return True
 
     def release(self, job: Job) -> None:
         """No probe of this job will be run."""
-        if self.retained.pop(job.seq, None) is None:
+        if self._retained.pop(job.seq, None) is None:
             raise PolicyError(f"release({job!r}): it is not retained\n" + "\n".join(job.request.story()))
-        self._request_manager.actions.append(ReleaseInputs(job.id))
+        self._state.actions.append(ReleaseInputs(job.id))
 
     def take(self, job: Job) -> None:
         """A probe of it was launched; the batch takes the inputs."""
-        del self.retained[job.seq]
+        del self._retained[job.seq]
 
     def release_all(self) -> None:
         """The server drains."""
-        for job in list(self.retained.values()):
+        for job in list(self._retained.values()):
             self.release(job)
 
     def release_stranded(self, can_run: Callable[[str], bool]) -> None:
         """Lanes were lost: inputs that none can run are not retained in the hope of their return."""
-        for job in list(self.retained.values()):
+        for job in list(self._retained.values()):
             if not can_run(job.node.model):
                 self.release(job)
 
     def release_evicted(self, actions: Sequence[Action]) -> None:
         """Models left the memory: a probe is no reason to load one again, so inputs that only these could run go."""
         gone = {action.model for action in actions if type(action) is EvictModel}
-        for job in list(self.retained.values()):
+        for job in list(self._retained.values()):
             model = job.node.model
-            if model in gone and all(item.state != RESIDENT for item in self._memory.placements[model]):
+            if model in gone and all(item.state != RESIDENT for item in self._state.memory.placements[model]):
                 self.release(job)
 
     # --- when a probe may start ---------------------------------------------------------------------------------------
 
     def illegal(self, bid: Bid, lane: Lane) -> str:
         """Why a bid is no probe, or ``""``. That its model is resident on the lane's device was looked at before."""
-        smallest = self._latency[bid.model, lane.name].sizes[0]
+        smallest = self._state.latency[bid.model, lane.name].sizes[0]
         if len(bid.jobs) != 1 or bid.size != smallest or bid.drops or bid.steps_max is not None:
             return f"a probe runs one job in the smallest size, {smallest}, and drops nobody"
         job = bid.jobs[0]
-        if self.retained.get(job.seq) is not job or job.node.model != bid.model:
+        if self._retained.get(job.seq) is not job or job.node.model != bid.model:
             return f"the inputs of {job!r} are not retained for model {bid.model!r}"
-        if self._request_manager.policy_of[job.request.app.name] is not bid.policy:
+        if self._state.policy_of[job.request.app.name] is not bid.policy:
             return f"{job!r} is not this policy's"
         return ""
 
     def fits(self, model: str, lane: Lane) -> bool:
         """Whether a request that arrives just after a probe started could still be answered by its app's deadline,
         for every app that uses the lane: the probe as slow as planning assumes, then the request alone."""
-        takes_ns = self._latency[model, lane.name].alone_ns
-        return all(takes_ns + self._costs[app.name].alone_ns <= app.slo_ns for app in self._apps_on[lane.name])
+        takes_ns = self._state.latency[model, lane.name].alone_ns
+        return all(takes_ns + self._state.costs[app.name].alone_ns <= app.slo_ns for app in self._apps_on[lane.name])
 
     def may_start(self, bid: Bid, lane: Lane, now_ns: int) -> bool:
         """Whether a probe on this lane now delays nobody: nothing is on the lane, no ready job could run on it (also
         one that its policy holds back), and both who may arrive and who is open would be in time after it."""
         if lane.works or not self.fits(bid.model, lane):
             return False
-        over_ns = now_ns + self._latency[bid.model, lane.name].alone_ns
+        over_ns = now_ns + self._state.latency[bid.model, lane.name].alone_ns
         for app in self._apps_on[lane.name]:
-            admission = self._request_manager.admission[app.name]
+            admission = self._state.admission[app.name]
             if not admission.pending:
                 continue
             if admission.pending > LOOKED_AT_MAX:
                 return False
-            due_ns = over_ns + self._costs[app.name].alone_ns
+            due_ns = over_ns + self._state.costs[app.name].alone_ns
             if any(_minds(request, lane, due_ns) for theirs in admission.clients.values()
                    for request in theirs.values()):
                 return False

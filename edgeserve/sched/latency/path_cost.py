@@ -26,11 +26,12 @@ class AppCosts:
     ``rest_ns[node]`` is the longest time from the end of a node to the end of the request; ``rest_lane_ns[node]`` the
     lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
     ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
-    ``latencies`` are those of each model on the lanes that it may use: the fastest counts.
+    ``latencies`` are those of each model on the lanes that it may use: the fastest counts. Before ``fresh_until_ns``
+    :meth:`refresh` does nothing.
     """
 
     __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "_parts", "_parts_version",
-                 "_latencies", "_all", "_behind", "_fresh_until_ns", "_known_version")
+                 "_latencies", "_all", "_behind", "fresh_until_ns", "_known_version")
 
     def __init__(self, app: App, latencies: Mapping[str, Sequence[ModelLatency]]) -> None:
         self.app = app
@@ -45,7 +46,7 @@ class AppCosts:
             for succ in node.succs:
                 behind.update(dict.fromkeys(self._behind[succ.name]))
             self._behind[node.name] = tuple(behind)
-        self._fresh_until_ns = -1
+        self.fresh_until_ns = -1
         self._known_version = -1
         self.alone_ns = 0
         self.cost_share_ns = 0
@@ -60,9 +61,9 @@ class AppCosts:
 
     def refresh(self, now_ns: int) -> None:
         """Recompute when the numbers are older than :data:`REFRESH_NS` and a latency or a fan-out has changed."""
-        if now_ns < self._fresh_until_ns:
+        if now_ns < self.fresh_until_ns:
             return
-        self._fresh_until_ns = now_ns + REFRESH_NS
+        self.fresh_until_ns = now_ns + REFRESH_NS
         version = self._parts_version
         for latency in self._all:
             version += latency.version  # versions only rise: an equal sum means that none has changed

@@ -10,7 +10,8 @@ batch. Among several models, the auction's own rule decides (``sched/policy_api/
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from bisect import bisect_left
+from typing import Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
@@ -18,7 +19,6 @@ from edgeserve.sched.policies.common.bidding import (
     CANNOT_MAKE_DEADLINE,
     bid_for,
     droppable,
-    earliest_end_ns,
     ends_by_lane,
     look_at_bound,
     postpone,
@@ -42,31 +42,33 @@ of the estimates, and the fuller first batch is then the better one."""
 class ModelQueues:
     """The ready jobs of one model, two queues per class, each in deadline order.
 
-    Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
-    class that have not: otherwise they would take turns, and all would end late. ``queues`` is in serving order.
+    Iterative jobs that have ``begun`` (their state occupies memory, their steps are spent) stand before those of their
+    class that are ``fresh``: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
+    ``count`` the number of jobs in all of them.
     """
 
-    __slots__ = ("model", "queues", "begun", "_begun", "_fresh")
+    __slots__ = ("model", "count", "queues", "begun", "fresh")
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self._begun = {klass: JobQueue() for klass in CLASSES}
-        self._fresh = {klass: JobQueue() for klass in CLASSES}
-        self.queues = tuple(queue for klass in CLASSES for queue in (self._begun[klass], self._fresh[klass]))
-        self.begun = tuple(self._begun.values())  # a lane holds the state of these jobs
+        self.count = 0
+        self.begun = {klass: JobQueue() for klass in CLASSES}
+        self.fresh = {klass: JobQueue() for klass in CLASSES}
+        self.queues = tuple([queue for klass in CLASSES for queue in (self.begun[klass], self.fresh[klass])])
 
-    def of(self, job: Job) -> JobQueue:
-        """The queue that a job stands in or belongs to."""
-        return (self._begun if job.steps else self._fresh)[job.request.klass]
+    def add(self, job: Job) -> None:
+        """A job is ready."""
+        self.count += 1
+        (self.begun if job.steps else self.fresh)[job.request.klass].add(job.deadline_ns, job)
 
-    def filled(self) -> List[JobQueue]:
-        """The queues that hold something, in serving order."""
-        return [queue for queue in self.queues if queue.rows]
+    def remove(self, job: Job) -> None:
+        """A job was launched or has left."""
+        self.count -= 1
+        (self.begun if job.steps else self.fresh)[job.request.klass].remove(job)
 
-    @property
-    def critical(self) -> Tuple[JobQueue, JobQueue]:
-        """The two queues of critical jobs."""
-        return self.queues[0], self.queues[1]
+    def critical(self) -> List[JobQueue]:
+        """The queues of critical jobs that hold something."""
+        return [queue for queue in self.queues[:2] if queue.rows]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -86,22 +88,23 @@ class Edf(Policy):
         return refusal(request, board) if self._admit else None
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].of(job).add(job.deadline_ns, job)
+        self._models[job.node.model].add(job)
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].of(job).remove(job)
+        self._models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self._models[work.model]
         for job in work.jobs:
-            queues.of(job).remove(job)
+            queues.remove(job)
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
         for queues in self._models.values():
-            filled = queues.filled()
-            ends_ns = earliest_end_ns(queues.model, board) if filled else None
-            for queue in filled:
+            if not queues.count:
+                continue
+            ends_ns = board.earliest_end_ns(queues.model)
+            for queue in [queue for queue in queues.queues if queue.rows]:
                 rows = queue.rows
                 while ends_ns is not None and rows and rows[0][0] < ends_ns:
                     job = rows[0][2]
@@ -109,16 +112,15 @@ class Edf(Policy):
                         board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
                     else:
                         postpone(queue, job, ends_ns)
-            for queue in queues.begun:
+            for queue in queues.begun.values():
                 if queue.rows:
                     look_at_bound(queue, ends_by_lane(queues.model, board), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids = []
         for queues in self._models.values():
-            filled = queues.filled()
-            if filled and queues.model in lane.models and board.is_resident(queues.model, lane):
-                bid = self._best_batch(queues, filled, lane, board)
+            if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
+                bid = self._best_batch(queues, lane, board)
                 if bid is not None:
                     bids.append(bid)
         if not bids:
@@ -128,7 +130,7 @@ class Edf(Policy):
     def queued(self) -> List[Job]:
         return [job for queues in self._models.values() for queue in queues.queues for job in queue]
 
-    def _best_batch(self, queues: ModelQueues, filled: List[JobQueue], lane: Lane, board: Board) -> Bid | None:
+    def _best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
         """The size that loses fewest critical jobs, and of those the one that saves most per lane time, together with
         the best batch of what would be left after it. O(sizes * (sizes + log n)) per batch.
 
@@ -137,26 +139,12 @@ class Edf(Policy):
         """
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)
-        critical = [queue for queue in queues.critical if queue.rows]
-        choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
-        times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]  # asked once, not for every pair
-        for size, took_ns in times_ns:
-            if size > self._batch_max and size != latency.sizes[0]:
-                break
-            ends_ns = starts_ns + took_ns
-            in_time = sum([len(queue.rows) - queue.position(ends_ns) for queue in filled])
-            if in_time == 0:
-                break
-            lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
-            later = sum([len(queue.rows) - queue.position(ends_ns + latency.alone_likely_ns) for queue in filled])
-            left = min(later, in_time - size)
-            count = min(size, in_time)
-            choices.append((lost, _saved_per_time(count, took_ns, left, times_ns), count / took_ns, size))
-            if in_time <= size:
-                break  # a larger size would only hold padding
-        if not choices:
+        if queues.count == 1:
+            return _lone_bid(queues, starts_ns, latency, lane, board)
+        filled = [queue for queue in queues.queues if queue.rows]
+        best_size = self._best_size(queues, filled, starts_ns, latency)
+        if best_size is None:
             return None
-        best_size = _choice(choices)
         ends_ns = starts_ns + latency.likely_ns[best_size]
         jobs: List[Job] = []
         for queue in filled:
@@ -167,21 +155,63 @@ class Edf(Policy):
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
+    def _best_size(self, queues: ModelQueues, filled: List[JobQueue], starts_ns: int,
+                   latency: ModelLatency) -> int | None:
+        critical = queues.critical()
+        choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
+        times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
+        for size, took_ns in times_ns:
+            if size > self._batch_max and size != latency.sizes[0]:
+                break
+            ends_ns = starts_ns + took_ns
+            in_time = later = 0
+            for queue in filled:
+                rows = queue.rows
+                in_time += len(rows) - bisect_left(rows, (ends_ns,))
+                later += len(rows) - bisect_left(rows, (ends_ns + latency.alone_likely_ns,))
+            if in_time == 0:
+                break
+            lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
+            left = min(later, in_time - size)
+            count = min(size, in_time)
+            saved = _saved_per_time(count, took_ns, left, times_ns) if left > 0 else count / took_ns
+            choices.append((lost, saved, count / took_ns, size))
+            if in_time <= size:
+                break  # a larger size would only hold padding
+        return _choice(choices) if choices else None
+
+
+def _lone_bid(queues: ModelQueues, starts_ns: int, latency: ModelLatency, lane: Lane, board: Board) -> Bid | None:
+    """The bid for the only job of a model: there is nothing to choose."""
+    size = latency.sizes[0]
+    took_ns = latency.likely_ns[size]
+    for queue in queues.queues:
+        if queue.rows:
+            due_ns, _, job = queue.rows[0]
+            if due_ns < starts_ns + took_ns or (job.lane and job.lane != lane.name):
+                return None
+            return bid_for((job,), size, took_ns, board)
+    return None
+
 
 def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
     """Of the sizes that lose fewest critical jobs and, with the batch that follows, save most or almost so, the one
     that saves most by itself; the smaller of two that are equal."""
-    fewest = min([choice[0] for choice in choices])
+    fewest = min(choices)[0]
     enough = ALMOST * max([choice[1] for choice in choices if choice[0] == fewest])
-    return max([choice for choice in choices if choice[0] == fewest and choice[1] >= enough],
-               key=lambda choice: (choice[2], -choice[3]))[3]
+    best_size, best_saved = 0, -1.0
+    for lost, saved, alone, size in choices:  # sizes rise
+        if lost == fewest and saved >= enough and alone > best_saved:
+            best_size, best_saved = size, alone
+    return best_size
 
 
 def _saved_per_time(count: int, took_ns: int, left: int, times_ns: Sequence[Tuple[int, int]]) -> float:
     """Jobs saved per nanosecond by a batch of ``count`` and the best one for the ``left`` jobs that could follow."""
-    if left <= 0:
-        return count / took_ns
-    return max([(count + min(size, left)) / (took_ns + then_ns) for size, then_ns in times_ns])
+    best = 0.0
+    for size, then_ns in times_ns:
+        best = max(best, (count + min(size, left)) / (took_ns + then_ns))
+    return best
 
 
 def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency) -> int:

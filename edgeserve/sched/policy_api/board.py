@@ -1,4 +1,4 @@
-"""What a policy sees, and its moves. A thin view of the scheduler: facts are read, moves are checked.
+"""What a policy sees, and its moves. A thin view of the scheduler's tables: facts are read, moves are checked.
 
 A move takes effect at once, so the next line of the policy sees it; an illegal move raises
 :class:`~edgeserve.errors.PolicyError` with the request's story and changes nothing.
@@ -6,35 +6,86 @@ A move takes effect at once, so the next line of the policy sees it; an illegal 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device
+from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
 
-if TYPE_CHECKING:
-    from edgeserve.sched.core.scheduler import Scheduler
+
+class RequestMoves:
+    """The moves that change a request. The scheduler's core implements them (``sched/core/request_manager.py``)."""
+
+    def drop(self, request: RequestRecord, reason: str) -> None:
+        """See :meth:`Board.drop`."""
+        raise NotImplementedError
+
+    def abandon_branch(self, job: Job, reason: str) -> None:
+        """See :meth:`Board.abandon_branch`."""
+        raise NotImplementedError
+
+    def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
+        """See :meth:`Board.choose`."""
+        raise NotImplementedError
+
+    def settle(self, request: RequestRecord) -> None:
+        """See :meth:`Board.settle`."""
+        raise NotImplementedError
+
+
+class ProbeMoves:
+    """The moves that concern probes. The scheduler's core implements them (``sched/core/probes.py``)."""
+
+    def retain(self, job: Job) -> bool:
+        """See :meth:`Board.retain`."""
+        raise NotImplementedError
+
+    def release(self, job: Job) -> None:
+        """See :meth:`Board.release`."""
+        raise NotImplementedError
+
+    def fits(self, model: str, lane: Lane) -> bool:
+        """See :meth:`Board.can_probe`."""
+        raise NotImplementedError
 
 
 class Board:
-    """Facts and moves for policies. ``now_ns`` is the time of this step."""
+    """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here.
 
-    __slots__ = ("now_ns", "_scheduler", "_latency", "_lanes_of")
+    ``lanes`` are those that run batches, in the order of the configuration. ``ends_ns`` are the answers of
+    :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane or an estimate has changed.
+    """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.now_ns = 0
-        self._scheduler = scheduler
-        self._latency = scheduler.latency
-        self._lanes_of = scheduler.lanes_of
+    __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
+                 "_places", "ends_ns", "_request_moves", "_probe_moves")
+
+    def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
+                 latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
+                 copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job]) -> None:
+        self.now_ns = -1
+        self.lanes = lanes
+        self._lanes_of = lanes_of
+        self._latency = latency
+        self._devices = devices
+        self._copy_lanes = copy_lanes
+        self._costs = costs
+        self._retained = retained
+        self._places: Dict[str, List[Tuple[Lane, ModelLatency, Placement]]] = {
+            model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
+            for model, places in lanes_of.items()}
+        self.ends_ns: Dict[str, int | None] = {}
+        self._request_moves = RequestMoves()
+        self._probe_moves = ProbeMoves()
+
+    def connect(self, request_moves: RequestMoves, probe_moves: ProbeMoves) -> None:
+        """Say who carries out the moves."""
+        self._request_moves = request_moves
+        self._probe_moves = probe_moves
 
     # --- facts --------------------------------------------------------------------------------------------------------
-
-    @property
-    def lanes(self) -> Sequence[Lane]:
-        """The lanes that run batches, in configuration order."""
-        return self._scheduler.run_lanes
 
     def lanes_of(self, model: str) -> Sequence[Lane]:
         """The lanes that may run a model."""
@@ -45,47 +96,66 @@ class Board:
         return self._latency[model, lane]
 
     def device(self, name: str) -> Device:
-        """A device's memory."""
-        return self._scheduler.devices[name]
+        """A device: its memory, and its heat and power where a monitor reports them."""
+        return self._devices[name]
 
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
         :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all
         that waits for the model: whoever hoped for that load would wait for ever."""
-        device = self._scheduler.devices[lane.device]
+        device = self._devices[lane.device]
         placement = device.placements[model]
         if placement.state == RESIDENT:
             return self.now_ns
         if placement.state == LOADING:
             return max(self.now_ns, placement.due_ns)
-        if device.is_served_elsewhere(placement, self._scheduler.devices.values()):
+        if device.is_served_elsewhere(placement, self._devices.values()):
             return NEVER_NS
-        copy_lane = self._scheduler.copy_lanes[lane.device]
-        return copy_lane.available_ns(self.now_ns) + placement.load_ns
+        return self._copy_lanes[lane.device].available_ns(self.now_ns) + placement.load_ns
 
     def is_resident(self, model: str, lane: Lane) -> bool:
         """Whether a model can run on a lane now."""
-        return self._scheduler.devices[lane.device].placements[model].state == RESIDENT
+        return self._devices[lane.device].placements[model].state == RESIDENT
+
+    def earliest_end_ns(self, model: str) -> int | None:
+        """When a job of a model alone would end at the earliest, given what is on the lanes now, by the likely time;
+        None when no lane is up. A model that is not resident has to be loaded first. (Asked for every arrival: worked
+        out once per step, until something changes. A load depends on the demand, which every arrival changes.)"""
+        ends = self.ends_ns
+        if model in ends:
+            return ends[model]
+        now_ns = self.now_ns
+        earliest_ns: int | None = None
+        lasts = True
+        for lane, latency, placement in self._places[model]:
+            if not lane.up or lane.hung:
+                continue
+            at_ns = lane.available_ns(now_ns)
+            if placement.state != RESIDENT:
+                at_ns = max(at_ns, self.resident_at_ns(model, lane))
+                lasts = False
+            at_ns += latency.alone_likely_ns
+            if earliest_ns is None or at_ns < earliest_ns:
+                earliest_ns = at_ns
+        if lasts:
+            ends[model] = earliest_ns
+        return earliest_ns
 
     def rest_ns(self, app: App, node: Node) -> int:
         """Time from the end of a node to the end of its request, on idle lanes."""
-        return self._scheduler.costs[app.name].rest_ns[node.name] if node.succs else 0
+        return self._costs[app.name].rest_ns[node.name] if node.succs else 0
 
     def rest_lane_ns(self, app: App, node: Node) -> int:
         """Lane time that a request still needs behind a node."""
-        return self._scheduler.costs[app.name].rest_lane_ns[node.name] if node.succs else 0
+        return self._costs[app.name].rest_lane_ns[node.name] if node.succs else 0
 
     def is_retained(self, job: Job) -> bool:
         """Whether the world keeps this job's inputs for a probe."""
-        return job.seq in self._scheduler.probes.retained
+        return job.seq in self._retained
 
     def can_probe(self, model: str, lane: Lane) -> bool:
         """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
-        return self._scheduler.probes.fits(model, lane)
-
-    def story(self, request: RequestRecord) -> Sequence[str]:
-        """What happened to a request so far."""
-        return request.story()
+        return self._probe_moves.fits(model, lane)
 
     def note(self, request: RequestRecord, *words: object) -> None:
         """Add a line to a request's story: why a policy decides as it does. Changes nothing else."""
@@ -95,30 +165,26 @@ class Board:
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up. Its ready jobs leave (``on_gone`` is called for each), running ones are ignored."""
-        self._scheduler.request_manager.end(request, "drop", reason)
+        self._request_moves.drop(request, reason)
 
     def abandon_branch(self, job: Job, reason: str) -> None:
         """A ready job cannot be in time: a request with ``on_late = "partial"`` goes on without it where it can, any
         other is dropped."""
-        self._scheduler.request_manager.abandon_branch(job, reason)
+        self._request_moves.abandon_branch(job, reason)
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
         """During ``on_request``: run only these of the first nodes and of a fork's branches; the rest are skipped."""
-        self._scheduler.request_manager.choose(request, nodes)
+        self._request_moves.choose(request, nodes)
 
     def settle(self, request: RequestRecord) -> None:
         """Let every join that has something go on without waiting for the rest."""
-        self._scheduler.request_manager.settle(request)
+        self._request_moves.settle(request)
 
     def retain(self, job: Job) -> bool:
         """Have the world keep a ready job's inputs, whatever becomes of its request, until a bid with ``probe`` runs
         them or :meth:`release`. False, and nothing is kept, while the server drains."""
-        return self._scheduler.probes.retain(job)
+        return self._probe_moves.retain(job)
 
     def release(self, job: Job) -> None:
         """No probe of this job will be run."""
-        self._scheduler.probes.release(job)
-
-    def open_requests(self) -> Tuple[RequestRecord, ...]:
-        """Every accepted request that has not ended, oldest first. O(open requests): not for the hot path."""
-        return tuple(self._scheduler.request_manager.requests.values())
+        self._probe_moves.release(job)

@@ -21,10 +21,13 @@ from edgeserve.errors import ConfigError, nearest
 
 
 class Node:
-    """One model's place in an app. ``depth`` counts the scopes that are open around it."""
+    """One model's place in an app. ``depth`` counts the scopes that are open around it.
+
+    ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
+    whenever a plain node is done: its only successor, which waits for nothing else."""
 
     __slots__ = ("name", "model", "index", "preds", "succs", "fan_out", "gather", "join", "route_one", "parts_max",
-                 "depth", "scope", "closers")
+                 "depth", "scope", "closers", "plain", "follower")
 
     def __init__(self, config: NodeConfig, index: int) -> None:
         self.name = config.name
@@ -39,6 +42,8 @@ class Node:
         self.succs: Tuple[Node, ...] = ()
         self.depth = 0
         self.scope: Node | None = None  # the fan-out node that opened the innermost scope around this node
+        self.plain = not self.fan_out and not self.route_one
+        self.follower: Node | None = None
         self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
 
     def scope_after(self) -> Node | None:
@@ -75,7 +80,7 @@ class App:
         self.by_name = {node.name: node for node in self.nodes}
         self.entries = tuple(node for node in self.nodes if not node.preds)
         self.exits = tuple(node for node in self.nodes if not node.succs)
-        self.simple = len(self.nodes) == 1 and not self.nodes[0].fan_out and not self.nodes[0].route_one
+        self.simple = len(self.nodes) == 1 and self.nodes[0].plain
 
     def __repr__(self) -> str:
         return f"App({self.name}: {' '.join(node.name for node in self.nodes)})"
@@ -105,6 +110,8 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
         node.index = index
         _place_in_scope(node, where)
     for node in ordered:
+        if node.plain and len(node.succs) == 1 and len(node.succs[0].preds) == 1 and not node.succs[0].gather:
+            node.follower = node.succs[0]
         node.closers = tuple(other for other in ordered if other.gather and other.preds[0].scope_after() is node) \
             if node.fan_out else ()
     return tuple(ordered)

@@ -17,7 +17,7 @@ policy and no lane beyond its name.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Final, List, Mapping, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.protocol.actions import LatencyBreakdown
@@ -72,10 +72,12 @@ class RequestRecord:
     ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``.
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
     (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
-    nodes inside a fan-out said of one part. """
+    nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
+    ``stream`` is None where the app has none.
+    """
 
     __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
-                 "state", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
+                 "state", "ended", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
                  "done_exits", "failure", "part_hints")
 
     def __init__(self, request: Request, app: App) -> None:
@@ -89,8 +91,9 @@ class RequestRecord:
         self.klass = request.klass
         self.value = request.value
         self.on_late = request.on_late
-        self.stream = request.stream
+        self.stream = request.stream if app.stream != "none" else None
         self.state = NEW
+        self.ended = False
         self.jobs: Dict[int, Job] = {}
         self.running = 0
         self.joins: Dict[Tuple[int, Part], List[int]] | None = None  # (node, part) -> [tokens, of them done, fired]
@@ -121,11 +124,6 @@ class RequestRecord:
             known.update(self.part_hints.get(part[:depth], {}))
         return known
 
-    @property
-    def ended(self) -> bool:
-        """Whether the one outcome has been given."""
-        return self.state in ENDS
-
     def note(self, now_ns: int, *what: Any) -> None:
         """Add a line to the story (formatted only when somebody asks)."""
         if len(self.log) < STORY_LEN_MAX:
@@ -145,6 +143,9 @@ class RequestRecord:
 
 NO_BREAKDOWN = LatencyBreakdown()
 
+new_tuple: Final = tuple.__new__
+"""Makes a named tuple of a tuple without the call of a Python function: there is one per job, and one per batch."""
+
 
 class Job:
     """One request, or one fanned-out part of it, at one node. Policies read it; only the scheduler writes it,
@@ -160,7 +161,7 @@ class Job:
 
     def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int,
                  breakdown: LatencyBreakdown) -> None:
-        self.id = JobId(request.id, node.name, part)
+        self.id: JobId = new_tuple(JobId, (request.id, node.name, part))
         self.seq = seq
         self.request = request
         self.node = node
@@ -199,6 +200,7 @@ def move_request(request: RequestRecord, what: str) -> None:
     if state is None:
         raise PolicyError(f"request {request.id} is {request.state}: it cannot {what}\n" + "\n".join(request.story()))
     request.state = state
+    request.ended = state in ENDS
 
 
 def move_job(job: Job, what: str) -> None:

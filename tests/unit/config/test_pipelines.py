@@ -37,7 +37,7 @@ def test_the_paper_s_pipeline_becomes_an_app(tmp_path):
     assert (app.slo_ns, app.value) == (500 * 10**6, 3.0)
     assert config.models["face"].lanes == ("l1",) and config.models["face"].batch == (1, 2, 4)
     assert config.models["pose"].lanes == () and config.models["pose"].batch == (1, 2, 4, 8)
-    assert [node.name for node in build_scheduler(config).apps["lv"].exits] == ["eye"]
+    assert [node.name for node in build_scheduler(config).state.apps["lv"].exits] == ["eye"]
 
 
 def test_what_the_configuration_says_goes_before_what_the_pipeline_says(tmp_path):
@@ -61,7 +61,7 @@ def test_several_entries_and_exits_need_no_virtual_module(tmp_path):
     rows = [{"name": "person", "id": 0, "pres": [], "subs": [2]}, {"name": "pose", "id": 1, "pres": [], "subs": [2]},
             {"name": "face", "id": 2, "pres": [0, 1], "subs": [3, 4]},
             {"name": "expression", "id": 3, "pres": [2], "subs": []}, {"name": "eye", "id": 4, "pres": [2], "subs": []}]
-    app = build_scheduler(parse_config(table(tmp_path, rows), str(tmp_path))).apps["lv"]
+    app = build_scheduler(parse_config(table(tmp_path, rows), str(tmp_path))).state.apps["lv"]
     assert [node.name for node in app.entries] == ["person", "pose"]
     assert [node.name for node in app.exits] == ["expression", "eye"]
 
@@ -69,7 +69,7 @@ def test_several_entries_and_exits_need_no_virtual_module(tmp_path):
 def test_a_fork_that_takes_one_branch(tmp_path):
     record = copy.deepcopy(LV)
     record["modules"][0]["route"] = "one"
-    app = build_scheduler(parse_config(table(tmp_path, record), str(tmp_path))).apps["lv"]
+    app = build_scheduler(parse_config(table(tmp_path, record), str(tmp_path))).state.apps["lv"]
     assert app.by_name["person"].route_one  # the join below it does not wait for the other (sched/requests/graph.py)
 
 

@@ -75,12 +75,13 @@ def take(queue: JobQueue, lane: Lane, start: int, count: int) -> List[Job]:
 def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, start_before_ns: int = START_ANY_TIME_NS,
             drops: Sequence[Tuple[RequestRecord, str]] = ()) -> Bid:
     """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines."""
-    rest_ns = rest_lane_ns = 0
+    rest_ns = rest_lane_ns = steps_ns = 0
     for job in jobs:
         if job.node.succs:
             rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
             rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
-    steps_ns = max([(steps_left(job) - 1) * expected_ns for job in jobs if job.hints], default=0)
+        if job.hints:
+            steps_ns = max(steps_ns, (steps_left(job) - 1) * expected_ns)
     rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
     return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns),
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
@@ -143,11 +144,15 @@ def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[Mod
 
 def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
     """When a job of this model alone would end at the earliest, as :func:`ends_by_lane` says, or None when no lane is
-    up. (Asked for every arrival: one lane, the usual case, needs no table.)"""
-    lanes = board.lanes_of(model)
-    if len(lanes) == 1:
-        return _ends_alone_ns(model, lanes[0], board, alone_ns)
-    return min(ends_by_lane(model, board, alone_ns).values(), default=None)
+    up."""
+    if alone_ns is None:
+        return board.earliest_end_ns(model)
+    earliest_ns: int | None = None
+    for lane in board.lanes_of(model):
+        ends_ns = _ends_alone_ns(model, lane, board, alone_ns)
+        if ends_ns is not None and (earliest_ns is None or ends_ns < earliest_ns):
+            earliest_ns = ends_ns
+    return earliest_ns
 
 
 def refusal(request: RequestRecord, board: Board,
@@ -158,10 +163,13 @@ def refusal(request: RequestRecord, board: Board,
     if request.on_late == "answer":
         return None
     for node in request.app.entries:
-        ends_ns = earliest_end_ns(node.model, board, alone_ns)
+        ends_ns = (board.earliest_end_ns(node.model) if alone_ns is None
+                   else earliest_end_ns(node.model, board, alone_ns))
         if ends_ns is None:
             return "no_lane"
-        if ends_ns + board.rest_ns(request.app, node) > request.deadline_ns:
+        if node.succs:
+            ends_ns += board.rest_ns(request.app, node)
+        if ends_ns > request.deadline_ns:
             return CANNOT_MAKE_DEADLINE
     return None
 

@@ -35,7 +35,9 @@ class JobQueue:
         return (row[2] for row in self.rows)
 
     def __contains__(self, job: Job) -> bool:
-        return job.key is not None and self._index(job) >= 0
+        rows = self.rows
+        index = bisect_left(rows, (job.key, job.seq)) if job.key is not None else len(rows)
+        return index < len(rows) and rows[index][2] is job
 
     def add(self, key: int, job: Job) -> None:
         """Insert a job: O(log n) comparisons, O(1) at the end, where new deadlines usually belong."""
@@ -51,10 +53,11 @@ class JobQueue:
 
     def remove(self, job: Job) -> None:
         """Take one job out: O(log n) comparisons."""
-        index = self._index(job) if job.key is not None else -1
-        if index < 0:
+        rows = self.rows
+        index = bisect_left(rows, (job.key, job.seq)) if job.key is not None else len(rows)
+        if index >= len(rows) or rows[index][2] is not job:
             raise PolicyError(f"{job!r} does not stand in this queue")
-        del self.rows[index]
+        del rows[index]
         job.key = None
 
     def head(self) -> Job | None:
@@ -68,10 +71,3 @@ class JobQueue:
     def slice(self, start: int, stop: int) -> List[Job]:
         """The jobs at positions ``start`` to ``stop`` (without it), in order."""
         return [row[2] for row in self.rows[start:stop]]
-
-    def _index(self, job: Job) -> int:
-        row = (job.key, job.seq)
-        index = bisect_left(self.rows, row)
-        if index < len(self.rows) and self.rows[index][2] is job:
-            return index
-        return -1

@@ -23,7 +23,7 @@ def profile(model="m", lane="cpu0", load_ms=3, weights=1000, **ms):
 
 
 def typical(scheduler, size, lane="cpu0"):
-    return scheduler.latency["m", lane].typical_ns[size] / MS
+    return scheduler.state.latency["m", lane].typical_ns[size] / MS
 
 
 def test_a_profile_is_believed_before_a_warm_up_and_that_before_the_configuration():
@@ -64,9 +64,9 @@ def test_a_batch_size_without_any_time_is_refused_with_what_is_known_and_the_men
 
 def test_models_run_on_the_lanes_they_name():
     made = build_scheduler(config({"m": {1: 10, "lanes": ["l1"]}}, lane={"l0": {}, "l1": {}}))
-    assert [lane.name for lane in made.lanes_of["m"]] == ["l1"]
-    assert "m" not in made.lanes["l0"].models
-    assert sorted(made.lanes) == [copy_lane_name("cpu"), "l0", "l1"]
+    assert [lane.name for lane in made.state.lanes_of["m"]] == ["l1"]
+    assert "m" not in made.state.lanes["l0"].models
+    assert sorted(made.state.lanes) == [copy_lane_name("cpu"), "l0", "l1"]
 
 
 MODELS = {name: {1: 10, "memory": "40MB"} for name in ("m", "n", "o")}

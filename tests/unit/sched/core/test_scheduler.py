@@ -6,7 +6,7 @@ import pytest
 from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.core.scheduler import CRITICAL_MEMORY_NS
+from edgeserve.sched.core.auction import CRITICAL_MEMORY_NS
 from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
@@ -213,7 +213,7 @@ def test_a_failed_batch_fails_its_requests_only_and_teaches_nothing():
     failed = world.finish(at=90, status="failed", reason="the engine raised")
     assert failed[:4] == [ended(number, "failed", "the engine raised") for number in (1, 2, 3, 4)]
     assert world.arrive("a", at=91, slo=30) != [ended(6, "rejected")]
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[4] == 20 * MS
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[4] == 20 * MS
 
 
 def test_a_batch_of_which_some_failed_did_run_and_teaches():
@@ -221,7 +221,7 @@ def test_a_batch_of_which_some_failed_did_run_and_teaches():
     world.arrive("a", count=4)
     world.step(world.finished(at=40, status="failed", each={0: {"status": "done"}}))
     assert [world.outcome(number) for number in (1, 2, 3, 4)] == ["completed"] + ["failed"] * 3
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[4] == 40 * MS
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[4] == 40 * MS
 
 
 def test_a_result_that_cannot_be_used_fails_the_request():
@@ -270,12 +270,12 @@ def test_a_call_of_several_steps_teaches_the_time_of_one_and_counts_all(steps):
     world.arrive("a", count=2)
     each = {index: {"steps": count} for index, count in enumerate(steps)}
     world.finish(at=80, status="unfinished", each=each)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[2] == 20 * MS  # four steps: the longest job's
-    requests = world.scheduler.request_manager.requests.values()
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[2] == 20 * MS  # four steps: the longest job's
+    requests = world.scheduler.state.requests.values()
     assert [job.steps for request in requests for job in request.jobs.values()] == list(steps)
     world.finish(at=121, took=41, each={0: {"steps": 4, "status": "failed"}})  # it ran all the same
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[2] == 20 * MS
-    assert world.scheduler.latency["m", "cpu0"].typical_ns[2] == 20 * MS
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[2] == 20 * MS
+    assert world.scheduler.state.latency["m", "cpu0"].typical_ns[2] == 20 * MS
 
 
 @pytest.mark.parametrize(("results", "words"), [
@@ -394,7 +394,7 @@ def test_a_slower_lane_takes_longer_and_refuses_what_no_longer_fits():
     assert world.arrive("a", slo=20) == [ran("m", 2, expected_ns=20 * MS)]
     world.lane("cpu0", speed=1.0, at=1)
     world.finish(at=20)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == 20 * MS
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 20 * MS
 
 
 def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere():

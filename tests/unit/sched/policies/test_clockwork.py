@@ -92,10 +92,10 @@ def test_estimates_are_the_maximum_of_the_last_ten():
     for step in range(9):
         world.arrive("a", at=100 + 10 * step)
         world.finish(at=103 + 10 * step)
-        assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == 20 * MS
+        assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 20 * MS
     world.arrive("a", at=200)
     world.finish(at=203)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == 3 * MS
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 3 * MS
 
 
 def test_a_model_that_only_refuses_after_a_hiccup_is_tried_again():

@@ -39,6 +39,7 @@ def picky(monkeypatch):
     monkeypatch.setitem(POLICIES, "picky", Picky)
     world = Driver(MODELS, {"v": VOTE}, policy="picky")
     world.moves = moves
+    world.open_requests = lambda: list(world.scheduler.state.requests.values())
     return world
 
 
@@ -53,7 +54,7 @@ def test_a_policy_chooses_the_first_nodes_and_the_join_waits_for_no_other(picky)
 def test_a_policy_settles_for_what_there_is(picky):
     picky.arrive("v")
     picky.finish(at=10)
-    picky.moves["plan"] = lambda policy, _, board: board.settle(board.open_requests()[0])
+    picky.moves["plan"] = lambda policy, _, board: board.settle(picky.open_requests()[0])
     assert picky.finish(at=20) == [ran("vote", 1)]  # a and b are there; c is not worth waiting for
     picky.moves.clear()
     assert picky.finish(at=30) == [ended(1, "completed")]
@@ -66,7 +67,7 @@ def test_a_policy_refuses_with_its_reason(picky):
 
 def test_a_policy_drops_what_it_likes(picky):
     picky.arrive("v")
-    picky.moves["plan"] = lambda policy, _, board: [board.drop(item, "bored") for item in board.open_requests()]
+    picky.moves["plan"] = lambda policy, _, board: [board.drop(item, "bored") for item in picky.open_requests()]
     assert picky.step(at=1) == [ended(1, "dropped", "bored")]
     picky.moves.clear()
     picky.finish(at=10)
@@ -90,12 +91,13 @@ def test_choosing_nothing_or_what_does_not_exist_is_illegal(picky, nodes):
 
 def test_choosing_later_is_illegal_and_so_is_moving_what_has_ended(picky):
     picky.arrive("v")
-    request = picky.scheduler.board.open_requests()[0]
+    request = picky.open_requests()[0]
     with pytest.raises(PolicyError, match="legal only during its on_request"):
-        picky.scheduler.board.choose(request, ["a"])
+        picky.scheduler.state.board.choose(request, ["a"])
     picky.scheduler.check()
     picky.cancel(1)
-    for move in (lambda: picky.scheduler.board.drop(request, "again"), lambda: picky.scheduler.board.settle(request)):
+    board = picky.scheduler.state.board
+    for move in (lambda: board.drop(request, "again"), lambda: board.settle(request)):
         with pytest.raises(PolicyError, match="cancelled by its client"):
             move()
     picky.scheduler.check()
@@ -123,8 +125,8 @@ def test_an_illegal_bid_raises_with_the_policy_the_bid_and_the_reason(picky, spo
 
 
 def test_a_policy_sees_the_rest_of_a_pipeline_and_its_lanes(picky):
-    board = picky.scheduler.board
-    app = picky.scheduler.apps["v"]
+    board = picky.scheduler.state.board
+    app = picky.scheduler.state.apps["v"]
     assert [lane.name for lane in board.lanes] == ["cpu0"]
     assert list(board.lanes_of("a")) == list(board.lanes)
     assert (board.rest_ns(app, app.by_name["a"]), board.rest_lane_ns(app, app.by_name["vote"])) == (10 * MS, 0)

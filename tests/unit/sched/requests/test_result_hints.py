@@ -33,7 +33,7 @@ def world_of(nodes, policy="fifo", times=None, **sections):
 
 def known(world, request_id=1):
     """(node, part) of every job of a request -> what is known of it."""
-    jobs = world.scheduler.request_manager.requests[request_id].jobs.values()
+    jobs = world.scheduler.state.requests[request_id].jobs.values()
     return {(job.node.name, *job.part): dict(job.hints) for job in jobs}
 
 
@@ -136,7 +136,7 @@ def test_what_failed_says_nothing(fate):
 def test_an_orphan_says_nothing():
     world = world_of(CHAIN)
     world.arrive("app", hints={"work": 1.0})
-    request = world.scheduler.request_manager.requests[1]
+    request = world.scheduler.state.requests[1]
     world.cancel(1)
     finish(world, "a", {"work": 9.0})
     assert (world.outcome(1), request.hints) == ("cancelled", {"work": 1.0})
@@ -161,8 +161,8 @@ def test_steps_that_a_node_says_count_in_its_bid_and_in_its_deadline():
     world.arrive("app", count=2)
     world.finish("a", at=10)
     world.finish("a", at=15, hints={"b.steps": 3})
-    (waiting,) = world.scheduler.request_manager.requests[2].jobs.values()
-    bid = bid_for([waiting], 1, 10 * MS, world.scheduler.board)
+    (waiting,) = world.scheduler.state.requests[2].jobs.values()
+    bid = bid_for([waiting], 1, 10 * MS, world.scheduler.state.board)
     assert (bid.expected_ns, bid.remaining_ns) == (10 * MS, 30 * MS)
     assert waiting.deadline_ns == waiting.request.deadline_ns - 20 * MS
 
@@ -172,7 +172,7 @@ def test_steps_that_are_said_of_a_part_are_of_that_part_alone():
     world.arrive("app", hints={"length": 1})
     world.finish("cut", at=10, parts=2)
     finish(world, "look", {"read.steps": 4}, {"read.steps": 2})
-    steps = {job.part: steps_left(job) for job in world.scheduler.request_manager.requests[1].jobs.values()}
+    steps = {job.part: steps_left(job) for job in world.scheduler.state.requests[1].jobs.values()}
     assert steps == {(0,): 4, (1,): 2}
 
 

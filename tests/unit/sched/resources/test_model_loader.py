@@ -181,7 +181,7 @@ def test_a_request_is_refused_when_only_that_load_could_save_it():
 
 def test_the_board_says_never_only_while_the_others_serve_all():
     world = slow_copy("fifo")
-    board, lane = world.scheduler.board, world.scheduler.lanes["l0"]
+    board, lane = world.scheduler.state.board, world.scheduler.state.lanes["l0"]
     assert board.resident_at_ns("m", lane) == NEVER_NS
     world.scheduler.devices["d0"].placements["m"].demand_ns = 500 * MS
     world.scheduler.devices["d1"].placements["m"].demand_ns = 500 * MS

@@ -55,28 +55,28 @@ def test_a_batch_counts_as_its_most_urgent_member(classes, expected):
 
 def test_a_bid_counts_the_rest_of_the_pipeline():
     world = Driver(PIPE_MODELS, PIPE)
-    app = world.scheduler.apps["a"]
-    bid = bid_for([job(1, app, node="x", deadline=36, worth=35)], 1, 10 * MS, world.scheduler.board)
+    app = world.scheduler.state.apps["a"]
+    bid = bid_for([job(1, app, node="x", deadline=36, worth=35)], 1, 10 * MS, world.scheduler.state.board)
     assert bid.remaining_ns == 35 * MS
     assert bid.utility.value(1 * MS) == 35 * MS
     assert bid.utility.value(1 * MS + 1) == 0
-    last = bid_for([job(1, app, node="z", deadline=36)], 1, 5 * MS, world.scheduler.board)
+    last = bid_for([job(1, app, node="z", deadline=36)], 1, 5 * MS, world.scheduler.state.board)
     assert last.remaining_ns == 5 * MS
 
 
 def test_a_bid_counts_the_steps_that_an_iterative_job_still_needs():
     world = Driver({"m": {1: 10}}, {"a": "m"})
-    iterative = job(1, world.scheduler.apps["a"], deadline=100, hints={"steps": 4})
-    assert bid_for([iterative], 1, 10 * MS, world.scheduler.board).remaining_ns == 40 * MS
+    iterative = job(1, world.scheduler.state.apps["a"], deadline=100, hints={"steps": 4})
+    assert bid_for([iterative], 1, 10 * MS, world.scheduler.state.board).remaining_ns == 40 * MS
     iterative.steps = 3
-    assert bid_for([iterative], 1, 10 * MS, world.scheduler.board).remaining_ns == 10 * MS
+    assert bid_for([iterative], 1, 10 * MS, world.scheduler.state.board).remaining_ns == 10 * MS
 
 
 def test_the_earliest_end_looks_at_every_lane_that_is_up_and_at_loads():
     models = {"m": {1: 10, "memory": "60MB", "load": "7ms"}, "n": {1: 10, "memory": "60MB", "load": "7ms"}}
     world = Driver(models, {"am": "m", "an": "n"}, resident={"cpu": ["m"]}, device={"cpu": {"memory": "100MB"}},
                    lane={"l0": {}, "l1": {}})
-    board = world.scheduler.board
+    board = world.scheduler.state.board
     world.arrive("am", at=5)
     assert earliest_end_ns("m", board) == 15 * MS  # l1 is idle
     world.lane("l1", up=False)
@@ -92,4 +92,4 @@ def test_the_earliest_end_of_a_loading_model_is_after_its_load():
     world.arrive("am", at=5)
     world.now_ms = 6
     world.step()
-    assert earliest_end_ns("m", world.scheduler.board) == 22 * MS
+    assert earliest_end_ns("m", world.scheduler.state.board) == 22 * MS

@@ -27,7 +27,7 @@ FIXED = 10
 def dynamic(kind="orloj", sizes=SIZES, alone=None, **options):
     """One model of fixed part 10 ms; what a request of each app takes beyond it is known from 101 samples."""
     world = Driver({"m": {size: FIXED + 30 * size for size in sizes}}, APPS, policy={kind: {"sample": 0.0, **options}})
-    world.scheduler.latency["m", "cpu0"].alone = {
+    world.scheduler.state.latency["m", "cpu0"].alone = {
         app: tuple(round(time_ms * MS) for time_ms in times)
         for app, times in (alone or {"short": SHORT, "long": LONG}).items()}
     return world
@@ -39,7 +39,7 @@ def burst(world, *asked, **fields):
 
 
 def known(shares=None):
-    latency = dynamic().scheduler.latency["m", "cpu0"]
+    latency = dynamic().scheduler.state.latency["m", "cpu0"]
     windows = {app: LengthWindow(512, [round(time_ms * MS) for time_ms in times])
                for app, times in (("short", SHORT), ("long", LONG))}
     return lengths_of(latency, windows, shares or {"short": 1.0, "long": 1.0})

@@ -74,7 +74,7 @@ def probe(request_id, model="m", **fields):
 
 
 def retained(world):
-    return ids([item.id for item in world.scheduler.probes.retained.values()])
+    return ids([item.id for item in world.scheduler.state.retained.values()])
 
 
 def took(*times_ms):
@@ -110,7 +110,7 @@ def test_what_ran_alone_by_itself_needs_no_probe():
 def test_one_job_in_a_larger_size_is_not_alone():
     world = world_of()
     world.arrive("a")
-    world.scheduler.works.by_id[1].size = 4
+    world.scheduler.state.works.by_id[1].size = 4
     assert world.finish(at=12) == [ended(1, "completed"), probe(1)]
 
 
@@ -198,13 +198,13 @@ def test_a_model_that_comes_back_unfinished_is_not_sampled_any_more():
 def test_a_job_that_fails_and_a_probe_that_fails_teach_nothing():
     world = world_of()
     world.arrive("a", count=3)
-    known_ns = world.scheduler.latency["m", "cpu0"].estimate_ns[1]
+    known_ns = world.scheduler.state.latency["m", "cpu0"].estimate_ns[1]
     actions = world.step(world.finished(at=20, each={0: {"status": "failed", "reason": "bad"}}))
     assert ReleaseInputs(jid(1)) in actions and actions[-1] == probe(2)
     assert world.finish(at=90, status="failed", reason="bad")[-1] == probe(3)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == known_ns
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == known_ns
     world.finish(at=105)
-    assert world.scheduler.latency["m", "cpu0"].estimate_ns[1] == 15 * MS  # what a probe took is known of size 1
+    assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 15 * MS  # what a probe took is known of size 1
     assert [sample.alone_ns for sample in policy(world).samples] == took(15)
     world.over()
 
@@ -321,8 +321,8 @@ def test_whoever_offers_a_probe_it_never_stands_behind_other_work():
     world = world_of(lane={"cpu0": {"ahead": "50ms"}}, apps={"a": {"model": "m", "slo": "9s"}})
     world.arrive("a", count=3)
     assert world.finish(at=12)[-1] == probe(1)
-    probes, lane = world.scheduler.probes, world.scheduler.lanes["cpu0"]
-    bid = Bid("m", (probes.retained[3],), 1, 10 * MS, NOTHING, 0, probe=True)
+    probes, lane = world.scheduler._probes, world.scheduler.state.lanes["cpu0"]
+    bid = Bid("m", (world.scheduler.state.retained[3],), 1, 10 * MS, NOTHING, 0, probe=True)
     assert lane.accepts(13 * MS) and not probes.may_start(bid, lane, 13 * MS)
     world.finish(at=22)
     world.finish(at=32)
@@ -395,9 +395,9 @@ def test_a_probe_that_hangs_marks_the_lane_like_any_work():
     world.arrive("a", count=2)
     assert world.finish(at=12)[-1] == probe(1)
     assert world.pass_time(200) == [ReleaseInputs(jid(2))]
-    assert world.scheduler.lanes["cpu0"].hung
+    assert world.scheduler.state.lanes["cpu0"].hung
     world.finish(at=300)
-    assert not world.scheduler.lanes["cpu0"].hung
+    assert not world.scheduler.state.lanes["cpu0"].hung
     assert policy(world).samples == []
     assert world.arrive("a", at=301)[-1] == ran("m", 3)
 
@@ -419,7 +419,7 @@ def test_inputs_of_a_model_that_leaves_the_memory_are_let_go():
 def test_a_job_that_is_made_ready_again_is_not_drawn_again():
     world = world_of(options={"retained_max": 8})
     world.arrive("a", at=1)
-    world.scheduler.probes.release_all()
+    world.scheduler._probes.release_all()
     world.refuse(at=2)
     assert retained(world) == []
 
@@ -430,7 +430,7 @@ def test_a_job_that_is_made_ready_again_is_not_drawn_again():
 def test_only_ready_jobs_are_kept_and_only_what_is_kept_is_let_go():
     world = world_of(options={"sample": 0.0})
     world.arrive("a")
-    board, running = world.scheduler.board, world.scheduler.works.by_id[1].jobs[0]
+    board, running = world.scheduler.state.board, world.scheduler.state.works.by_id[1].jobs[0]
     for move in (board.retain, board.release):
         with pytest.raises(PolicyError, match=r"Job\(1/m running\)"):
             move(running)
@@ -466,7 +466,7 @@ def test_a_probe_that_is_none_raises_and_changes_nothing(name):
     bad = BAD[name](jobs)
     bad.policy = policy(world)
     with pytest.raises(PolicyError, match="may not run"):
-        world.scheduler._launch(world.scheduler.board.lanes[0], bad, 0)
+        world.scheduler._auction.launch(world.scheduler.state.board.lanes[0], bad, 0)
     world.scheduler.check()
     assert retained(world) == [1, 2]
 

@@ -150,7 +150,7 @@ def test_shares_count_those_that_take_no_branch_but_not_those_that_came_to_nothi
     assert branches.shares_ppm(app.by_name["a"]) == [500_000, 500_000, 0]
     for state in ("completed", "dropped", "failed"):  # none of them has a job behind the fork
         job = job_at(app, "a")
-        job.state, job.request.state = DONE, state
+        job.state, job.request.state, job.request.ended = DONE, state, True
         branches.observe(job)
     assert branches.shares_ppm(app.by_name["a"]) == [250_000, 250_000, 500_000]
     assert branches.declared(app.by_name["b"], {"a.route": 0.0}) == ()

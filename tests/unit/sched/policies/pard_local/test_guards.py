@@ -136,7 +136,7 @@ def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(mon
     scheduler = device.scheduler
     cohort = scheduler.policies[0]._in_flight.cohorts[0]
     index = {node.name: node.index for node in cohort.pipeline.nodes}
-    assert cohort.stage(scheduler.board) == index["a"]  # nothing stands ready: what runs will bring it
+    assert cohort.stage(scheduler.state.board) == index["a"]  # nothing stands ready: what runs will bring it
     monkeypatch.setattr(in_flight, "can_run_now", lambda name, board: name != "b")
     device.advance(6)
     assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there

@@ -44,7 +44,7 @@ def test_the_chance_that_is_asked_for_is_the_share_that_is_left():
 def unsure(device, share):
     """Let the device believe that the second model's batches miss by this share."""
     places = device.scheduler.policies[0]._stage_costs
-    usual = places.usual("b", "l", device.scheduler.board)
+    usual = places.usual("b", "l", device.scheduler.state.board)
     usual._surprise_ppm = round(share * share * 1_000_000)
 
 

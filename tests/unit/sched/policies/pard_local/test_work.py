@@ -34,7 +34,7 @@ def slow_second(**more):
 def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
     def worth(unit):
         device = Teller(slow_second())
-        places, board = device.scheduler.policies[0]._stage_costs, device.scheduler.board
+        places, board = device.scheduler.policies[0]._stage_costs, device.scheduler.state.board
         over = round((unit - 1) * 1000)
         places.usual("b", "l", board)  # learnt from the first time that it is asked
         for number in range(30):

@@ -1,0 +1,75 @@
+"""All tables of the scheduler in one record. Whoever decides reads them here; nothing is decided here.
+
+``request_manager`` changes what is open, ``auction`` and ``scheduler`` what runs, ``probes`` what is retained. The time
+of the step is ``board.now_ns``.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Policy
+from edgeserve.sched.protocol.actions import Action
+from edgeserve.sched.requests.admission import Admission
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Works
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.model_loader import Memory
+from edgeserve.sched.resources.streams import Streams
+
+
+class State:
+    """The tables, by what they hold.
+
+    *Configured*: ``apps``, ``policies``, ``policy_of`` (by app), ``devices``, ``lanes`` (all of them), ``run_lanes``,
+    ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by
+    model), ``costs`` (by app). *Open*: ``requests``, ``admission`` (by app), ``streams``, ``critical`` (app -> its last
+    critical arrival and the slack of that request), ``draining``. *On lanes and devices*: ``works``, ``memory``,
+    ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first). ``actions`` is what this
+    step asks of the world, in order.
+    """
+
+    __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
+                 "latencies_of", "costs", "requests", "admission", "streams", "critical", "draining", "works", "memory",
+                 "retained", "actions", "board")
+
+    def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
+                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency]) -> None:
+        self.apps = {app.name: app for app in apps}
+        self.policies = tuple(policies)
+        self.policy_of: Dict[str, Policy] = {app.name: policy for policy in policies for app in policy.apps}
+        self.devices = {device.name: device for device in devices}
+        self.lanes = {lane.name: lane for lane in lanes}
+        self.run_lanes = tuple([lane for lane in lanes if not lane.copy])
+        self.copy_lanes = {lane.device: lane for lane in lanes if lane.copy}
+        models = list(dict.fromkeys(model for model, _ in latency))
+        self.lanes_of: Dict[str, Tuple[Lane, ...]] = {
+            model: tuple([lane for lane in self.run_lanes if (model, lane.name) in latency]) for model in models}
+        self.latency = latency
+        self.latencies_of: Dict[str, List[ModelLatency]] = {
+            model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()}
+        self.costs = {app.name: AppCosts(app, self.latencies_of) for app in apps}
+        self.requests: Dict[int, RequestRecord] = {}
+        self.admission = {app.name: Admission(app) for app in apps}
+        self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
+        self.critical: Dict[str, Tuple[int, int]] = {}
+        self.draining = False
+        self.works = Works()
+        self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models)
+        self.retained: Dict[int, Job] = {}
+        self.actions: List[Action] = []
+        self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
+                           self.retained)
+
+    def can_run(self, model: str, only: str = "") -> bool:
+        """Whether some lane, or this one alone, could run a model now, or after a load."""
+        for lane in (self.lanes[only],) if only else self.lanes_of[model]:
+            loads = self.copy_lanes[lane.device]
+            here = self.devices[lane.device].is_resident(model)
+            if lane.up and not lane.hung and (here or (loads.up and not loads.hung)):
+                return True
+        return False
