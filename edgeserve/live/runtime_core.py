@@ -169,8 +169,8 @@ class RuntimeCore:
 
     def _latency(self, model: str) -> Dict[str, Any]:
         """What is believed of a model's times, per lane, and what that stands on."""
-        now_ns, scheduler = clock_ns(), self.scheduler
-        return {lane.name: scheduler.latency[model, lane.name].figures(now_ns) for lane in scheduler.lanes_of[model]}
+        now_ns, state = clock_ns(), self.scheduler.state
+        return {lane.name: state.latency[model, lane.name].figures(now_ns) for lane in state.lanes_of[model]}
 
     def _devices(self) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],

@@ -43,7 +43,7 @@ def test_what_an_estimate_stands_on_is_known_per_batch_size():
 
 
 def test_a_model_that_could_not_be_tried_is_assumed_to_be_quick_until_it_ran():
-    made = build_scheduler(config(), measured={("m", "cpu0"): {1: [], 4: []}}).latency["m", "cpu0"]
+    made = build_scheduler(config(), measured={("m", "cpu0"): {1: [], 4: []}}).state.latency["m", "cpu0"]
     assert (made.estimate_ns[4], made.confidence(4, 0).source) == (ASSUMED_NS, ASSUMED)
     made.observe(0, 4, 20 * MS)
     assert (made.estimate_ns[4], made.confidence(4, 0).source) == (20 * MS, LIVE)
