@@ -37,7 +37,7 @@ def test_a_profile_is_believed_before_a_warm_up_and_that_before_the_configuratio
 def test_what_an_estimate_stands_on_is_known_per_batch_size():
     wide = config({"m": {1: 10, 2: 12, 4: 20, "batch": [1, 2, 4]}})
     made = build_scheduler(wide, [profile(b1=5)], measured={("m", "cpu0"): {1: [6 * MS], 2: [7 * MS, 8 * MS]}})
-    known = [made.latency["m", "cpu0"].confidence(size, 0) for size in (1, 2, 4)]
+    known = [made.state.latency["m", "cpu0"].confidence(size, 0) for size in (1, 2, 4)]
     assert [(item.source, item.measured, item.age_ns) for item in known] == [
         (PROFILE, 9, None), (START, 2, None), (EXPECTED, 0, None)]
 
