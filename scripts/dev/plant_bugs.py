@@ -105,7 +105,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("free-at-ignores-the-queue", "resources/lanes.py", "self.free_at_ns = ends", "self.free_at_ns = now_ns",
         unit("resources/lanes")),
     Bug("hang-unnoticed", "core/scheduler.py", "if hangs_ns is not None and hangs_ns <= now_ns:", "if False:"),
-    Bug("hang-fails-the-inbox-too", "core/scheduler.py", "self._lose(work, running=index == 0, forget=False,",
+    Bug("hang-fails-the-inbox-too", "core/scheduler.py", "self._lose(work, running=index < lane.depth, forget=False,",
         "self._lose(work, running=True, forget=False,"),
     Bug("hang-takes-back-what-was-launched", "core/scheduler.py", "running=index < lane.depth, forget=False,",
         "running=index == 0, forget=False,", unit("core/scheduler")),

@@ -152,7 +152,7 @@ BAD_BIDS = {
 
 
 def bid_parts(jobs, size, drops=()):
-    return bid_for(jobs, size, 2 * MS, make("rude").board, drops=drops)
+    return bid_for(jobs, size, 2 * MS, make("rude").state.board, drops=drops)
 
 
 @pytest.mark.parametrize("name", sorted(BAD_BIDS))

@@ -55,7 +55,7 @@ def test_at_depth_two_the_next_batch_is_packed_while_one_runs():
     run, spans = run_of(depth=2, pack="300us")
     assert gaps_us(spans["gpu0"]) == {0}
     assert durations_ms(spans["gpu0"]) == {2.0}  # and what is learnt is the device's time
-    assert run.scheduler.latency["m", "gpu0"].typical_ns[1] == 2 * NS_PER_MS
+    assert run.scheduler.state.latency["m", "gpu0"].typical_ns[1] == 2 * NS_PER_MS
 
 
 def test_packing_that_takes_longer_than_execution_is_what_bounds_the_lane():

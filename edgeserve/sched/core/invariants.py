@@ -38,7 +38,7 @@ def _check_lanes(state: State) -> Dict[int, Job]:
                 assert job.seq not in seen, f"{job!r} is in two works"
                 assert job.state in (RUNNING, ORPHAN), f"{job!r} is on a lane"
                 seen[job.seq] = job
-        assert len(lane.works) <= 1 or lane.ahead_ns > 0, f"lane {lane.name} has {len(lane.works)} works"
+        assert len(lane.works) <= lane.depth or lane.ahead_ns > 0, f"lane {lane.name} has {len(lane.works)} works"
     assert count == len(state.works.by_id), "a work is in the table but on no lane"
     return seen
 

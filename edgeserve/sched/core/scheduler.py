@@ -261,11 +261,12 @@ class Scheduler:
     # --- lanes --------------------------------------------------------------------------------------------------------
 
     def _hang(self, lane: Lane) -> None:
-        """A lane whose work is overdue by more than its bound: its request ends, those behind it go elsewhere."""
+        """A lane whose work is overdue by more than its bound: the requests of the works that it may have
+        launched end, those behind them go elsewhere."""
         lane.hung = True
         self._board.ends_ns.clear()
         for index, work in enumerate(list(lane.works)):
-            self._lose(work, running=index == 0, forget=False,
+            self._lose(work, running=index < lane.depth, forget=False,
                        reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
                        f"[lane.{lane.name}] hang after its expected end")
         self._fail_stranded()

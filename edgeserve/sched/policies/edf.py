@@ -11,7 +11,7 @@ batch. Among several models, the auction's own rule decides (``sched/policy_api/
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency

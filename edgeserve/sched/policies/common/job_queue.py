@@ -2,8 +2,8 @@
 
 A sorted list of ``(key, seq, job)`` rows. Searching is a bisection (O(log n) comparisons); inserting and deleting move
 pointers in one ``memmove`` (10,000 rows are 80 kB: a few microseconds), which beats every tree written in Python at
-the lengths that a device can serve. ``tests/unit/sched/policies/common/test_job_queue.py`` holds it against a naive
-list.
+the lengths that a device can serve. ``tests/unit/sched/policies/common/test_job_queue.py`` holds the queue against a
+naive list.
 """
 
 from __future__ import annotations

@@ -32,13 +32,12 @@ def world() -> SimpleNamespace:
     driver.arrive("voice", at=4, stream="v")  # 7 waits for 6
     scheduler = driver.scheduler
     scheduler.check()
-    requests = scheduler.request_manager.requests
-    lanes = scheduler.lanes
+    state = scheduler.state
+    requests = state.requests
     return SimpleNamespace(
-        scheduler=scheduler, requests=requests, lanes=lanes, works=scheduler.works.by_id, device=scheduler.devices["d"],
-        policies=scheduler.policies, admission=scheduler.request_manager.admission, probes=scheduler.probes,
-        job_of=lambda id: next(iter(requests[id].jobs.values())), stream=dict(scheduler.request_manager.streams),
-        manager=scheduler.request_manager)
+        scheduler=scheduler, requests=requests, lanes=state.lanes, works=state.works.by_id, device=state.devices["d"],
+        policies=state.policies, admission=state.admission, retained=state.retained,
+        job_of=lambda id: next(iter(requests[id].jobs.values())), stream=dict(state.streams), state=state)
 
 
 def set_to(thing, name, value):
@@ -94,8 +93,8 @@ DISORDER = {
     "requests wait for nobody": lambda w: set_to(w.stream["voice", "v"], "active", None),
     # probes
     "are retained while draining": lambda w: (
-        w.probes.retained.update({w.job_of(4).seq: w.job_of(4)}), set_to(w.manager, "draining", True)),
-    "is retained as 1234": lambda w: w.probes.retained.update({1234: w.job_of(4)}),
+        w.retained.update({w.job_of(4).seq: w.job_of(4)}), set_to(w.state, "draining", True)),
+    "is retained as 1234": lambda w: w.retained.update({1234: w.job_of(4)}),
     "is a probe and has jobs": lambda w: set_to(w.lanes["a"].works[0], "probe", w.job_of(4)),
 }
 
@@ -112,7 +111,7 @@ def test_a_job_that_is_probed_is_not_retained_any_more(world):
     world.lanes["a"].ahead_ns = 1  # two works may stand on it now
     world.device.placements["m"].in_flight = 2
     world.scheduler.check()
-    world.probes.retained[world.job_of(4).seq] = world.job_of(4)
+    world.retained[world.job_of(4).seq] = world.job_of(4)
     with pytest.raises(AssertionError, match="is being probed and still kept"):
         world.scheduler.check()
 
