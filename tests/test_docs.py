@@ -359,7 +359,8 @@ def test_architecture_names_every_place():
 INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies
     "Board": (Board, {"connect", "ends_ns"}),
     "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device"}),
-    "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "part_hints",
+    "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "left_out",
+                                "leave_out", "part_hints",
                                 "learn", "hints_at", "note"}),
     "Bid": (Bid, {"policy"}),
     "Change": (Change, set()),

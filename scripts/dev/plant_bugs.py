@@ -114,6 +114,8 @@ BUGS: Tuple[Bug, ...] = (
     Bug("lost-lane-fails-its-inbox", "core/scheduler.py", "self._lose(work, running=index == 0,\n",
         "self._lose(work, running=True,\n"),
     Bug("lost-batch-tells-nobody", "core/scheduler.py", "work.policy.on_lost(work, self._board)", "pass"),
+    Bug("answer-in-part-says-not-why", "core/request_manager.py", 'self.end(request, "complete", request.left_out)',
+        'self.end(request, "complete", "")'),
     Bug("jitter-is-news", "core/scheduler.py", " > SPEED_TOLERANCE * lane.speed", " > 0"),
     Bug("speed-alone-brings-a-lane-up", "core/scheduler.py", "if event.up is not None and event.up != lane.up:",
         "if event.up != lane.up:"),

@@ -162,6 +162,9 @@ class RequestManager(RequestMoves):
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
         ready = joins.settle(request)
+        if ready and request.jobs:
+            late = dict.fromkeys([job.node.name for job in request.jobs.values()])
+            request.leave_out(f"did not wait for {', '.join(late)}")
         if request.joins:
             self._shed_useless(request)
         self._proceed(request, ready, request.breakdown)
@@ -174,6 +177,7 @@ class RequestManager(RequestMoves):
             del request.jobs[job.seq]
             self._take_out(job)
             request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
+            request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
             ready = joins.skip(request, job)
             if ready or request.jobs or request.done_exits:
                 self._proceed(request, ready, request.breakdown)
@@ -333,7 +337,7 @@ class RequestManager(RequestMoves):
         if request.failure and not request.done_exits:
             self.end(request, "fail", request.failure)
         else:
-            self.end(request, "complete", "")
+            self.end(request, "complete", request.left_out)
 
     def _shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""
