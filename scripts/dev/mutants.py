@@ -21,6 +21,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -271,21 +272,27 @@ def fast_tests(root: str = ROOT) -> List[str]:
 
 
 class Selection:
-    """Which tests run against a mutant: those that call its function, the quickest first.
+    """Which tests run against a mutant: those that call its function, the quickest first; of slow ones, those that
+    noticed others before those that did not.
 
     ``record`` is what ``forking.py`` noted of a run without any mutant. Where it knows of no call, all tests run.
     """
 
     def __init__(self, record: Mapping[str, Mapping[str, Any]]) -> None:
-        self._quickest = sorted(record, key=lambda test: (record[test]["seconds"], test))
+        self._noticed: Counter[str] = Counter()
         self._called = {test: set(row["functions"]) for test, row in record.items()}
         self._seconds = {test: row["seconds"] for test, row in record.items()}
 
     def tests(self, mutant: Mutant) -> List[Tuple[str, int]]:
         """The tests, each with the CPU seconds after which it hangs."""
         place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
-        calling = [test for test in self._quickest if place in self._called[test]]
-        return [(test, CPU_S_MIN + round(CPU_TIMES * self._seconds[test])) for test in calling or self._quickest]
+        calling = [test for test, called in self._called.items() if place in called] or list(self._called)
+        calling.sort(key=lambda test: (self._seconds[test] / (1 + self._noticed[test]), test))
+        return [(test, CPU_S_MIN + round(CPU_TIMES * self._seconds[test])) for test in calling]
+
+    def noticed(self, test: str) -> None:
+        """A test noticed a mutant: it may notice more."""
+        self._noticed[test] += 1
 
 
 class Tests:
@@ -339,6 +346,7 @@ def hunt(mutants: Sequence[Mutant], selection: Selection, clean: ChangedTree, jo
         if tree.home not in of_tree:
             of_tree[tree.home] = Tests(tree)
         by = judge(mutant, tree, of_tree[tree.home], selection)
+        selection.noticed(by)
         found.append((mutant, by))
         print(f"{len(found):4} {'noticed ' if by else 'SURVIVED'} {mutant}" + (f"  by {by}" if by else ""), flush=True)
 
