@@ -136,7 +136,11 @@ def unpack_header(frame: Buffer, array_len_max: int = _REQUEST_ARRAY_LEN_MAX,
 
 def take_key(fields: Dict[str, Any]) -> Key:
     """The request's ``id``, removed from the header's fields."""
-    key = fields.pop("id", None)
+    return check_key(fields.pop("id", None))
+
+
+def check_key(key: Any) -> Key:
+    """A request's ``id``, if it can be one."""
     if type(key) is int and 0 <= key < 2**63:
         return key
     if type(key) is bytes and 0 < len(key) <= ID_BYTES_MAX:
