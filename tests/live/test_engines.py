@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict
 
 import live_engines
 import numpy as np
@@ -23,9 +23,8 @@ LOSE = np.array([1, 0, 0, 0], np.float32)
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh() -> None:
     live_engines.forget()
-    yield
 
 
 def device(**more: Any) -> Dict[str, Any]:
