@@ -57,7 +57,7 @@ def test_a_lane_holds_as_many_batches_as_it_is_deep_over_all_models(depth: int) 
             assert np.array_equal(future.result(10)["y"], (X + index) * 2)
         assert live_engines.launched_max == {"cpu0": depth}
         runtime.check()
-        learnt = runtime._ask(lambda core: core.scheduler.latency["m", "cpu0"].typical_ns(1))
+        learnt = runtime._ask(lambda core: core.scheduler.latency["m", "cpu0"].typical_ns[1])
     assert learnt == live_engines.BATCH_NS  # the device's time, whatever this machine did meanwhile
 
 
