@@ -83,8 +83,8 @@ class Pard(Policy):
         self._measured = self._one_of("batch_times", rules.BATCH_TIMES) == "measured"
         self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
         seed = self._whole("seed", 0)
-        load = {model: LoadFactor(self._number("hbf_from", 0.0, OPTION_MAX), self._number("lbf_from", 0.0, OPTION_MAX), order == "instant")
-                for model in models_of(self.apps)}
+        rising_from, falling_from = self._number("hbf_from", 0.0, OPTION_MAX), self._number("lbf_from", 0.0, OPTION_MAX)
+        load = {model: LoadFactor(rising_from, falling_from, order == "instant") for model in models_of(self.apps)}
         columns = max([len(app.nodes) for app in self.apps] or [1])
         waits = Waits(self._one_of("estimator", rules.ESTIMATORS), self._number("lam", 0.0, 1.0),
                       self._whole("samples", 1, 1_000_000), columns, seed)

@@ -8,8 +8,8 @@ from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
 
 
 def test_a_gather_inside_parts_runs_once_for_each_part_that_is_not_over():
-    pipeline = Pipeline(app_of([{"name": "outer", "fan_out": True}, {"name": "inner", "fan_out": True}, {"name": "work"},
-                                {"name": "close", "gather": True}, {"name": "end", "gather": True}]))
+    pipeline = Pipeline(app_of([{"name": "outer", "fan_out": True}, {"name": "inner", "fan_out": True},
+                                {"name": "work"}, {"name": "close", "gather": True}, {"name": "end", "gather": True}]))
     # Three outer parts: two made inner parts, of which four are done and three run; one of the two is closed.
     left = pipeline.left(live=[0, 1, 3, 0, 0], done=[1, 2, 4, 1, 0], parts={0: 3, 1: 7}, hints={})
     assert left == [0, 1000, 3000 + 1000, (2 - 1) * 1000 + 1000, 1000]
