@@ -277,9 +277,8 @@ def _text_or_none(text: Any, where: str) -> Optional[str]:
 # --- replies ----------------------------------------------------------------------------------------------------
 
 
-# The fields of every answer as msgpack: texts of up to 31 bytes are a byte with their length and their bytes, so are maps
-# of up to 15 entries; ``c2`` and ``c3`` are false and true, ``d3`` a number of 64 bits, ``94`` a list of four. Packing them
-# one by one took as long as all the rest of an answer.
+# What every answer has, as msgpack (``c2``, ``c3``: false, true; ``d3``: a number of 64 bits; ``94``: a list of four).
+# Packed field by field it took as long as all the rest of an answer.
 _ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq3s")
 
 
