@@ -30,7 +30,7 @@ from edgeserve import cli
 from edgeserve.config import loading, schema
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.policy_api.policy import Bid, Change
 from edgeserve.sched.requests.states import Job, RequestRecord
 
 if sys.version_info >= (3, 11):
@@ -357,11 +357,13 @@ def test_architecture_names_every_place():
 
 
 INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies
-    "Board": (Board, {"connect", "ends_ns", "open_requests", "story"}),
+    "Board": (Board, {"connect", "ends_ns"}),
     "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device"}),
-    "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "part_hints",
+    "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "left_out",
+                                "leave_out", "part_hints",
                                 "learn", "hints_at", "note"}),
     "Bid": (Bid, {"policy"}),
+    "Change": (Change, set()),
     "Latency": (ModelLatency, {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work",
                                "phases", "figures"}),
 }

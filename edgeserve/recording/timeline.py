@@ -42,7 +42,7 @@ class Timeline:
             elif isinstance(event, WorkRefused):
                 self._refused(now_ns, event)
             elif isinstance(event, LaneChanged):
-                state = f"speed {event.speed:g}" if event.up else "down"
+                state = "down" if event.up is False else "up" if event.speed is None else f"speed {event.speed:g}"
                 self._put({"ph": "i", "s": "t", "name": f"{state} {event.reason}".strip(), "ts": now_ns / 1000,
                            "pid": _LANES, "tid": self._lane(event.lane)})
         for action in actions:

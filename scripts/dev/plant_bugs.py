@@ -69,14 +69,14 @@ BUGS: Tuple[Bug, ...] = (
     Bug("unfinished-jobs-say", "core/request_manager.py", 'move_job(job, "unfinished")',
         'move_job(job, "unfinished")\n        job.request.learn(job.part, result.hints)', SAID),
     # --- expiry
-    Bug("expiry-waits-one-deadline-more", "core/request_manager.py", "self._set_timer(request.deadline_ns, request)",
-        "self._set_timer(2 * request.deadline_ns, request)"),
+    Bug("expiry-waits-one-deadline-more", "core/request_manager.py", "heappush(self.timers, (request.deadline_ns, ",
+        "heappush(self.timers, (2 * request.deadline_ns, "),
     Bug("running-request-expires", "core/request_manager.py",
         "elif request.state == HELD or any(job.state == READY for job in request.jobs.values()):", "else:"),
     Bug("returned-work-goes-on-after-its-deadline", "core/request_manager.py",
         "if request.deadline_ns > self._board.now_ns or request.on_late == \"answer\" or request.ended:", "if True:"),
-    Bug("late-answers-expire", "core/request_manager.py", 'if request.on_late != "answer":\n            self._set_timer', "if True:\n"
-        "            self._set_timer"),
+    Bug("late-answers-expire", "core/request_manager.py", 'if request.on_late != "answer":\n            self._timer_seq', "if True:\n"
+        "            self._timer_seq"),
     # --- graphs
     Bug("join-fires-one-token-early", "requests/joins.py", "if row[0] == expected or", "if row[0] >= expected - 1 or",
         unit("requests/joins")),
@@ -113,6 +113,12 @@ BUGS: Tuple[Bug, ...] = (
         unit("resources/lanes")),
     Bug("lost-lane-fails-its-inbox", "core/scheduler.py", "self._lose(work, running=index == 0,\n",
         "self._lose(work, running=True,\n"),
+    Bug("lost-batch-tells-nobody", "core/scheduler.py", "work.policy.on_lost(work, self._board)", "pass"),
+    Bug("answer-in-part-says-not-why", "core/request_manager.py", 'self.end(request, "complete", request.left_out)',
+        'self.end(request, "complete", "")'),
+    Bug("jitter-is-news", "core/scheduler.py", " > SPEED_TOLERANCE * lane.speed", " > 0"),
+    Bug("speed-alone-brings-a-lane-up", "core/scheduler.py", "if event.up is not None and event.up != lane.up:",
+        "if event.up != lane.up:"),
     Bug("hung-lane-is-never-trusted-again", "resources/lanes.py", "        if head:\n            self.hung = False",
         "        if head:", unit("resources/lanes", "core/scheduler")),
     Bug("speed-is-ignored", "core/scheduler.py", "self.state.latency[model, lane.name].set_speed(event.speed)", "pass"),

@@ -110,7 +110,8 @@ class RequestManager(RequestMoves):
             slack = request.deadline_ns - request.arrival_ns - self._state.costs[app.name].alone_ns
             self._state.critical[app.name] = (self._board.now_ns, slack)
         if request.on_late != "answer":
-            self._set_timer(request.deadline_ns, request)
+            self._timer_seq += 1
+            heappush(self.timers, (request.deadline_ns, self._timer_seq, request))
         if request.stream is not None:
             if app.stream == "newest_wins":
                 for older in reversed(self._streams.superseded(request)):
@@ -139,7 +140,8 @@ class RequestManager(RequestMoves):
                          for pred in node.preds), default=0)
         if behind_ns:
             half_ns = (self._board.now_ns + request.deadline_ns) // 2
-            self._set_timer(max(request.deadline_ns - behind_ns, half_ns), request)
+            self._timer_seq += 1
+            heappush(self.timers, (max(request.deadline_ns - behind_ns, half_ns), self._timer_seq, request))
 
     # --- moves of policies --------------------------------------------------------------------------------------------
 
@@ -160,6 +162,9 @@ class RequestManager(RequestMoves):
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
         ready = joins.settle(request)
+        if ready and request.jobs:
+            late = dict.fromkeys([job.node.name for job in request.jobs.values()])
+            request.leave_out(f"did not wait for {', '.join(late)}")
         if request.joins:
             self._shed_useless(request)
         self._proceed(request, ready, request.breakdown)
@@ -172,6 +177,7 @@ class RequestManager(RequestMoves):
             del request.jobs[job.seq]
             self._take_out(job)
             request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
+            request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
             ready = joins.skip(request, job)
             if ready or request.jobs or request.done_exits:
                 self._proceed(request, ready, request.breakdown)
@@ -331,7 +337,7 @@ class RequestManager(RequestMoves):
         if request.failure and not request.done_exits:
             self.end(request, "fail", request.failure)
         else:
-            self.end(request, "complete", "")
+            self.end(request, "complete", request.left_out)
 
     def _shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""
@@ -405,7 +411,9 @@ class RequestManager(RequestMoves):
     def _reject(self, request: RequestRecord, reason: str) -> None:
         move_request(request, "reject")
         request.log.append((self._board.now_ns, ("rejected:", reason)))
-        self._remember(request)
+        self._ended[request.id] = request
+        if len(self._ended) > STORIES_KEPT:
+            self._ended.popitem(last=False)
         self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
 
     def end(self, request: RequestRecord, what: str, reason: str) -> None:
@@ -421,30 +429,22 @@ class RequestManager(RequestMoves):
             request.jobs.clear()
             for job in jobs:
                 self._take_out(job)
-        self._remember(request)
-        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
-        if request.stream is not None and request.running == 0:
-            self._release_stream(request)
-
-    def _remember(self, request: RequestRecord) -> None:
         ended = self._ended
         ended[request.id] = request
         if len(ended) > STORIES_KEPT:
             ended.popitem(last=False)
+        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
+        if request.stream is not None and request.running == 0:
+            self._release_stream(request)
 
     # --- timers -------------------------------------------------------------------------------------------------------
-
-    def _set_timer(self, at_ns: int, request: RequestRecord) -> None:
-        self._timer_seq += 1
-        timers = self.timers
-        heappush(timers, (at_ns, self._timer_seq, request))
-        if len(timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
-            self.timers = [row for row in timers if not row[2].ended]
-            heapify(self.timers)
 
     def next_timer_ns(self) -> int | None:
         """When :meth:`run_timers` has something to do, or None."""
         timers = self.timers
+        if len(timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
+            timers = self.timers = [row for row in timers if not row[2].ended]
+            heapify(timers)
         while timers and timers[0][2].ended:
             heappop(timers)
         return timers[0][0] if timers else None

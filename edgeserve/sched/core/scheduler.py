@@ -16,7 +16,7 @@ from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.policy_api.policy import Policy
+from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import (
     DeviceChanged,
@@ -33,6 +33,10 @@ from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.units import NS_PER_MS
+
+SPEED_TOLERANCE = 0.02
+"""A lane's speed that differs from the known one by no more than this share is the same: clocks jitter, and another
+speed makes every table of the lane anew."""
 
 FORGET_EVERY_NS = 1000 * NS_PER_MS
 """How often old durations are let go of: a tenth of their age."""
@@ -228,31 +232,38 @@ class Scheduler:
 
     def _lane_changed(self, event: LaneChanged) -> None:
         lane = self.state.lanes[event.lane]
-        if event.speed != lane.speed:
-            lane.speed = event.speed
+        change = Change(lane=lane.name)
+        if event.speed is not None and abs(event.speed - lane.speed) > SPEED_TOLERANCE * lane.speed:
+            change.speed = lane.speed = event.speed
             for model in lane.models:
                 self.state.latency[model, lane.name].set_speed(event.speed)
-        was_up, lane.up = lane.up, event.up
-        works = lane.clear() if was_up and not event.up else []
+        if event.up is not None and event.up != lane.up:
+            change.up = lane.up = event.up
+        works = lane.clear() if change.up is False else []
         self._board.ends_ns.clear()
-        if was_up and not event.up:
-            for index, work in enumerate(works):
-                self._lose(work, running=index == 0,
-                           reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}")
+        for index, work in enumerate(works):
+            self._lose(work, running=index == 0,
+                       reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}")
+        if change.up is False:
             self._fail_stranded()
-        for policy in self.state.policies:
-            policy.on_device(self._board)
+        if change.up is not None or change.speed is not None:
+            self._tell(change)
 
     def _device_changed(self, event: DeviceChanged) -> None:
         device = self.state.devices[event.device]
-        if event.memory_free_bytes is not None:
-            device.free_bytes = event.memory_free_bytes
-        if event.heat is not None:
-            device.heat = event.heat
-        if event.power_w is not None:
-            device.power_w = event.power_w
+        change = Change(device=device.name)
+        if event.memory_free_bytes is not None and event.memory_free_bytes != device.free_bytes:
+            change.memory_free_bytes = device.free_bytes = event.memory_free_bytes
+        if event.heat is not None and event.heat != device.heat:
+            change.heat = device.heat = event.heat
+        if event.power_w is not None and event.power_w != device.power_w:
+            change.power_w = device.power_w = event.power_w
+        if change.memory_free_bytes is not None or change.heat is not None or change.power_w is not None:
+            self._tell(change)
+
+    def _tell(self, change: Change) -> None:
         for policy in self.state.policies:
-            policy.on_device(self._board)
+            policy.on_device(change, self._board)
 
     def _drain_requested(self, event: DrainRequested) -> None:
         self.state.draining = True
@@ -270,8 +281,7 @@ class Scheduler:
                        reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
                        f"[lane.{lane.name}] hang after its expected end")
         self._fail_stranded()
-        for policy in self.state.policies:
-            policy.on_device(self._board)
+        self._tell(Change(lane=lane.name, up=False))
 
     def _lose(self, work: Work, running: bool, reason: str, forget: bool = True) -> None:
         """A lane will not do this work. Jobs that were running fail; the others are ready again. ``forget``: the lane
@@ -285,6 +295,7 @@ class Scheduler:
         if work.kind != RUN or work.lost:
             return
         work.lost = True
+        work.policy.on_lost(work, self._board)
         if running:
             self._request_manager.lost(work, reason)
         else:

@@ -67,6 +67,27 @@ class Bid:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Change:
+    """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was.
+
+    ``up``: a lane came back (True), or went down or hangs (False). ``speed``: of a lane, 1.0 as profiled.
+    ``memory_free_bytes``, ``heat`` (0..1 of its limit) and ``power_w`` are a device's.
+    """
+
+    __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w")
+
+    def __init__(self, lane: str = "", device: str = "", up: bool | None = None, speed: float | None = None,
+                 memory_free_bytes: int | None = None, heat: float | None = None,
+                 power_w: float | None = None) -> None:
+        self.lane = lane
+        self.device = device
+        self.up = up
+        self.speed = speed
+        self.memory_free_bytes = memory_free_bytes
+        self.heat = heat
+        self.power_w = power_w
+
+
 class Policy:
     """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``."""
 
@@ -98,8 +119,12 @@ class Policy:
     def on_refused(self, work: Work, board: Board) -> None:
         """The lane would not start it. Jobs whose request you leave open become ready again after this."""
 
-    def on_device(self, board: Board) -> None:
-        """A lane or a device changed."""
+    def on_lost(self, work: Work, board: Board) -> None:
+        """The lane went down or hangs: neither :meth:`on_finished` nor :meth:`on_refused` comes for this work. After
+        this its jobs have failed if they were running, or become ready again; a probe's inputs are gone."""
+
+    def on_device(self, change: Change, board: Board) -> None:
+        """A lane or a device changed. The latency model knows a lane's new speed already."""
 
     def plan(self, board: Board) -> None:
         """Once per step, before bids: drop what cannot make it, settle, prepare."""

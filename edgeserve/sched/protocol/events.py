@@ -138,15 +138,16 @@ class WorkRefused:
 
 @dataclass(frozen=True)
 class LaneChanged:
-    """A lane went down or came back, or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast).
+    """A lane went down or came back (``up``), or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast);
+    what is None stayed as it was.
 
     A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes those
     in the inbox ready again, and ignores any answer for these works that still comes.
     """
 
     lane: str
-    up: bool = True
-    speed: float = 1.0
+    up: Optional[bool] = None
+    speed: Optional[float] = None
     reason: str = ""
 
 

@@ -65,6 +65,9 @@ JOB_TABLE: Mapping[Tuple[str, str], str] = {
 STORY_LEN_MAX = 256
 """Lines kept of one request's story; a fan-out into hundreds of parts must not grow without bound."""
 
+LEFT_OUT_LEN_MAX = 200
+"""Length from which on no more reasons of an answer in part are added."""
+
 
 class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
@@ -73,12 +76,12 @@ class RequestRecord:
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
     (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
     nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
-    ``stream`` is None where the app has none.
+    ``stream`` is None where the app has none. ``left_out`` says what an answer in part does without, and why.
     """
 
     __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
                  "state", "ended", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
-                 "done_exits", "failure", "part_hints")
+                 "done_exits", "failure", "left_out", "part_hints")
 
     def __init__(self, request: Request, app: App) -> None:
         self.id = request.id
@@ -103,6 +106,7 @@ class RequestRecord:
         self.breakdown = NO_BREAKDOWN
         self.done_exits = 0  # jobs of last nodes that were done
         self.failure = ""  # why a job failed that the joins behind it could do without
+        self.left_out = ""
         self.log: List[Tuple[Any, ...]] = []
 
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:
@@ -114,6 +118,11 @@ class RequestRecord:
         if self.part_hints is None:
             self.part_hints = {}
         self.part_hints[part] = {**self.part_hints.get(part, {}), **hints}
+
+    def leave_out(self, what: str) -> None:
+        """The answer will be one in part. Of many reasons the first are told."""
+        if len(self.left_out) < LEFT_OUT_LEN_MAX:
+            self.left_out += ("; " if self.left_out else "") + what
 
     def hints_at(self, part: Part) -> Mapping[str, float]:
         """What is known of a part: of the request, of the parts that it lies in, and of itself."""

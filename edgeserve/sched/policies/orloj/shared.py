@@ -19,7 +19,7 @@ from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, SizeBi
 from edgeserve.sched.policies.orloj.sampler import Sampler
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -210,18 +210,14 @@ class DynamicModel:
             bias = self._bias[lane] = SizeBias(latency.fixed_ns)
         bias.observe(work.size, entry[2], took_ns * latency.speed)
 
-    def refused(self, work: Work) -> None:
-        """A lane would not start a batch."""
+    def lost(self, work: Work) -> None:
+        """A lane would not start a batch, or will not end it."""
         self.calibration.lost(work.id)
         self._launched.pop(work.id, None)
 
     def lanes_changed(self) -> None:
-        """A lane went down, came back or runs at another speed: its tables are made anew, and what it was running will
-        not end."""
+        """A lane went down, came back or runs at another speed: its tables are made anew."""
         self._stale = True
-        for work, _, _ in list(self._launched.values()):
-            if work.lost:
-                self.refused(work)
 
     def refresh(self, board: Board) -> None:
         """Make new tables if something changed. Call when no lane waits for a decision."""
@@ -345,11 +341,15 @@ class DynamicPolicy(Policy):
             model.ended(work, finished_ns - started_ns, board)
 
     def on_refused(self, work: Work, board: Board) -> None:
-        self._models[work.model].refused(work)
+        self._models[work.model].lost(work)
 
-    def on_device(self, board: Board) -> None:
-        for model in self._models.values():
-            model.lanes_changed()
+    def on_lost(self, work: Work, board: Board) -> None:
+        self._models[work.model].lost(work)
+
+    def on_device(self, change: Change, board: Board) -> None:
+        if change.lane:
+            for model in self._models.values():
+                model.lanes_changed()
 
     def plan(self, board: Board) -> None:
         """Drop what is not worth running on any lane, when a lane asks; make new tables when none does."""

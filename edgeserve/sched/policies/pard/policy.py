@@ -29,7 +29,7 @@ from edgeserve.sched.policies.pard.waits import PPM, Waits
 from edgeserve.sched.policies.pard.work import DeclaredWork
 from edgeserve.sched.policies.pard.worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DROPPED, Job
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -152,8 +152,10 @@ class Pard(Policy):
     def on_refused(self, work: Work, board: Board) -> None:
         self._touch_lane(work.lane)
 
-    def on_device(self, board: Board) -> None:
+    def on_device(self, change: Change, board: Board) -> None:
         """Lanes came, went or changed speed: new times, and what waited for a lane that is gone goes elsewhere."""
+        if not change.lane:
+            return
         if not self._begun:
             self._begin(board)
         self._plan_sizes(board)

@@ -32,7 +32,7 @@ from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline,
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
@@ -135,8 +135,9 @@ class PardLocal(Policy):
     def on_refused(self, work: Work, board: Board) -> None:
         self._moved_all()
 
-    def on_device(self, board: Board) -> None:
-        self._moved_all()
+    def on_device(self, change: Change, board: Board) -> None:
+        if change.lane:
+            self._moved_all()
 
     def queued(self) -> List[Job]:
         return [job for member in self._members.values() for job in member.jobs.values() if job.state == READY]

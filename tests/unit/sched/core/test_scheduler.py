@@ -7,6 +7,9 @@ from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import CRITICAL_MEMORY_NS
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.policy_api.policy import Change
 from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
@@ -16,7 +19,7 @@ from edgeserve.sched.protocol.actions import (
     Outcome,
     RunBatch,
 )
-from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished, WorkRefused
+from edgeserve.sched.protocol.events import DeviceChanged, JobId, JobResult, LaneChanged, WorkFinished, WorkRefused
 from edgeserve.sched.resources.model_cache import LOAD_RETRY_NS
 
 ONE = {"m": {1: 10, 4: 20}}
@@ -145,7 +148,7 @@ def test_partial_settles_for_what_there_is_when_the_rest_would_be_late():
     assert world.wake_ms == 50  # the join takes 10 ms
     assert world.step(at=50) == []
     assert world.finish(at=52) == [ran("join", 1)]  # the third part is not worth running any more
-    assert world.finish(at=60) == [ended(1, "completed")]
+    assert world.finish(at=60) == [ended(1, "completed", "did not wait for read")]
 
 
 def test_partial_is_not_dropped_by_edf_for_a_part_that_would_be_late():
@@ -154,7 +157,7 @@ def test_partial_is_not_dropped_by_edf_for_a_part_that_would_be_late():
     world.finish(at=10, parts=3)
     world.finish(at=25)
     assert world.finish(at=45) == [ran("join", 1)]  # two parts are there, the third could not end by 50
-    assert world.finish(at=55) == [ended(1, "completed")]
+    assert world.finish(at=55) == [ended(1, "completed", "without read[2]: cannot_make_deadline")]
 
 
 # --- cancellation -----------------------------------------------------------------------------------------------------
@@ -742,3 +745,72 @@ def test_an_estimate_that_became_too_pessimistic_is_forgotten_although_nothing_r
     world.finish(at=90)  # nine times the profile: for a while nothing with a tighter deadline is accepted
     assert world.arrive("a", at=200, slo=50) == [ended(2, "rejected", "cannot_make_deadline")]
     assert world.arrive("a", at=20_000, slo=50) == [ran("m", 3)]
+
+
+# --- what a policy is told of lanes and devices -----------------------------------------------------------------------
+
+
+class Listener(Fifo):
+    """Writes down what it is told."""
+
+    def __init__(self, name, apps, options):
+        super().__init__(name, apps, options)
+        self.told = []
+
+    def on_lost(self, work, board):
+        self.told.append(("lost", [job.id.request_id for job in work.jobs], [job.state for job in work.jobs]))
+
+    def on_finished(self, work, started_ns, finished_ns, board):
+        self.told.append(("finished", [job.id.request_id for job in work.jobs]))
+
+    def on_device(self, change, board):
+        self.told.append({name: getattr(change, name) for name in Change.__slots__
+                          if getattr(change, name) not in (None, "")})
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    monkeypatch.setitem(POLICIES, "listener", Listener)
+    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="listener",
+                   lane={"l0": {"device": "d", "ahead": "50ms", "hang": "100ms"}}, device={"d": {"memory": "1GB"}})
+    world.told = world.scheduler.policies[0].told
+    return world
+
+
+def test_a_batch_lost_with_its_lane_tells_its_policy_before_its_jobs_move(listener):
+    listener.arrive("a", count=2)
+    listener.lane("l0", up=False, at=5)
+    assert listener.told == [("lost", [1], ["running"]), ("lost", [2], ["running"]), {"lane": "l0", "up": False}]
+    assert (listener.outcome(1), listener.outcome(2)) == ("failed", "")
+
+
+def test_a_batch_on_a_lane_that_hangs_tells_its_policy_once(listener):
+    listener.arrive("a", slo=1000)
+    listener.step(at=110)
+    assert listener.told == [("lost", [1], ["running"]), {"lane": "l0", "up": False}]
+    listener.finish(at=500)  # it comes back after all: nothing was finished
+    assert listener.told[2:] == []
+
+
+def test_what_changed_is_said_and_nothing_else(listener):
+    listener.step(LaneChanged("l0", speed=0.5), at=1)
+    listener.step(LaneChanged("l0", up=False), at=2)
+    listener.step(LaneChanged("l0", speed=0.25), at=3)  # another speed does not bring it up
+    assert not listener.scheduler.state.lanes["l0"].up
+    listener.step(LaneChanged("l0", up=True), at=4)  # and coming up changes no speed
+    assert listener.scheduler.state.latency["m", "l0"].typical_ns[1] == 40 * MS
+    listener.step(LaneChanged("l0", True, 0.25), DeviceChanged("d", 5 * 10**8, power_w=9.0), at=5)
+    listener.step(DeviceChanged("d", 5 * 10**8, heat=0.7, power_w=9.0), at=6)
+    assert listener.told == [
+        {"lane": "l0", "speed": 0.5}, {"lane": "l0", "up": False}, {"lane": "l0", "speed": 0.25},
+        {"lane": "l0", "up": True}, {"device": "d", "memory_free_bytes": 5 * 10**8, "power_w": 9.0},
+        {"device": "d", "heat": 0.7}]
+
+
+def test_a_clock_that_jitters_is_no_news_but_drift_adds_up(listener):
+    for at, speed in enumerate((0.99, 1.01, 0.985, 1.015)):
+        listener.step(LaneChanged("l0", speed=speed), at=at)
+    assert listener.told == [] and listener.scheduler.state.latency["m", "l0"].typical_ns[1] == 10 * MS
+    for at, speed in enumerate((0.99, 0.985, 0.97), 10):
+        listener.step(LaneChanged("l0", speed=speed), at=at)
+    assert listener.told == [{"lane": "l0", "speed": 0.97}]
