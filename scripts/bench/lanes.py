@@ -67,7 +67,7 @@ def run(depth: int, count: int, directory: str) -> Tuple[Spans, int]:
     difference = replay(scheduler, recording.steps)
     if difference is not None:
         raise SystemExit(f"the recording does not replay: {difference}")
-    return spans_of(recording)[WARM:], scheduler.latency["m", "gpu0"].typical_ns[1]
+    return spans_of(recording)[WARM:], scheduler.state.latency["m", "gpu0"].typical_ns[1]
 
 
 def spans_of(recording: Recording) -> Spans:

@@ -57,7 +57,7 @@ def test_a_lane_holds_as_many_batches_as_it_is_deep_over_all_models(depth: int) 
             assert np.array_equal(future.result(10)["y"], (X + index) * 2)
         assert live_engines.launched_max == {"cpu0": depth}
         runtime.check()
-        learnt = runtime._ask(lambda core: core.scheduler.latency["m", "cpu0"].typical_ns[1])
+        learnt = runtime._ask(lambda core: core.scheduler.state.latency["m", "cpu0"].typical_ns[1])
     assert learnt == live_engines.BATCH_NS  # the device's time, whatever this machine did meanwhile
 
 
@@ -127,3 +127,15 @@ def test_an_engine_that_cannot_be_found_is_said_with_its_key(edge: str, capsys: 
     path.write_text(path.read_text(encoding="utf-8").replace(":Device", ":Devise"))
     assert main(["doctor", edge]) == 1
     assert "[model.m] engine = 'own_device:Devise'" in capsys.readouterr().out
+
+
+def test_a_deep_lane_counts_as_idle_until_it_is_full() -> None:
+    """While no lane is idle, messages wait to be read together: what a deep lane could launch must not."""
+    with Runtime(config_of({"m": device()}, lane={"cpu0": {"depth": 2}})) as runtime:
+        seen = set()
+        futures = [runtime.submit("m", {"x": X}) for _ in range(30)]
+        while not all(future.done() for future in futures):
+            seen.add(runtime._ask(lambda core: (len(core.world.lane_counts["cpu0"].in_flight),
+                                                core.world.io.idle_lanes)))
+        assert seen <= {(0, 1), (1, 1), (2, 0)} and (2, 0) in seen
+        assert runtime._ask(lambda core: core.world.io.idle_lanes) == 1
