@@ -23,22 +23,20 @@ def compiled_core():
 
 
 class CompileCore(build_ext):
-    """Translates the core to C, then builds it as any extension."""
-
-    def finalize_options(self):
-        core = compiled_core()
-        files = [os.path.join("edgeserve", path) for path in core.sources(os.path.join(HERE, "edgeserve"))]
-        library = "edgeserve." + core.LIBRARY + core.digest(os.path.join(HERE, "edgeserve"))
-        self.distribution.ext_modules = translate(files, library)
-        super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
-        self.library = library
+    """Translates the core to C, then builds it as any extension. Translation takes long, so it waits for the build:
+    pip asks for the metadata before."""
 
     def run(self):
-        for place in (HERE, self.build_lib):  # libraries of earlier sources
-            for path in glob.glob(os.path.join(place, "edgeserve", compiled_core().LIBRARY + "*")):
-                if self.library.split(".")[1] not in path:
-                    os.remove(path)
+        core = compiled_core()
+        package = os.path.join(HERE, "edgeserve")
+        library = core.LIBRARY + core.digest(package)
+        for place in (package, os.path.join(self.build_lib, "edgeserve")):  # libraries of earlier sources
+            for path in glob.glob(os.path.join(place, core.LIBRARY + "*")):
+                os.remove(path)
+        files = [os.path.join("edgeserve", path) for path in core.sources(package)]
+        self.distribution.ext_modules = translate(files, "edgeserve." + library)
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
         super().run()
 
 
@@ -49,8 +47,8 @@ def translate(files, library):
     except ImportError:
         raise SystemExit(f"EDGESERVE_COMPILE=1 needs {MYPY}: install it, or leave out --no-build-isolation") from None
     # What is installed beside it must not decide whether it compiles: types of other packages are left to `make lint`.
-    options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports",
-               "--cache-dir=" + os.path.join("build", "mypy_cache")]
+    # No cache: mypyc leaves the C files of what it finds there out of the library, silently.
+    options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--cache-dir=" + os.devnull]
     return mypycify([*options, *files], separate=[(files, library)], debug_level="0",
                     opt_level=os.environ.get("EDGESERVE_COMPILE_LEVEL", "2"))
 

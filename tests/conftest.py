@@ -25,6 +25,7 @@ settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress
 settings.load_profile("edgeserve")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the marks
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     for item in items:
         if TESTS / "live" in Path(str(item.fspath)).parents:

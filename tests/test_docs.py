@@ -249,7 +249,7 @@ def test_commands_on_the_page_exist(path):
     targets = set(re.findall(r"(?m)^([\w-]+):", read("Makefile")))
     for code in code_of(read(path)):
         for line in code.splitlines():
-            command = re.search(r"(?<![\w/.\[-])edgeserve ([a-z]+)\b(.*)", line)
+            command = re.search(r"(?<![\w/.\[-])(?<!from )edgeserve ([a-z]+)\b(.*)", line)
             if command:
                 verb = command.group(1)
                 assert verb in cli.VERBS, f"{path}: 'edgeserve {verb}' in {line!r}"

@@ -46,9 +46,9 @@ DEAD_IDENTITIES_MAX = 1024  # connections that closed lately, whose last message
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 
-PROBE_MESSAGES_MAX = 3
+PROBE_MESSAGES_MAX = 8
 """Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
-is there. The question costs a third of the exception that an empty socket raises."""
+is there. The question costs an eighth of the exception that an empty socket raises."""
 
 POLL_NS_MIN = 2 * NS_PER_MS
 """Shorter waits use ``select``, which counts microseconds; ``zmq_poll`` counts milliseconds."""
@@ -59,7 +59,6 @@ _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=HI")
-_EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 
 
@@ -138,12 +137,18 @@ class Bus:
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self._in_flight = 0
-        self._looked_ns = clock_ns()
+        self._looked_ns = clock_ns()  # when it was last known which connections are open
+        self._stirred = False  # something happened to a connection
+        self._quiet = False
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
+        self._check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, client_silence_ns // 4))  # who is silent
+        self._check_at_ns = self._looked_ns + self._check_ns
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
+        self._here = [(self.socket, _POLLIN)]
         self._monitor = watch_socket(self.socket, self._context, _WATCHED)
+        self._monitor_file = int(self._monitor.getsockopt(zmq.FD))
         self._pack = msgpack.Packer().pack
         self._recv = self.socket.recv
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
@@ -192,28 +197,36 @@ class Bus:
 
     def has_more(self) -> bool:
         """Something waits for :meth:`receive`."""
-        return bool(self._news) or readable(self.socket)
+        return bool(self._news or self._stirred or zmq.zmq_poll(self._here, 0)) \
+            or self._clock_ns() >= self._check_at_ns
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
         whether the second. Unlike a wait on :meth:`fileno` it overlooks no message that came before."""
-        due_ns = self._looked_ns + (self._look_busy_ns if self._in_flight else LOOK_IDLE_NS)
-        timeout_ns = min(due_ns, until_ns) - now_ns
-        if self._news or timeout_ns <= 0:
+        timeout_ns = min(self._check_at_ns, until_ns) - now_ns
+        if self._news or self._stirred or timeout_ns <= 0:
             return False, True
         socket = self.socket
-        if timeout_ns >= POLL_NS_MIN:
-            ready = zmq.zmq_poll([(file, _POLLIN), (socket, _POLLIN)], timeout_ns // NS_PER_MS)
-            if len(ready) == 1:
-                return (False, True) if ready[0][0] is socket else (True, False)
-            return bool(ready), True
-        if readable(socket):
-            return False, True
-        found = _wait_readable((file, self._file), timeout_ns)
-        return file in found, self._file in found or not found
+        if timeout_ns < POLL_NS_MIN:
+            if readable(socket):
+                return False, True
+            found = _wait_readable((file, self._file), timeout_ns)
+            return file in found, self._file in found or not found
+        rang = came = False
+        ready = zmq.zmq_poll([(socket, _POLLIN), (file, _POLLIN), (self._monitor_file, _POLLIN)],
+                             timeout_ns // NS_PER_MS)
+        for found_one, _ in ready:
+            if found_one is socket:
+                came = True
+            elif found_one == file:
+                rang = True
+            else:
+                self._stirred = came = True
+        self._quiet = not self._stirred
+        return rang, came or not ready
 
     def next_due_ns(self) -> int:
-        """When :meth:`receive` wants to be called although nothing arrived."""
+        """When :meth:`receive` wants to be called although nothing arrived, by those who do not :meth:`wait`."""
         if self._news:
             return self._looked_ns
         return self._looked_ns + (self._look_busy_ns if self._in_flight else LOOK_IDLE_NS)
@@ -221,13 +234,16 @@ class Bus:
     def receive(self, count_max: int = 64) -> List[News]:
         """What waits, at most about ``count_max`` at a time; never blocks."""
         now_ns = self._clock_ns()
-        if now_ns - self._looked_ns >= self._look_busy_ns:
+        if self._quiet:  # the last wait heard nothing of connections
+            self._quiet = False
+            self._looked_ns = now_ns
+        if self._stirred or now_ns - self._looked_ns >= self._look_busy_ns or now_ns >= self._check_at_ns:
             self._look_around(now_ns)
         news = self._news
-        recv, events = self._recv, self.socket.getsockopt
+        recv, poll, here = self._recv, zmq.zmq_poll, self._here
         read = 0
         while len(news) < count_max:
-            if read < PROBE_MESSAGES_MAX and not int(events(_EVENTS)) & _POLLIN:
+            if read < PROBE_MESSAGES_MAX and not poll(here, 0):
                 break
             try:
                 client = recv(_NOBLOCK)
@@ -264,7 +280,7 @@ class Bus:
                 buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
         if refusal is _DEAD:
             return
-        key: Key | None = None  # of a request that shall be answered, also with an error
+        key: Any = None  # of a request that shall be answered, also with an error
         try:
             fields = wire.unpack_header(header)
             kind = fields.pop("kind", None)
@@ -274,7 +290,8 @@ class Bus:
                 key = None if kind == "cancel" else named
                 self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
                 return
-            key = wire.take_key(fields)
+            named = fields.pop("id", None)
+            key = named if type(named) is int and 0 <= named < 2**63 else wire.check_key(named)
             if refusal is not None:
                 raise refusal
             if total > self._message_bytes_max:
@@ -396,6 +413,7 @@ class Bus:
                                   "raise [server] clients_max", "too many clients")
         self._peers[client] = peer
         if file is not None:
+            self._stirred = self._stirred or file not in self._open  # it closed before its first message was read
             before = self._files.get(file)
             if before is not None:
                 self._part(before, "its connection closed")
@@ -411,6 +429,8 @@ class Bus:
 
     def _look_around(self, now_ns: int) -> None:
         self._looked_ns = now_ns
+        self._check_at_ns = now_ns + self._check_ns
+        self._stirred = False
         self._watch()
         # A connection may have closed before its first message was read, so before it had a name here.
         for client, peer in list(self._peers.items()):

@@ -154,13 +154,12 @@ def _read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
 
 
 _monitor_numbers = itertools.count(1)
-_EVENTS = int(zmq.EVENTS)  # plain numbers: the operators of flag enums cost more than the calls they are passed to
-_POLLIN = int(zmq.POLLIN)
+_POLLIN = int(zmq.POLLIN)  # a plain number: the operators of flag enums cost more than the calls they are passed to
 
 
 def readable(zmq_socket: zmq.Socket[Any]) -> bool:
     """Whether a message waits. Also what re-arms libzmq's edge-triggered file."""
-    return bool(int(zmq_socket.getsockopt(_EVENTS)) & _POLLIN)
+    return bool(zmq.zmq_poll([(zmq_socket, _POLLIN)], 0))
 
 
 def last_endpoint(zmq_socket: zmq.Socket[Any]) -> str:

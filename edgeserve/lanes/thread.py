@@ -96,6 +96,8 @@ class _Launched:
 
     def is_over(self, wait_s: float = 0.0) -> bool:
         """Whether it is over, after a wait of so long at most."""
+        if self.error is not None:
+            return True
         try:
             return self.pending.wait(wait_s) if wait_s else self.pending.done()
         except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail

@@ -44,6 +44,7 @@ class Gateway:
                        client_silence_ns=server.client_silence_ns,
                        curve_secret_key_file=config.curve_secret_key_path, ask_type=LiveRequest)
         self.wait = self.bus.wait
+        self.has_more = self.bus.has_more
 
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""

@@ -105,6 +105,9 @@ class MessageSource(Protocol):
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
         whether the second."""
 
+    def has_more(self) -> bool:
+        """Whether something waits for :meth:`receive`."""
+
     @property
     def endpoints(self) -> List[str]:
         """Where it listens."""
@@ -138,7 +141,7 @@ class LoopIO:
         while True:
             had_mail = bool(mail)
             if had_mail:
-                self._open_mail(events)
+                self.open_mail(events)
                 # With mail there was no sleep that says whether a message is here, so the source gets its turn.
                 look = look or (not slept and not self._holds(clock_ns()))
             if source is not None and look:
@@ -149,7 +152,7 @@ class LoopIO:
             look = self._sleep(now_ns, due_ns)
             slept = True
 
-    def _open_mail(self, events: List[Event]) -> None:
+    def open_mail(self, events: List[Event]) -> None:
         """Everything posted so far."""
         handlers, mail = self._handlers, self.mailbox.items
         for _ in range(len(mail)):
@@ -169,7 +172,7 @@ class LoopIO:
         while coalescing.answers > 1 and coalescing.expects_more(clock_ns(), len(events)):
             before = len(events)
             time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
-            self._open_mail(events)
+            self.open_mail(events)
             source.receive(events)
             if len(events) == before:
                 return
@@ -192,21 +195,29 @@ class LoopIO:
             latest_ns = now_ns + SLEEP_NS_MAX
             if wake_ns is None or wake_ns > latest_ns:
                 wake_ns = latest_ns
-            if wake_ns <= now_ns or not mailbox.going_to_sleep():
+            mailbox.asleep = True  # now a post rings; what was posted before is looked for after that
+            if wake_ns <= now_ns or mailbox.items:
+                mailbox.asleep = False
                 return True
+            came = False
             if source is None or held_until_ns is not None:
-                rang, came = _wait_for(self._bell, wake_ns - now_ns), source is not None
+                rang = _wait_for(self._bell, wake_ns - now_ns)
             else:
                 rang, came = source.wait(self._bell, now_ns, wake_ns)
+            mailbox.asleep = False
             if rang:
                 mailbox.awake()
-            else:
-                mailbox.asleep = False
-            if held_until_ns is not None or rang or not came or not coalescing.hold_ns or self.idle_lanes:
-                return came or not rang
-            # Nothing that just came can start: let more come, and read them together.
+                return came or held_until_ns is not None
             now_ns = clock_ns()
-            coalescing.hold_from(now_ns)
+            if source is None or (due_ns is not None and now_ns >= due_ns):
+                return True
+            if held_until_ns is not None:
+                if source.has_more():
+                    return True
+            elif came:
+                if not coalescing.hold_ns or self.idle_lanes:
+                    return True
+                coalescing.hold_from(now_ns)  # nothing that just came can start: let more come, and read them together
 
 
 def _wait_for(file: int, timeout_ns: int) -> bool:

@@ -160,7 +160,7 @@ class Starter:
                 if isinstance(item, WorkDone) and item.work is work:
                     return _value_of(item, model, what)
                 if isinstance(item, LaneDown):
-                    raise EngineError(f"lane {item.lane!r} {item.reason}")
+                    raise EngineError(f"lane {item.lane!r} is down: {item.reason}")
                 self._later.append(item)
             if self._called_off():
                 raise StartInterrupted(f"the start was called off while model {model.name!r} was being {what}")

@@ -84,13 +84,13 @@ class AppCounts:
 
 class LaneCounts:
     """One lane's counts since start. ``in_flight`` holds when each work that it has not answered was given to it.
-    ``probes`` are counted among the works and jobs too: the lane's time went into them. ``computes``: it runs batches;
-    a copy lane does not."""
+    ``probes`` are counted among the works and jobs too: the lane's time went into them. With
+    ``room`` works in flight the lane starts nothing that comes; 0 for a copy lane, which runs no batches."""
 
-    __slots__ = ("computes", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up")
+    __slots__ = ("room", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up")
 
-    def __init__(self, computes: bool = True) -> None:
-        self.computes = computes
+    def __init__(self, room: int = 1) -> None:
+        self.room = room
         self.works = 0
         self.jobs = 0
         self.probes = 0

@@ -118,7 +118,9 @@ class LiveWorld:
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
         self.app_counts = {name: AppCounts() for name in config.apps}
-        self.lane_counts = {name: LaneCounts(computes=name in config.lanes) for name in lanes}
+        self.lane_counts = {name: LaneCounts(room=0) for name in lanes}
+        for name, lane in config.lanes.items():
+            self.lane_counts[name].room = 1 if lane.ahead_ns else lane.depth
         self.started_ns = clock_ns()
         self.predictions = PredictionWorker(mailbox.post, clock_ns)
         self._lanes = lanes
@@ -289,8 +291,8 @@ class LiveWorld:
             return
         counts = self.lane_counts[action.lane]
         counts.refused += 1
-        if counts.in_flight.pop(action.work_id, None) is not None and not counts.in_flight:
-            self.io.idle_lanes += counts.computes
+        if counts.in_flight.pop(action.work_id, None) is not None and len(counts.in_flight) == counts.room - 1:
+            self.io.idle_lanes += 1
         if type(action) is RunBatch and not action.probe:
             for job in action.jobs:
                 self.values.not_started(job)
@@ -310,8 +312,8 @@ class LiveWorld:
         self._lane_free_ns[action.lane] = mail.finished_ns
         self._overhead_from_ns = mail.finished_ns - max(0, mail.started_ns - ready_ns)
         counts.busy_ns += mail.finished_ns - mail.started_ns
-        if not counts.in_flight:
-            self.io.idle_lanes += counts.computes
+        if len(counts.in_flight) == counts.room - 1:
+            self.io.idle_lanes += 1
         if type(action) is LoadModel and mail.error is None:
             self._warm_up(mail, action, events)
             return
@@ -416,8 +418,8 @@ class LiveWorld:
 
     def _count_given(self, action: Any, now_ns: int) -> None:
         counts = self.lane_counts[action.lane]
-        if not counts.in_flight:
-            self.io.idle_lanes -= counts.computes
+        if len(counts.in_flight) == counts.room - 1:
+            self.io.idle_lanes -= 1
         counts.in_flight[action.work_id] = now_ns
 
     def _drop_state(self, action: DropState) -> None:

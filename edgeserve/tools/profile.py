@@ -125,8 +125,7 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
     model = replace(config.models[model_name], batch=tuple(sizes))
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
-    same = identity(model, config.directory)
-    profile = _start_from(path, model_name, device, same)
+    profile = _start_from(path, model_name, device, identity(model, config.directory))
     settings = {"device_kind": info.device_kind, "threads": info.threads, "cores": list(info.cores)}
     lane_circumstances = profile.circumstances["lanes"]
     before = profile.lanes.get(lane, LaneProfile({})) if lane_circumstances.get(lane, {}).get(
@@ -146,8 +145,8 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
         for done, app in enumerate(strangers):
             progress(f"{app} alone", done)
             items = example_items(config.apps[app], entry_nodes(config, model_name)[app], config.directory)
-            alone[app] = tuple(sorted(measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max,
-                                                    stopped)))
+            times = measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)
+            alone[app] = tuple(sorted(times))
             if stopped():
                 return Outcome(model_name, lane, (), kept, "interrupted; run it again to go on", path)
         if not todo:

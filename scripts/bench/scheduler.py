@@ -172,8 +172,8 @@ def main() -> int:
                                           for slow, fast in zip(found["interpreted"], found[core]))
                 rows.append({"core": core, "policy": policy, "pending": pending, "us_per_request": cost,
                              "heap_us": heap, "times_heap": cost / heap, "times_as_fast": times})
-                print(f"{core:11} {policy:9} {pending:6} pending: {cost:6.1f} us/request, {cost / heap:5.1f} x heapq, "
-                      f"{times:.2f} times as fast as interpreted")
+                print(f"{core:11} {policy:9} {pending:6} pending: {cost:6.1f} us a request, {cost / heap:5.1f} x heapq "
+                      f"({heap:.2f} us), {times:.2f} times as fast as interpreted")
     checks = Checks("scripts/bench/scheduler.py")
     check(rows, checks)
     if "compiled" not in cores:

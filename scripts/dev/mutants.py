@@ -21,6 +21,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -210,15 +211,15 @@ def mutants_of(file: str, text: str) -> List[Mutant]:
     return found
 
 
-def all_mutants() -> List[Mutant]:
+def all_mutants(root: str = ROOT) -> List[Mutant]:
     """Every change of every file below ``edgeserve/sched``."""
     found: List[Mutant] = []
-    for folder, _, names in sorted(os.walk(os.path.join(ROOT, SCHED))):
+    for folder, _, names in sorted(os.walk(os.path.join(root, SCHED))):
         for name in sorted(names):
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
                 with open(path, encoding="utf-8", newline="") as file:
-                    found += mutants_of(os.path.relpath(path, ROOT), file.read())
+                    found += mutants_of(os.path.relpath(path, root), file.read())
     return found
 
 
@@ -271,21 +272,27 @@ def fast_tests(root: str = ROOT) -> List[str]:
 
 
 class Selection:
-    """Which tests run against a mutant: those that call its function, the quickest first.
+    """Which tests run against a mutant: those that call its function, the quickest first; of slow ones, those that
+    noticed others before those that did not.
 
-    ``record`` is what ``forking.py`` noted of a run without any mutant. What runs at import concerns all tests.
+    ``record`` is what ``forking.py`` noted of a run without any mutant. Where it knows of no call, all tests run.
     """
 
     def __init__(self, record: Mapping[str, Mapping[str, Any]]) -> None:
-        self._quickest = sorted(record, key=lambda test: (record[test]["seconds"], test))
+        self._noticed: Counter[str] = Counter()
         self._called = {test: set(row["functions"]) for test, row in record.items()}
         self._seconds = {test: row["seconds"] for test, row in record.items()}
 
     def tests(self, mutant: Mutant) -> List[Tuple[str, int]]:
         """The tests, each with the CPU seconds after which it hangs."""
         place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
-        return [(test, CPU_S_MIN + round(CPU_TIMES * self._seconds[test])) for test in self._quickest
-                if not mutant.around.function or place in self._called[test]]
+        calling = [test for test, called in self._called.items() if place in called] or list(self._called)
+        calling.sort(key=lambda test: (self._seconds[test] / (1 + self._noticed[test]), test))
+        return [(test, CPU_S_MIN + round(CPU_TIMES * self._seconds[test])) for test in calling]
+
+    def noticed(self, test: str) -> None:
+        """A test noticed a mutant: it may notice more."""
+        self._noticed[test] += 1
 
 
 class Tests:
@@ -318,8 +325,6 @@ class Tests:
 def judge(mutant: Mutant, tree: ChangedTree, tests: Tests, selection: Selection) -> str:
     """By what a mutant is noticed, or ""."""
     asked = selection.tests(mutant)
-    if not asked:
-        return ""
     if is_inside_functions(tree.read(mutant.file), mutant.text):
         return tests.answer(Job(asked, mutant.file, mutant.text)).failed
     tree.write(mutant.file, mutant.text)
@@ -332,7 +337,7 @@ def judge(mutant: Mutant, tree: ChangedTree, tests: Tests, selection: Selection)
         tree.restore(mutant.file)
 
 
-def hunt(mutants: Sequence[Mutant], selection: Selection, jobs: int) -> List[Tuple[Mutant, str]]:
+def hunt(mutants: Sequence[Mutant], selection: Selection, clean: ChangedTree, jobs: int) -> List[Tuple[Mutant, str]]:
     """Judge every mutant, ``jobs`` at a time; each is told when it is done."""
     found: List[Tuple[Mutant, str]] = []
     of_tree: Dict[str, Tests] = {}
@@ -341,16 +346,17 @@ def hunt(mutants: Sequence[Mutant], selection: Selection, jobs: int) -> List[Tup
         if tree.home not in of_tree:
             of_tree[tree.home] = Tests(tree)
         by = judge(mutant, tree, of_tree[tree.home], selection)
+        selection.noticed(by)
         found.append((mutant, by))
         print(f"{len(found):4} {'noticed ' if by else 'SURVIVED'} {mutant}" + (f"  by {by}" if by else ""), flush=True)
 
-    in_copies(mutants, one, jobs)
+    in_copies(mutants, one, clean, jobs)
     for tests in of_tree.values():
         tests.close()
     return found
 
 
-def called_by_tests(jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], str]:
+def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], str]:
     """Run the tests without any mutant: which test calls what, and which fails if one does. ``file`` keeps that for the
     next time, when only the tests that it does not know run; the others are taken to pass."""
     record: Dict[str, Dict[str, Any]] = {}
@@ -367,16 +373,16 @@ def called_by_tests(jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], st
         failed.extend([answer.failed] if answer.failed else [])
         tests.close()
 
-    in_copies(range(jobs), one, jobs)
+    in_copies(range(jobs), one, clean, jobs)
     if file and not failed:
         with open(file, "w", encoding="utf-8") as opened:
             json.dump(record, opened)
     return record, ", ".join(failed)
 
 
-def chosen(args: argparse.Namespace) -> List[Mutant]:
+def chosen(args: argparse.Namespace, root: str) -> List[Mutant]:
     """The mutants that the options ask for, without equivalent ones."""
-    mutants = all_mutants()
+    mutants = all_mutants(root)
     if args.again:
         with open(args.again, encoding="utf-8") as file:
             keys = {tuple(row["key"]) for row in json.load(file)["survivors"]}
@@ -405,21 +411,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--json", default="", metavar="FILE", help="write share and survivors here")
     args = parser.parse_args(argv)
-    mutants = chosen(args)
-    if args.list or not mutants:
-        print("\n".join(map(str, mutants)))
-        return 0
-    began = time.monotonic()
-    with ChangedTree() as clean:
+    with ChangedTree() as clean:  # the working tree may be edited meanwhile
+        mutants = chosen(args, clean.home)
+        if args.list or not mutants:
+            print("\n".join(map(str, mutants)))
+            return 0
+        began = time.monotonic()
         if not clean.is_imported():
             print("an installed edgeserve hides the copy; run this in an environment with an editable installation")
             return 2
-    record, failed = called_by_tests(args.jobs, args.covering)
-    if failed:
-        print(f"without any mutant already {failed} fails")
-        return 2
-    print(f"{len(record)} tests pass without any mutant, after {time.monotonic() - began:.0f} s", flush=True)
-    rows = hunt(mutants, Selection(record), args.jobs)
+        record, failed = called_by_tests(clean, args.jobs, args.covering)
+        if failed:
+            print(f"without any mutant already {failed} fails")
+            return 2
+        print(f"{len(record)} tests pass without any mutant, after {time.monotonic() - began:.0f} s", flush=True)
+        rows = hunt(mutants, Selection(record), clean, args.jobs)
     survivors = [mutant for mutant, by in rows if not by]
     share = 1 - len(survivors) / len(rows)
     print("\nsurvivors:" if survivors else "")

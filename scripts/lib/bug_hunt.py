@@ -38,7 +38,7 @@ def path_of(bug: Bug) -> str:
     return f"edgeserve/sched/{bug.file}"
 
 
-def hunt(bugs: Sequence[Bug], parallel: int = PARALLEL) -> List[Tuple[Bug, str, str]]:
+def hunt(bugs: Sequence[Bug], clean: ChangedTree, parallel: int = PARALLEL) -> List[Tuple[Bug, str, str]]:
     """Plant each bug in turn; (bug, "noticed" | "MISSED" | "STALE", by what) in the order in which they were done."""
     found: List[Tuple[Bug, str, str]] = []
 
@@ -53,7 +53,7 @@ def hunt(bugs: Sequence[Bug], parallel: int = PARALLEL) -> List[Tuple[Bug, str, 
         found.append(row)
         print(f"{row[1]:8} {bug.name:42} {row[2]}", flush=True)
 
-    in_copies(bugs, one, parallel)
+    in_copies(bugs, one, clean, parallel)
     return found
 
 
@@ -81,7 +81,7 @@ def main(planted: Sequence[Bug], about: str, argv: Sequence[str] | None = None) 
         if not passed:
             print(f"the tests fail without any bug: {said}")
             return 2
-    rows = hunt(bugs, args.parallel)
+        rows = hunt(bugs, clean, args.parallel)
     noticed = sum(row[1] == "noticed" for row in rows)
     print(f"{noticed} of {len(rows)} planted bugs noticed in {time.monotonic() - began:.0f} s")
     return 0 if noticed == len(rows) else 1

@@ -40,16 +40,18 @@ class Verdict(NamedTuple):
 class ChangedTree:
     """A copy of the project below a temporary directory, removed at the end of the ``with`` block.
 
-    It does not know what is changed or why.
+    ``source`` is what is copied: the working tree, or another copy, which nobody edits meanwhile. It does not know what
+    is changed or why.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = ROOT) -> None:
         self.home = tempfile.mkdtemp(prefix="edgeserve-changed-")
+        self._source = source
         for name in COPIED:
-            shutil.copytree(os.path.join(ROOT, name), os.path.join(self.home, name),
+            shutil.copytree(os.path.join(source, name), os.path.join(self.home, name),
                             ignore=shutil.ignore_patterns("node_modules", "*.so"))
         for name in ("pyproject.toml", "setup.py", "README.md", "Makefile", "CHANGELOG.md"):
-            shutil.copy2(os.path.join(ROOT, name), self.home)
+            shutil.copy2(os.path.join(source, name), self.home)
 
     def __enter__(self) -> ChangedTree:
         return self
@@ -70,7 +72,7 @@ class ChangedTree:
 
     def restore(self, path: str) -> None:
         """Put a file back as it was, with its time: the bytecode is valid again."""
-        shutil.copy2(os.path.join(ROOT, path), os.path.join(self.home, path))
+        shutil.copy2(os.path.join(self._source, path), os.path.join(self.home, path))
 
     def is_imported(self) -> bool:
         """Whether Python imports this copy, and not an installed package."""
@@ -110,14 +112,14 @@ def _limit(cpu_s_max: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max + 1))
 
 
-def in_copies(items: Sequence[Item], judge: Callable[[Item, ChangedTree], None], jobs: int) -> None:
-    """Call ``judge`` with every item and a copy of the project, ``jobs`` at a time, each with a copy of its own."""
+def in_copies(items: Sequence[Item], judge: Callable[[Item, ChangedTree], None], clean: ChangedTree, jobs: int) -> None:
+    """Call ``judge`` with every item and a copy of ``clean``, ``jobs`` at a time, each with a copy of its own."""
     waiting: queue.Queue[Item] = queue.Queue()
     for item in items:
         waiting.put(item)
 
     def work() -> None:
-        with ChangedTree() as tree:
+        with ChangedTree(clean.home) as tree:
             while True:
                 try:
                     item = waiting.get_nowait()

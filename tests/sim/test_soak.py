@@ -12,7 +12,7 @@ import pytest
 from edgeserve.sim.soak import EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, missing_marks, soak
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
-CHUNK = 20
+CHUNK = 5
 pytestmark = pytest.mark.xdist_group("soak")  # in one process: the last test needs the marks of all runs
 _results: list[SoakResult] = []
 

@@ -166,3 +166,19 @@ def test_no_source_reads_slots_at_run_time():
     found = [f"{path}:{node.lineno}" for path, tree in trees() for node in ast.walk(tree)
              if isinstance(node, ast.Attribute) and node.attr == "__slots__"]
     assert found == []
+
+
+def test_no_method_of_an_open_class_has_a_default_of_type_float():
+    """The compiler (mypy 1.14) passes 0.0 instead of the default when the object is of an interpreted subclass."""
+    found = [f"{path}:{method.lineno} {method.name}" for path, tree in trees() for kind in ast.walk(tree)
+             if isinstance(kind, ast.ClassDef) and any("mypyc_attr" in ast.dump(item) for item in kind.decorator_list)
+             for method in kind.body if isinstance(method, ast.FunctionDef) for argument in defaulted(method)
+             if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "float"]
+    assert found == []
+
+
+def defaulted(function):
+    """Its parameters that have a default."""
+    plain = [*getattr(function.args, "posonlyargs", []), *function.args.args]
+    named = zip(function.args.kwonlyargs, function.args.kw_defaults)
+    return plain[len(plain) - len(function.args.defaults):] + [item for item, default in named if default is not None]

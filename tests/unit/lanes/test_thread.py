@@ -5,46 +5,15 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, List
 
+from hand_lane import ANY_TIME, Clock, Post, end
+
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
-
-ANY_TIME = 2**62
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 1000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-class Post:
-    """Collects what a lane posts; ``take`` waits for it, with a bound, so that a hang is a failure."""
-
-    def __init__(self) -> None:
-        self.items: List[Any] = []
-        self.came = threading.Condition()
-
-    def __call__(self, item: Any) -> None:
-        with self.came:
-            self.items.append(item)
-            self.came.notify()
-
-    def take(self, count: int) -> List[Any]:
-        with self.came:
-            assert self.came.wait_for(lambda: len(self.items) >= count, 5), self.items
-            return self.items[:count]
 
 
 def lane_with(clock: Clock, post: Post, prepare: Callable[[], None] | None = None) -> Lane:
     lane = Lane("cpu0", post, clock, prepare)
     lane.start()
     return lane
-
-
-def end(lane: Lane) -> None:
-    lane.stop()
-    assert lane.join(5)
 
 
 def test_a_work_runs_on_the_lanes_own_thread_and_its_value_comes_back() -> None:

@@ -38,6 +38,9 @@ from edgeserve.units import ms_to_ns
 PROACTIVE = "proactive"
 """Reason of a request that was given up before the module at which it could no longer be in time."""
 
+OPTION_MAX = 2.0**31
+"""What no number among the options exceeds, where nothing smaller is said."""
+
 WAKES_MAX = 4096
 """Alarms kept for batches that form later; a bound for lanes whose plans change all the time."""
 
@@ -75,13 +78,13 @@ class Pard(Policy):
         self._learns = self._one_of("paths", rules.PATHS) == "expected"
         self._lead_ns = self._ns("lead_ms", 0.0)
         self._batch_max = self._whole("batch_max", 0) or 2**31
-        self._plan_ppm = round(self._number("plan", 0.0) * PPM)
+        self._plan_ppm = round(self._number("plan", 0.0, OPTION_MAX) * PPM)
         self._planned: Dict[str, int] = {}
         self._measured = self._one_of("batch_times", rules.BATCH_TIMES) == "measured"
         self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
         seed = self._whole("seed", 0)
-        load = {model: LoadFactor(self._number("hbf_from", 0.0), self._number("lbf_from", 0.0), order == "instant")
-                for model in models_of(self.apps)}
+        rising_from, falling_from = self._number("hbf_from", 0.0, OPTION_MAX), self._number("lbf_from", 0.0, OPTION_MAX)
+        load = {model: LoadFactor(rising_from, falling_from, order == "instant") for model in models_of(self.apps)}
         columns = max([len(app.nodes) for app in self.apps] or [1])
         waits = Waits(self._one_of("estimator", rules.ESTIMATORS), self._number("lam", 0.0, 1.0),
                       self._whole("samples", 1, 1_000_000), columns, seed)
@@ -400,17 +403,17 @@ class Pard(Policy):
                               f"take one of {names}")
         return value
 
-    def _number(self, option: str, low: float, high: float = 2.0**31) -> float:
+    def _number(self, option: str, low: float, high: float) -> float:
         value = float(str(self.options[option]))
         if not low <= value <= high:
             raise ConfigError(f"[policy.{self.name}] {option} = {value:g}: expected a number from {low:g} to {high:g}")
         return value
 
-    def _whole(self, option: str, low: int, high: int = 2**31) -> int:
+    def _whole(self, option: str, low: int, high: int = int(OPTION_MAX)) -> int:
         return int(self._number(option, low, high))
 
     def _ns(self, option: str, low_ms: float) -> int:
-        return ms_to_ns(self._number(option, low_ms))
+        return ms_to_ns(self._number(option, low_ms, OPTION_MAX))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

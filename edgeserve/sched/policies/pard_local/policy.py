@@ -354,7 +354,7 @@ class PardLocal(Policy):
         without it, not what it would take alone. Nothing (so that no price keeps it waiting) where it must be answered
         whatever it costs."""
         left, request = member.left(), member.request
-        cost_share_ns = max(1, self._stage_costs.cost_share_ns(member.pipeline, left, board))
+        cost_share_ns = self._stage_costs.cost_share_ns(member.pipeline, left, board)
         priced = self._price is not None and request.on_late != "answer" and self._price.may_refuse(request.klass)
         return Candidate(member.due_ns, left, cost_share_ns if priced else 0, request.value,
                          CLASSES.index(request.klass))

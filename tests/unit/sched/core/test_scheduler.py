@@ -413,6 +413,25 @@ def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere(
     assert world.finish("l1", at=120) == [ended(2, "completed"), ran("m", 4, lane="l1")]
 
 
+def test_what_a_deep_lane_may_have_launched_ends_with_the_batch_that_hangs():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
+                   lane={"l0": {"hang": "100ms", "depth": 2, "ahead": "25ms"}, "l1": {"hang": "1s"}})
+    world.arrive("a", count=4)
+    assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [
+        ("l0", [1]), ("l0", [2]), ("l0", [3]), ("l1", [4])]
+    world.finish("l1", at=20)
+    assert world.step(at=110) == [ended(1, "failed"), ended(2, "failed"), ran("m", 3, lane="l1")]
+
+
+def test_a_lost_lane_fails_what_ran_and_gives_back_what_was_only_launched():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
+                   lane={"l0": {"depth": 2}, "l1": {}})
+    world.arrive("a", count=3)
+    assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
+    assert world.lane("l0", up=False, at=5) == [ended(1, "failed")]
+    assert world.finish("l1", at=10) == [ended(3, "completed"), ran("m", 2, lane="l1")]
+
+
 def test_a_hung_lane_that_answers_is_trusted_again():
     world = one(lane={"cpu0": {"hang": "100ms"}}, app={"slo": "5s"})
     world.arrive("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from statistics import pstdev
 
 import pytest
@@ -10,6 +11,8 @@ from hand_world import MS
 
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.model import WINDOW_AGE_NS, ModelLatency
+from edgeserve.sched.latency.split import COUNT_MAX
+from edgeserve.sched.latency.usual_work import UsualWork
 
 
 def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
@@ -152,3 +155,79 @@ def test_exact_times_leave_nothing_to_be_unsure_of():
     assert noisy_split(0.0).variance_us2(21_000) == 0
 
 
+# --- times in between, and beyond -------------------------------------------------------------------------------------
+
+
+def usual_of(times_us):
+    """Profiled times, in microseconds, by size."""
+    latency = ModelLatency("m", "l", {size: timing_constant(us * 1000) for size, us in times_us.items()},
+                           sorted(times_us))
+    return UsualWork(latency.profiled_ns, latency.typical_ns, latency.fixed_now_ns)
+
+
+def drawn(draw):
+    sizes = sorted(draw.sample(range(1, 9), draw.randrange(1, 5)))
+    return {size: draw.randrange(1000, 9000) for size in sizes}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_jobs_are_split_into_the_batches_that_take_least(seed):
+    times_us = drawn(random.Random(f"split {seed}"))
+    usual = usual_of(times_us)
+
+    @lru_cache(None)
+    def least(count):  # what is no full batch runs in the smallest size that holds it
+        holds = min([size for size in times_us if size >= count], default=max(times_us))
+        return min([us + least(max(0, count - size)) for size, us in times_us.items() if size <= holds]) if count else 0
+
+    for count in range(20):
+        assert usual.time_ns(count * 1000) == least(count) * 1000
+        batches = usual.batches_ns(count * 1000)
+        assert sum(batches) == least(count) * 1000
+        first = usual.split.first(count)
+        assert sum(batches[1:]) == least(count - first) * 1000
+        assert not count or batches[0] == times_us[min(size for size in times_us if size >= first)] * 1000
+        usual._surprise_ppm = 10_000  # 0.01: batches miss by a tenth
+        squares = sum((ns // 1000) ** 2 for ns in batches)
+        assert usual.variance_us2(count * 1000) == squares * 10_000 // 1_000_000
+
+
+def test_between_whole_numbers_times_lie_on_a_straight_line_and_batches_are_counted_up():
+    usual = usual_of({1: 4000, 2: 6000})
+    assert [usual.time_ns(milli) for milli in (0, 1, 250, 999, 1000, 1500, 2001)] == [
+        0, 4_000, 1_000_000, 3_996_000, 4_000_000, 5_000_000, 6_004_000]
+    assert usual.batches_ns(1) == [4_000_000] and usual.batches_ns(1001) == [6_000_000] and usual.batches_ns(0) == []
+    assert usual.batches_ns(2001) in ([6_000_000, 4_000_000], [4_000_000, 6_000_000])
+
+
+def test_beyond_the_table_times_are_in_proportion():
+    usual = usual_of({1: 4000, 2: 6000})
+    most = COUNT_MAX * 1000
+    assert usual.time_ns(most) == COUNT_MAX // 2 * 6_000_000
+    assert usual.time_ns(most - 500) == COUNT_MAX // 2 * 6_000_000 - 1_000_000
+    assert usual.time_ns(3 * most) == 3 * usual.time_ns(most)
+    assert usual.split.first(3 * COUNT_MAX) == 2
+    assert sum(usual.batches_ns(3 * most)) == usual.time_ns(most)  # a forecast looks no further
+
+
+def test_work_beyond_the_usual_takes_the_part_of_a_batchs_time_that_grows():
+    usual = usual_of({1: 4000, 2: 6000})  # 2 + 2k ms
+    assert usual.each_ns == 2_000_000
+    assert usual.time_ns(2000, 500) == 7_000_000 and usual.time_ns(2000, -1000) == 4_000_000
+    assert usual.time_ns(1000, -9000) == 1  # never less than nothing
+    assert usual.batches_ns(3000, 3000) == [ns * 16 // 10 for ns in usual.batches_ns(3000)]
+    assert usual.batches_ns(1000, -9000) == [1] and usual.batches_ns(0, 500) == []
+    usual._surprise_ppm = 10_000
+    assert usual.variance_us2(2000, 3000) == 4 * usual.variance_us2(2000)  # twice the time, twice as far off
+    assert usual.variance_us2(0, 500) == 0
+
+
+def test_a_size_that_takes_longer_than_believed_is_learnt_step_by_step():
+    usual = usual_of({1: 4000, 2: 6000, 4: 10000})
+    for number in range(1, 4):
+        before = usual.time_ns(4000)
+        usual.observe(number, 4, 11_000_000, {1: 4_000_000, 2: 6_000_000, 4: 10_000_000}, None)
+        now = usual.time_ns(4000)
+        assert before < now < 11_000_000
+        assert (now - before) / (11_000_000 - before) == pytest.approx(1 / (number + 8), rel=0.02)
+    assert usual.time_ns(1000) == 4_000_000 and not usual.is_told

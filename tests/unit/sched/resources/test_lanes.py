@@ -48,6 +48,27 @@ def test_nothing_is_sent_ahead_to_a_lane_that_is_far_behind():
     assert not lane.accepts(10 * MS + BEHIND_NS_MAX + 1)
 
 
+def test_a_deep_lane_is_asked_until_it_holds_as_many_works_as_it_is_deep():
+    works, lane = Works(), Lane("l", "d", depth=2)
+    first = put(works, lane, 0, 10)
+    assert lane.accepts(0)
+    assert lane.asks_at_ns(0) is None  # nothing has to happen first
+    put(works, lane, 0, 10)
+    assert not lane.accepts(0)
+    assert not lane.accepts(15 * MS)
+    works.answered(first.id, 15 * MS)
+    assert lane.accepts(15 * MS)
+    assert not lane.accepts(25 * MS + BEHIND_NS_MAX + 1)  # far behind
+
+
+def test_a_deep_lane_that_plans_ahead_is_asked_late():
+    works, lane = Works(), Lane("l", "d", ahead_ns=5 * MS, depth=2)
+    put(works, lane, 0, 10)
+    assert not lane.accepts(4 * MS)
+    assert lane.asks_at_ns(0) == 5 * MS
+    assert lane.accepts(5 * MS)
+
+
 def test_the_inbox_is_bounded():
     works, lane = Works(), Lane("l", "d", ahead_ns=5 * MS)
     for _ in range(WORKS_MAX):
