@@ -35,6 +35,7 @@ class CompileCore(build_ext):
                 os.remove(path)
         files = [os.path.join("edgeserve", path) for path in core.sources(package)]
         self.distribution.ext_modules = translate(files, "edgeserve." + library)
+        self.swig_opts = None  # the one option that cannot be finalized twice
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
         super().run()

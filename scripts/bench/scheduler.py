@@ -130,7 +130,7 @@ print(took, ",".join(engines))
 
 IDLE = """
 import os, time, psutil, edgeserve
-from edgeserve.config.schema import parse_config
+from edgeserve.config.loading import parse_config
 config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
 with edgeserve.Runtime(config) as runtime:
     runtime.infer("a", {})
