@@ -1,7 +1,7 @@
 """Every error that a user of EdgeServe can meet, each with a stable ``code`` that also travels over the bus.
 
 An error's text says what was wrong, the value, what was expected and where to mend it. Bugs inside a policy or the
-scheduler (:class:`PolicyError`) stop the program; everything else is answered to whoever asked.
+scheduler (:class:`PolicyError`) stop the program; every other error is answered to the client or caller that asked.
 """
 
 from __future__ import annotations

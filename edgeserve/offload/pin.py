@@ -1,7 +1,7 @@
 """Pin the calling thread to cores, or say why that cannot be done.
 
 A lane pins its thread once, before its first work. Pinning is a request to the operating system, never a condition:
-the answer is returned, and whoever asked reports it.
+the answer is returned, and the caller reports it.
 """
 
 from __future__ import annotations

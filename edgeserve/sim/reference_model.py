@@ -1,4 +1,4 @@
-"""The world's own reference_model: what really happened, retained apart from the scheduler, and the rules that it must
+"""The reference model of a simulation: what really happened, apart from the scheduler, and the rules that it must
 not break.
 
 Every rule here is checked from what the world was told to do and what its lanes then did; nothing is asked of the

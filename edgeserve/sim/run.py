@@ -28,7 +28,7 @@ class Setting(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A finished run: the world with its reference_model, and the scheduler as it was left."""
+    """A finished run: the world with its reference model, and the scheduler as it was left."""
 
     world: SimWorld
     scheduler: Any

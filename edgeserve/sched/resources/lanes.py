@@ -29,7 +29,7 @@ RUN, LOAD, EVICT = "run", "load", "evict"
 class Work:
     """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads, evictions and probes.
 
-    ``probe`` is the job whose kept inputs a probe runs: nobody waits for it, so whatever the lane answers moves no job.
+    ``probe`` is the job whose kept inputs a probe runs: nothing waits for the probe, so its answer changes the state of no job.
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
     steps of an iterative model the call made.

@@ -1,7 +1,7 @@
 """A lean world for many-lane experiments: fixed times, lanes that come and go, and who used how much lane time.
 
 It drives the real scheduler through :func:`edgeserve.sched.core.loop.drive`, as ``edgeserve.sim`` does, without that
-simulator's noise, faults and reference_model: a PARD experiment is some hundred thousand requests on 64 lanes. A test
+simulator's noise, faults and reference model: a PARD experiment is some hundred thousand requests on 64 lanes. A test
 holds the two against each other (``tests/unit/scripts/test_replicate_pard.py``). """
 
 from __future__ import annotations

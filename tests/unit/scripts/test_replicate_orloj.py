@@ -122,7 +122,7 @@ class Replayed:
 
 
 def simulated(system, trace, factor):
-    """The same run in ``edgeserve/sim``, with its reference_model."""
+    """The same run in ``edgeserve/sim``, with its reference model."""
     slo_ns = round(factor * trace.p99_alone_ns())
     scenario = parse_scenario(systems.scenario_table(system, trace, slo_ns))
     config, profiles = scenario.config, [cases.profile_of(trace)]

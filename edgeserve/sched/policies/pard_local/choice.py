@@ -1,7 +1,8 @@
 """Which of the waiting requests make the next cohort: the largest of the tightest that surely end in time.
 
 Pure. ``dues`` rise; ``end_of`` says when a cohort would be over, margin included. Whoever has more time stays for the
-next cohort; whoever has too little for this one stays too, and is dropped only when it could not make it alone.
+next cohort. A request with too little time for this cohort stays too, and is dropped only when it would be late
+alone.
 
 Classes go before values: the most urgent class chooses as if it were alone, and of the others as many join as make
 nobody of it late. Within a class the value counts.

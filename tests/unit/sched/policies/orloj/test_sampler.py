@@ -353,7 +353,7 @@ def test_unused_budget_adds_up_for_a_second_only():
     assert count == 3  # 20 ms are saved up; the third may begin with what is left of them
 
 
-# --- what is retained is let go
+# --- what is retained is released
 # -------------------------------------------------------------------------------------------
 
 
