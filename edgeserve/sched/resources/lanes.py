@@ -29,7 +29,8 @@ RUN, LOAD, EVICT = "run", "load", "evict"
 class Work:
     """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads, evictions and probes.
 
-    ``probe`` is the job whose kept inputs a probe runs: nothing waits for the probe, so its answer changes the state of no job.
+    ``probe`` is the job whose retained inputs a probe runs. Nothing waits for a probe, so its answer changes the state
+    of no job.
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
     steps of an iterative model the call made.

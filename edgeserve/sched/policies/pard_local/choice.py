@@ -58,12 +58,13 @@ def ranked_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[int
 
 def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[int], from_ns: int,
              end_of: Callable[[int], int | None]) -> List[int]:
-    """Who of one class joins those that are ``chosen``, without making any of them late.
+    """The requests of one class that join the ``chosen`` ones without making any of these late.
 
-    The number that is served most per time decides, as among equals, and the most valuable of those who can make it
-    go. Another number is better only for the sake of whoever could not go with that one: he counts with his value, all
-    others with the mean. (Where all count with their value, a few valuable ones always go at once, in cohorts so small
-    that more than twice as many requests were lost: 1.2 times the capacity, every fifth worth five.)
+    The cohort gets the number of members that serves most requests per time, as among equals, and the most valuable of
+    the requests that can be in time join. Another number is compared by the requests that it adds: each of these counts
+    its own value, all other requests count the mean value. (With every request counted by its own value, a few valuable
+    ones left at once in very small cohorts: more than twice as many requests were lost at 1.2 times the capacity with
+    every fifth request worth five.)
     """
     have = len(chosen)
     dues = [rows[index].due_ns for index in layer]
