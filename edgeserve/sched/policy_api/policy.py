@@ -66,7 +66,6 @@ class Bid:
         return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Change:
     """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was.
 
@@ -88,6 +87,7 @@ class Change:
         self.power_w = power_w
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``."""
 
