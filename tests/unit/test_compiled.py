@@ -108,7 +108,8 @@ def test_both_cores_decide_alike_under_every_policy():
 
 
 def test_without_being_asked_the_build_needs_no_compiler(monkeypatch, capsys):
-    pytest.importorskip("setuptools", reason="a virtual environment since Python 3.12 has no setuptools")
+    pytest.importorskip("setuptools", minversion="61", reason="virtual environments since Python 3.12 have no setuptools, "
+                                                              "and those of 3.8 have one that reads no pyproject.toml")
     monkeypatch.setitem(sys.modules, "mypyc", None)
     monkeypatch.delenv("EDGESERVE_COMPILE", raising=False)
     monkeypatch.setattr(sys, "argv", ["setup.py", "--quiet", "--version"])
