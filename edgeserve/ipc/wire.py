@@ -11,7 +11,7 @@ and whatever is wrong with a message becomes a typed error that names the key, t
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import msgpack
 import numpy as np
@@ -61,8 +61,10 @@ class Ask:
     extends this class, so that a request is one record from its message to its answer.
     """
 
-    __slots__ = ("peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream", "on_late",
-                 "hints", "client")
+    fields: ClassVar[Tuple[str, ...]] = (
+        "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
+        "on_late", "hints", "client")
+    __slots__ = fields
 
     peer: Any
     key: Key
@@ -80,7 +82,7 @@ class Ask:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(
-            f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.__slots__) + ")"
+            f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.fields) + ")"
 
 
 class Reply:

@@ -111,7 +111,7 @@ def number_of(value: Any) -> Optional[float]:
     """A hint's number as Python's own (numpy's could not be recorded), or ``None`` for what is none: no number, a
     truth value, not finite, beyond ``NUMBER_MAX``."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        number: float = int(value)
+        number: int | float = int(value)
     elif isinstance(value, (float, np.floating)):
         number = float(value)
     else:
