@@ -108,8 +108,8 @@ def test_both_cores_decide_alike_under_every_policy():
 
 
 def test_without_being_asked_the_build_needs_no_compiler(monkeypatch, capsys):
-    pytest.importorskip("setuptools", minversion="61", reason="virtual environments since Python 3.12 have no setuptools, "
-                                                              "and those of 3.8 have one that reads no pyproject.toml")
+    reason = "Python 3.12 and later bring no setuptools, 3.8 brings one that does not read pyproject.toml"
+    pytest.importorskip("setuptools", minversion="61", reason=reason)
     monkeypatch.setitem(sys.modules, "mypyc", None)
     monkeypatch.delenv("EDGESERVE_COMPILE", raising=False)
     monkeypatch.setattr(sys, "argv", ["setup.py", "--quiet", "--version"])
