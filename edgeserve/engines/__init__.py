@@ -7,6 +7,7 @@ A module of this table has ``make(model, lanes, directory) -> Engine``. An engin
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
@@ -48,7 +49,17 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     is not installed, or the module of an engine of one's own cannot be imported.
     """
     inner, own = _split_options(model)
-    engine = _factory(model, directory)(inner, lanes, directory)  # for a process too: it checks the options here
+    factory = _factory(model, directory)
+    try:
+        inspect.signature(factory).bind(inner, lanes, directory)
+    except TypeError as error:
+        raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} cannot be called with (model, lanes, "
+                          f"directory): {error}. Expected a subclass of edgeserve.engines.base.Engine, or a function "
+                          "that makes one (docs/engines.md). A host function is named by engine = 'python' and "
+                          f"function = {model.engine!r}") from None
+    except ValueError:
+        pass  # a callable of C has no signature to look at
+    engine = factory(inner, lanes, directory)  # for a process too: it checks the options here
     if not isinstance(engine, Engine):
         raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
                           "edgeserve.engines.base.Engine (docs/engines.md)")
@@ -68,7 +79,7 @@ def _factory(model: ModelConfig, directory: str) -> EngineFactory:
         return import_function(model.engine, directory, f"[model.{model.name}] engine")
     if model.engine not in ENGINES:
         raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} is no engine"
-                          f"{nearest(model.engine, ENGINES)}, nor 'module:Class' of an engine of your own")
+                          f"{nearest(model.engine, ENGINES)} An engine of your own is named 'module:Class'")
     try:
         module = importlib.import_module(ENGINES[model.engine])
     except ImportError as error:

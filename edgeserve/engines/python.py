@@ -219,7 +219,7 @@ def import_function(spec: str, directory: str, where: str) -> Function:
         function = getattr(function, attribute, None)
     if not callable(function):
         raise EngineError(f"{where} = {spec!r}: module {module_name!r} ({getattr(module, '__file__', 'built in')}) "
-                          f"has no function {name!r}")
+                          f"has no function or class {name!r}")
     return function  # type: ignore[no-any-return]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, Type
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.python import import_function
@@ -24,4 +25,22 @@ def import_policies(config: Config) -> None:
         if not (isinstance(found, type) and issubclass(found, Policy)):
             raise ConfigError(f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "
                               "edgeserve.sched.policy_api.policy.Policy (docs/policies/write-a-policy.md)")
+        _check_hooks(found, f"{where} = {policy.kind!r}")
         POLICIES[policy.kind] = found  # again for every configuration: two may each have a module of this name
+
+
+def _check_hooks(kind: Type[Policy], where: str) -> None:
+    """A missing hook, or a hook that takes other arguments than the scheduler gives, would end the loop at its first
+    call."""
+    for name in ("bid", "queued"):
+        if getattr(kind, name) is getattr(Policy, name):
+            raise ConfigError(f"{where} has no {name}(); every policy needs one (docs/policies/interface.md)")
+    for name, hook in vars(Policy).items():
+        if name.startswith("_") or not inspect.isfunction(hook):
+            continue
+        expected = list(inspect.signature(hook).parameters)
+        try:
+            inspect.signature(getattr(kind, name)).bind(*expected)
+        except TypeError as error:
+            raise ConfigError(f"{where}: {name}() cannot be called with ({', '.join(expected[1:])}): {error} "
+                              "(docs/policies/interface.md)") from None

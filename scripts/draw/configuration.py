@@ -83,7 +83,7 @@ def _type(read: Any) -> str:
     if name == "one_of":
         return ", ".join(f'"{word}"' for word in held["names"])
     if name in ("tuple_of", "table_of"):
-        return f"{BUILDERS[name]} {_type(held['reader'])}".replace("list of whole number", "list of whole numbers")
+        return re.sub(r"list of whole number\b", "list of whole numbers", f"{BUILDERS[name]} {_type(held['reader'])}")
     low, high = held["low"], held["high"]
     bounds = "" if low == float("-inf") else f" from {low:g}" if high in (2**31, float("inf")) else \
         f" from {low:g} to {high:g}"

@@ -15,12 +15,21 @@ from edgeserve.tools import doctor, simulate
 
 POLICY = """
 from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.policy_api.policy import Policy
 
 class Loud(Fifo):
     made = []
     def __init__(self, *given):
         super().__init__(*given)
         self.made.append(self.name)
+
+class Silent(Policy):
+    def queued(self):
+        return []
+
+class Short(Fifo):
+    def on_finished(self, work, board):
+        pass
 
 def nothing():
     pass
@@ -95,7 +104,10 @@ def test_it_is_simulated_beside_others(home, capsys):
 
 @pytest.mark.parametrize(("kind", "error", "says"), [
     ("quiet:Loud", EngineError, "module 'quiet' cannot be imported"),
-    ("loud:Missing", EngineError, "has no function 'Missing'"),
+    ("loud:Missing", EngineError, "has no function or class 'Missing'"),
+    ("loud:Silent", ConfigError, r"'loud:Silent' has no bid\(\); every policy needs one"),
+    ("loud:Short", ConfigError,
+     r"'loud:Short': on_finished\(\) cannot be called with \(work, started_ns, finished_ns, board\)"),
     ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy_api.policy.Policy"),
     ("lood", ConfigError, "'module:Class' of a policy of your own")])
 def test_what_is_no_policy_is_refused_by_name(home, kind, error, says):

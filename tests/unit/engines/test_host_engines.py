@@ -36,6 +36,9 @@ class Own(Engine):
 
 def no_engine(model, lanes, directory):
     return 7
+
+def host(inputs):
+    return inputs
 """
 
 
@@ -45,7 +48,10 @@ def test_an_engine_of_ones_own_is_found_beside_the_configuration(tmp_path):
     assert make_engine(ModelConfig("m", "own_engine:Own"), lanes, str(tmp_path)).told == ("m", lanes, str(tmp_path))
     with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'own_engine:no_engine' made a int; expected an edges"):
         make_engine(ModelConfig("m", "own_engine:no_engine"), lanes, str(tmp_path))
-    with pytest.raises(EngineError, match=r"\[model.m\] engine = 'own_engine:Out': .* has no function 'Out'"):
+    with pytest.raises(ConfigError, match=r"'own_engine:host' cannot be called with \(model, lanes, directory\): .* "
+                                          r"engine = 'python' and function = 'own_engine:host'"):
+        make_engine(ModelConfig("m", "own_engine:host"), lanes, str(tmp_path))
+    with pytest.raises(EngineError, match=r"\[model.m\] engine = 'own_engine:Out': .* has no function or class 'Out'"):
         make_engine(ModelConfig("m", "own_engine:Out"), lanes, str(tmp_path))
 
 
@@ -236,8 +242,8 @@ def test_imports_inside_functions_find_their_neighbours(tmp_path):
     ("steps", ConfigError, "expected 'module:function'"),
     ("no_such_module:f", EngineError, "cannot be imported from .*ModuleNotFoundError"),
     ("broken_steps:f", EngineError, "cannot be imported .*ValueError: broken on purpose"),
-    ("plain_steps:g", EngineError, "has no function 'g'"),
-    ("plain_steps:VALUE", EngineError, "has no function 'VALUE'"),
+    ("plain_steps:g", EngineError, "has no function or class 'g'"),
+    ("plain_steps:VALUE", EngineError, "has no function or class 'VALUE'"),
     ("textwrap:f", EngineError, "was already imported from .*which hides the one in .*rename it"),
 ])
 def test_functions_that_cannot_be_found(tmp_path, spec, kind, message):

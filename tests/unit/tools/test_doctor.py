@@ -216,9 +216,9 @@ def write_config(tmp_path, text: str = CONFIG) -> str:
 @pytest.mark.parametrize(("old", "new", "subject", "message"), [
     ('"python"', '"pythn"', "models", r"\[model.echo\] engine = 'pythn' is no engine; did you mean 'python'"),
     ("batch = [1, 4]", "options = { batchd = true }", "models", "no key 'batchd'; did you mean 'batched'"),
-    ("steps:echo", "steps:eco", "models", "function = 'steps:eco': .* has no function 'eco'"),
+    ("steps:echo", "steps:eco", "models", "function = 'steps:eco': .* has no function or class 'eco'"),
     ("steps:echo", "stairs:echo", "models", "module 'stairs' cannot be imported"),
-    ("batch = [1, 4]", 'options = { example = "steps:one" }', "models", "example = 'steps:one': .* no function 'one'"),
+    ("batch = [1, 4]", 'options = { example = "steps:one" }', "models", "example = 'steps:one': .* no function or class 'one'"),
     ('function = "steps:echo"', "", "models", "function is missing"),
     ('engine = "python"', 'engine = "onnx"', "models", "needs a file"),
     ("[app.echo]", '[policy.edff]\n[app.echo]', "policies", "kind = 'edff' does not exist; did you mean 'edf'"),
