@@ -58,10 +58,10 @@ assets: $(VENV)/.demo
 	$(IN) -m edgeserve.tools.assets $(ASSETS)
 
 test: $(VENV)/.test
-	$(IN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(IN) -m pytest -n $(JOBS) $(ARGS)
 
 test-compiled: $(VENV)/.compile
-	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) --dist loadgroup $(ARGS)
+	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) $(ARGS)
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .

@@ -3,16 +3,16 @@
 ``tests/lib`` holds worlds, servers and models made for tests; ``scripts`` (``lib``, ``replicate``, ``draw``) what is
 tested there or shared with a replication.
 
-Several tests run at once (``make test``: ``pytest -n JOBS --dist loadgroup``). Tests of the live side measure time,
-start servers and load real networks once per module: one process has all of them, one after the other, while the
-others simulate. All other tests go to whichever process is free, unless they are marked.
+Several tests run at once (``make test``: ``pytest -n JOBS``). Tests of the live side measure time, start servers and
+load real networks once per module: one process has all of them, one after the other, while the others simulate. What
+else needs its neighbours is named in ``TOGETHER``; all other tests go to whichever process is free.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import List
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,8 +25,18 @@ settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress
 settings.load_profile("edgeserve")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the marks
-def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
-    for item in items:
-        if TESTS / "live" in Path(str(item.fspath)).parents:
-            item.add_marker(pytest.mark.xdist_group("live"))
+TOGETHER = ("tests/live/", "tests/sim/test_soak.py")
+"""The tests of one of these run in one process, in order."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Not ``--dist loadgroup``: pytest 9.2 keeps ids where pytest-xdist 3.8 does not write the names of its groups, and
+    every test runs anywhere without a word."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+    return Together(config, log)

@@ -158,8 +158,9 @@ def lengths_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weigh
                corrections: Mapping[int, float] | None = None, speed: float = 1.0, bins: int = BINS) -> Lengths:
     """The table of a model on a lane.
 
-    ``weights`` are the classes' shares of the arrivals; ``corrections`` how much longer batches of a size take than
-    the law says. Without a single sample, what the profile says of the smallest batch stands for every request.
+    ``weights`` are the classes' shares of the arrivals (all are equal where none is known); ``corrections`` how much
+    longer batches of a size take than the law says. Without a single sample, what the profile says of the smallest
+    batch stands for every request.
     """
     fixed = min(latency.fixed_ns, min((time_ns for window in windows.values() for _, time_ns in window.samples),
                                       default=latency.fixed_ns)) / speed

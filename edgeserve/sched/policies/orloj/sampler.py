@@ -123,7 +123,7 @@ class Sampler:
     def next_wakeup_ns(self, board: Board) -> int | None:
         """When an idle lane's budget allows the next probe, or None."""
         times = []
-        if any(self._retained.values()) and self._budget_ppm:
+        if any(self._retained.values()):
             for lane in board.lanes:
                 unused = self._unused_ns_ppm(lane, board.now_ns)
                 if not lane.works and unused <= 0 and self._oldest(lane, board) is not None:

@@ -265,9 +265,9 @@ class DynamicModel:
         if self._learn and lane in self._bias:
             self._corrections[lane] = self._bias[lane].corrections()
         self._made_shares = dict(self._shares)
-        shares = self._shares if any(name in windows for name in self._shares) else dict.fromkeys(windows, 1.0)
         latency = board.latency(self.model, lane)
-        made = self._lengths[lane] = lengths_of(latency, windows, shares, self._corrections.get(lane), latency.speed)
+        corrections = self._corrections.get(lane)
+        made = self._lengths[lane] = lengths_of(latency, windows, self._shares, corrections, latency.speed)
         return made
 
     def _of_lane(self, lane: str, board: Board) -> Dict[str, LengthWindow]:

@@ -100,6 +100,16 @@ def test_stories_are_kept_for_a_while_after_the_end():
     assert world.scheduler.story(99) == []
 
 
+def test_a_story_says_which_part_did_what():
+    world = Driver({"cut": {1: 1}, "work": {1: 1}}, {"a": [{"name": "cut", "fan_out": True}, {"name": "work"}]})
+    world.arrive("a")
+    world.finish(at=1, parts=2, hints={"x": 1.0})
+    world.finish(at=2, hints={"y": 2.0})
+    story = "\n".join(" ".join(line.split()) for line in world.scheduler.story(1))
+    assert "+1ms: node cut done (2 parts)" in story and "+1ms: node cut said {'x': 1.0}" in story
+    assert "+2ms: node work [0] done" in story and "+2ms: node work [0] said {'y': 2.0}" in story
+
+
 # --- deadlines --------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,14 @@ import pytest
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.calibration import FACTOR_MAX, HITS_LEN, Calibration
-from edgeserve.sched.policies.orloj.lengths import BIAS_LEN, SEEDS_PER_SAMPLE, LengthWindow, SizeBias, lengths_of
+from edgeserve.sched.policies.orloj.lengths import (
+    BIAS_LEN,
+    POINTS_MAX,
+    SEEDS_PER_SAMPLE,
+    LengthWindow,
+    SizeBias,
+    lengths_of,
+)
 
 UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 
@@ -66,6 +73,20 @@ def test_quantiles_are_those_of_drawn_batches():
 def test_a_class_that_was_never_seen_counts_as_any():
     known = lengths_of(latency(), {"a": window(10, 20)}, {"a": 1.0})
     assert known.alone("stranger").mean_ns() == known.alone("a").mean_ns()
+
+
+def test_where_no_share_is_known_every_class_is_as_frequent():
+    windows = {"a": window(10, 20), "b": window(15, 35)}
+    known = lengths_of(latency(), windows, {"a": 1.0, "b": 1.0}).expected(None, 2, 2).mean_ns()
+    assert lengths_of(latency(), windows, {"stranger": 5.0}).expected(None, 2, 2).mean_ns() == known
+
+
+def test_however_many_classes_the_law_is_kept_at_a_bounded_number_of_points():
+    windows = {f"class {number}": window(10 + number, 20 + 2 * number, 101) for number in range(20)}
+    known = lengths_of(latency(), windows, dict.fromkeys(windows, 1.0))
+    assert len(known.points) <= POINTS_MAX
+    assert (known.points[0], known.points[-1]) == (pytest.approx(10 * UNIT), pytest.approx(58 * UNIT))
+    assert known.mean_alone_ns("class 0") / UNIT == pytest.approx(15, rel=0.01)
 
 
 def test_without_samples_the_profile_stands_for_every_request():
