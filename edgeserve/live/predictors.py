@@ -144,7 +144,7 @@ class PredictionWorker:
         self._clock_ns = clock_ns
         self.waiting: Dict[int, Prediction] = {}
         self._inbox: queue.SimpleQueue[Optional[Prediction]] = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
+        self._worker_thread: Optional[threading.Thread] = None
         self._running_since_ns = 0  # written by the thread; 0: nothing runs
 
     def requests(self) -> List[Any]:
@@ -170,10 +170,10 @@ class PredictionWorker:
         limit_ns = min(WAIT_NS_MAX, left_ns // WAIT_SHARE) if left_ns > 0 else WAIT_NS_MAX  # late answers count
         prediction = self.waiting[id(request)] = Prediction(request, now_ns, now_ns + limit_ns)
         self._inbox.put(prediction)
-        if self._thread is None:
+        if self._worker_thread is None:
             # A daemon: a predictor that hangs must not keep the process from ending.
-            self._thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
-            self._thread.start()
+            self._worker_thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
+            self._worker_thread.start()
         return []
 
     def finish(self, prediction: Prediction, now_ns: int) -> bool:
@@ -213,7 +213,7 @@ class PredictionWorker:
 
     def close(self) -> None:
         """End the thread after what it runs now. It is not waited for: a user's function may take any time."""
-        if self._thread is not None:
+        if self._worker_thread is not None:
             self._inbox.put(None)
 
     def _leave(self, prediction: Prediction, now_ns: int) -> None:

@@ -169,6 +169,15 @@ def test_no_source_reads_slots_at_run_time():
     assert found == []
 
 
+def test_no_attribute_becomes_a_keyword_of_c():
+    """The compiler puts one more underscore before each name."""
+    keywords = {"__thread", "__asm", "__inline", "__const", "__signed", "__volatile", "__attribute", "__restrict",
+                "__extension", "__label", "__real", "__imag", "__typeof", "__int128", "__alignof"}
+    found = [f"{path}:{node.lineno} {node.attr}" for path, tree in trees() for node in ast.walk(tree)
+             if isinstance(node, ast.Attribute) and f"_{node.attr}".rstrip("_") in keywords]
+    assert found == []
+
+
 def test_no_method_of_an_open_class_has_a_default_of_type_float():
     """The compiler (mypy 1.14) passes 0.0 instead of the default when the object is of an interpreted subclass."""
     found = [f"{path}:{method.lineno} {method.name}" for path, tree in trees() for kind in ast.walk(tree)
