@@ -370,13 +370,20 @@ class _Graph:
                  elsewhere: Set[Tuple[str, Part]]) -> bool:
         """Whether a request with no job on a lane waits to run one of these models: some node that may run now, and
         not ``elsewhere`` only, needs one of them, and nothing behind it may run already (then the join was satisfied
-        without it)."""
+        without it). A join that its policy may still leave open is no such node."""
         ready = {node.name for node in self.nodes.values() for part in self._parts_of(done, self._scope(node))
                  if (node.name, part) not in done and (node.name, part) not in elsewhere
                  and self.may_run(done, node.name, part, False)}
         behind = {name: {other.name for other in self.nodes.values() if name in (other.after or ())} for name in ready}
         begun = {name for name, _ in done}
-        return any(self.models[name] in models for name in ready if not behind[name] & (ready | begun))
+        return any(self.models[name] in models for name in ready
+                   if not behind[name] & (ready | begun) and not self._is_left_open(done, name))
+
+    def _is_left_open(self, done: Mapping[Tuple[str, Part], JobResult], name: str) -> bool:
+        """Whether a join waits for its policy to settle it, as far as can be seen from outside."""
+        node = self.nodes[name]
+        return node.join == "policy" and any(PENDING in self._tokens(done, node, part)
+                                             for part in self._parts_of(done, self._scope(node)))
 
     def complete(self, done: Mapping[Tuple[str, Part], JobResult]) -> bool:
         """Whether every last node ran, for every part, where the route led to it."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.recording.trace import Recorder, start_of, step_line
+from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
-from edgeserve.sim.run import setting_of, simulate
+from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
@@ -48,6 +49,13 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, de
     AssertionError) when a rule is broken; ``record`` names a file for the recording, which is then complete up to the
     broken step."""
     scenario, drain = draw_scenario(seed, policies, deep)
+    return hold(scenario, seed, drain, record)
+
+
+def hold(scenario: Scenario, seed: int, drain: bool, record: str = "",
+         prepare: Callable[[Any, Any], None] | None = None) -> SoakResult:
+    """Run a scenario and hold it to every rule, as :func:`soak` says. ``prepare`` sees the scheduler and the world
+    before the first step."""
     setting = setting_of(scenario.config)
     from edgeserve.sched.core.build import build_scheduler
     scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
@@ -64,8 +72,12 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, de
         accounts.step(events, actions)
         scheduler.check()
 
+    world = make_world(scenario, seed, setting=setting, drain=drain, settle=True)
+    if prepare is not None:
+        prepare(scheduler, world)
     try:
-        world = simulate(scenario, seed, (), scheduler=scheduler, drain=drain, settle=True, on_step=on_step).world
+        drive(scheduler, world, on_step)
+        world.reference_model.closed(world.now_ns)
     finally:
         if recorder is not None:
             recorder.close()

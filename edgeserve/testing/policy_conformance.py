@@ -23,11 +23,12 @@ from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, RunBatch
-from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.soak import draw_scenario, soak
+from edgeserve.testing.policy_worlds import run_elsewhere, run_world
 from edgeserve.units import NS_PER_MS
 
 
@@ -66,7 +67,7 @@ class Idle(Plain):
 
 
 class Random(Plain):
-    """Any legal move, drawn: refuses, drops, settles, batches of any size, membership and steps, idles now and then."""
+    """Any legal move, drawn: refuses, drops, batches of any size, membership and steps, idles now and then."""
 
     defaults = {"seed": 1}
 
@@ -152,14 +153,20 @@ HONEST: Mapping[str, type] = {"idle": Idle, "random": Random, "rude": Rude}
 class PolicyConformance:
     """The shared tests. ``kind`` names the policy in ``POLICIES``; ``options`` are those of ``[policy.*]``.
 
-    ``work_conserving``: an idle lane starts a lone request in the step in which it arrives. Override what a policy
+    ``work_conserving``: an idle lane starts a lone request in the step in which it arrives. ``remembered_max``: how
+    many records of ended requests, jobs and works the policy may hold at most, in tables that it bounds.
+    ``world_seeds`` are those of ``policy_worlds``; the first of them is run in another process too, where sets have
+    another order (``elsewhere``; only a class at the top of its module can be found there). Override what a policy
     means to do otherwise, and say why.
     """
 
     kind = ""
     options: Mapping[str, Any] = {}
     work_conserving = True
+    remembered_max = 0
+    elsewhere = True
     soak_seeds: Tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    world_seeds: Tuple[int, ...] = (1, 2, 3)
 
     def make(self, **changes: Any) -> Scheduler:
         """A scheduler with one app of one model of batch sizes 1, 2, 4 (2, 3, 5 ms) under this policy."""
@@ -224,6 +231,53 @@ class PolicyConformance:
     def test_equal_runs_decide_equally(self) -> None:
         seed = self.soak_seeds[0]
         assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))
+
+    def test_its_books_hold_through_lost_lanes_settled_joins_and_batches_without_1(self) -> None:
+        """Each batch that started ends by one hook, and nothing of it is remembered."""
+        for seed in self.world_seeds:
+            run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+
+    def test_bids_that_are_asked_twice_decide_nothing_else(self) -> None:
+        seed = self.world_seeds[0]
+        once = run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+        twice = run_world(seed, self.kind, self.options, twice=True, remembered_max=self.remembered_max)
+        assert once.digest == twice.digest, f"world {seed}: asking for each bid twice changed later decisions"
+
+    def test_decisions_do_not_depend_on_the_order_of_sets(self) -> None:
+        if not self.elsewhere:
+            pytest.skip("this policy is not run in another process")
+        seed = self.world_seeds[0]
+        here = run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+        there = run_elsewhere(seed, self.kind, self.options, self.remembered_max)
+        assert here.digest == there, f"world {seed}: another process with another PYTHONHASHSEED decides otherwise"
+
+    def test_a_join_that_waits_in_vain_ends_at_the_deadline(self) -> None:
+        """One branch is done, the other's lane refuses each batch: the policy may settle the join, and else the request
+        ends when its deadline has passed."""
+        scheduler = build_scheduler(parse_config({
+            "lane": {"l0": {}, "l1": {}},
+            "model": {name: {"engine": "synthetic", "batch": [2, 4], "expected": {"2": "3ms", "4": "5ms"},
+                             "lanes": [lane]} for name, lane in (("m", "l0"), ("other", "l1"))},
+            "policy": {"p": {"kind": self.kind, **self.options}},
+            "app": {"a": {"slo": "50ms", "node": [
+                {"name": "left", "model": "m", "after": []}, {"name": "right", "model": "other", "after": []},
+                {"name": "end", "model": "m", "after": ["left", "right"], "join": "policy"}]}}}))
+        takes_ns, ended_ns = 3 * NS_PER_MS, 0
+        coming: List[Tuple[int, Event]] = [(0, RequestArrived(Request(1, "a", 0, 50 * NS_PER_MS)))]
+        for _ in range(1000):
+            times = [at_ns for at_ns in (*[at_ns for at_ns, _ in coming[:1]], scheduler.wake_at()) if at_ns is not None]
+            assert times, "the request has no end and nothing is due"
+            now_ns = min(times)
+            events = [event for at_ns, event in coming if at_ns <= now_ns]
+            actions = scheduler.step(now_ns, events)
+            scheduler.check()
+            coming = coming[len(events):] + [
+                (now_ns + takes_ns, finished(work, now_ns, now_ns + takes_ns) if work.lane == "l0"
+                 else WorkRefused(work.work_id, "not now")) for work in actions if isinstance(work, RunBatch)]
+            if any(isinstance(action, FinishRequest) for action in actions):
+                ended_ns = now_ns
+                break
+        assert 0 < ended_ns <= 50 * NS_PER_MS + takes_ns, f"the request ended at {ended_ns} ns (0: never)"
 
     def test_nothing_is_queued_after_draining(self) -> None:
         from edgeserve.sim.run import simulate
