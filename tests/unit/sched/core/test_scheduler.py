@@ -774,7 +774,7 @@ class Listener(Fifo):
         self.told.append(("finished", [job.id.request_id for job in work.jobs]))
 
     def on_device(self, change, board):
-        self.told.append({name: getattr(change, name) for name in Change.__slots__
+        self.told.append({name: getattr(change, name) for name in Change.fields
                           if getattr(change, name) not in (None, "")})
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import hand_world
 
 from edgeserve.sched.requests.work import WORK_MAX, over_usual_milli, relative_milli, relative_ppm
 
+APP = hand_world.app_of([{"name": "read"}, {"name": "look"}])
+
 
 def job(node="read", **hints):
-    return SimpleNamespace(node=SimpleNamespace(name=node), hints={key.replace("__", "."): value
-                                                                   for key, value in hints.items()})
+    return hand_world.job(1, APP, node=node, hints={key.replace("__", "."): value for key, value in hints.items()})
 
 
 def test_the_hint_of_the_node_goes_before_that_of_all_nodes():
