@@ -5,7 +5,7 @@ tested there or shared with a replication.
 
 Several tests run at once (``make test``: ``pytest -n JOBS``). Tests of the live side measure time, start servers and
 load real networks once per module: one process has all of them, one after the other, while the others simulate. What
-else needs its neighbours is named in ``TOGETHER``; all other tests go to whichever process is free.
+else shares something is named in ``TOGETHER``; all other tests go to whichever process is free.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress
 settings.load_profile("edgeserve")
 
 
-TOGETHER = ("tests/live/", "tests/sim/test_soak.py")
+TOGETHER = ("tests/live/", "tests/sim/test_soak.py", "tests/test_layout.py")
 """The tests of one of these run in one process, in order."""
 
 

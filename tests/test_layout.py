@@ -109,8 +109,26 @@ def nodes_of(tree, everything=False):
                 waiting.append(child)
 
 
+class Parsed(dict):
+    """Made when first asked for: processes that only collect these tests need not parse everything."""
+
+    def __init__(self, keys, make):
+        super().__init__((key, None) for key in keys)
+        self.make = make
+
+    def __getitem__(self, key):
+        if super().__getitem__(key) is None:
+            self[key] = self.make(key)
+        return super().__getitem__(key)
+
+
 SOURCES = sources("edgeserve")
-TREES = {module_of(path): ast.parse(text) for path, text in SOURCES.items()}
+EVERYTHING = sources("edgeserve", "scripts", "tests", "examples")
+PATHS = {module_of(path): path for path in SOURCES}
+TREES = Parsed(PATHS, lambda module: ast.parse(SOURCES[PATHS[module]]))
+WATCHED = (ast.ImportFrom, ast.ExceptHandler, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
+STATEMENTS = Parsed(EVERYTHING, lambda path: [  # what the tests of all files look at
+    node for node in ast.walk(ast.parse(EVERYTHING[path])) if isinstance(node, WATCHED)])
 
 
 def imports_of(module, everything=False):
@@ -128,7 +146,7 @@ def imports_of(module, everything=False):
     return found
 
 
-IMPORTS = {module: imports_of(module) for module in TREES}
+IMPORTS = Parsed(PATHS, imports_of)
 
 
 def inner(module):
@@ -212,39 +230,41 @@ def test_optional_libraries_are_imported_by_the_one_module_that_needs_them(modul
 
 
 def test_no_name_is_imported_by_star_nor_caught_bare():
-    for path, text in sources("edgeserve", "scripts", "tests", "examples").items():
-        for node in ast.walk(ast.parse(text)):
+    for path in EVERYTHING:
+        for node in STATEMENTS[path]:
             assert not (isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)), path
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{path}:{node.lineno}: bare except"
 
 
 def test_unit_tests_never_sleep():
     waits_for_children = os.path.join("tests", "unit", "offload", "test_process.py")  # processes end in their own time
-    for path, text in sources(os.path.join("tests", "unit"), os.path.join("tests", "sim")).items():
-        if path == waits_for_children:
-            continue
-        sleeps = [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
+    rooms = (os.path.join("tests", "unit", ""), os.path.join("tests", "sim", ""))
+    quiet = [path for path in EVERYTHING if path.startswith(rooms) and path != waits_for_children]
+    assert len(quiet) > 50
+    for path in quiet:
+        sleeps = [node.lineno for node in STATEMENTS[path] if isinstance(node, ast.Call)
                   and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"]
         assert sleeps == [], path
 
 
 def test_functions_are_of_a_size_that_fits_the_head():
     too_long = [f"{path}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
-                for path, text in sources("edgeserve", "scripts", "tests", "examples").items()
-                for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                for path in EVERYTHING for node in STATEMENTS[path]
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
                 and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX]
     assert too_long == []
 
 
 def test_every_source_starts_with_the_future_annotations():
-    for path, text in SOURCES.items():
-        modules = [node.module for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
-        assert "__future__" in modules or not TREES[module_of(path)].body[1:], path
+    for module, path in PATHS.items():
+        modules = [node.module for node in TREES[module].body if isinstance(node, ast.ImportFrom)]
+        assert "__future__" in modules or not TREES[module].body[1:], path
 
 
 def public_without_docstring():
     """``module: name`` of each public module, class and function that promises nothing in words."""
-    for module, tree in TREES.items():
+    for module in TREES:
+        tree = TREES[module]
         if ast.get_docstring(tree) is None and tree.body:
             yield f"edgeserve.{module}"
         for node in tree.body:
