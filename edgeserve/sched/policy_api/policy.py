@@ -73,8 +73,7 @@ class Change:
     ``memory_free_bytes``, ``heat`` (0..1 of its limit) and ``power_w`` are a device's.
     """
 
-    fields: ClassVar[Tuple[str, ...]] = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w")
-    __slots__ = fields
+    __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w")
 
     def __init__(self, lane: str = "", device: str = "", up: bool | None = None, speed: float | None = None,
                  memory_free_bytes: int | None = None, heat: float | None = None,

@@ -9,7 +9,6 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import CRITICAL_MEMORY_NS
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
-from edgeserve.sched.policy_api.policy import Change
 from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
@@ -760,6 +759,9 @@ def test_an_estimate_that_became_too_pessimistic_is_forgotten_although_nothing_r
 # --- what a policy is told of lanes and devices -----------------------------------------------------------------------
 
 
+CHANGED = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w")
+
+
 class Listener(Fifo):
     """Writes down what it is told."""
 
@@ -774,7 +776,7 @@ class Listener(Fifo):
         self.told.append(("finished", [job.id.request_id for job in work.jobs]))
 
     def on_device(self, change, board):
-        self.told.append({name: getattr(change, name) for name in Change.fields
+        self.told.append({name: getattr(change, name) for name in CHANGED
                           if getattr(change, name) not in (None, "")})
 
 
