@@ -150,7 +150,7 @@ def test_a_predictor_cannot_end_the_loop_that_asks_it(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(("spec", "says"), [
-    ("nowhere:f", "module 'nowhere' cannot be imported"), ("guesses:nothing", "has no function 'nothing'")])
+    ("nowhere:f", "module 'nowhere' cannot be imported"), ("guesses:nothing", "has no function or class 'nothing'")])
 def test_a_predictor_that_cannot_be_found_is_refused_with_its_key(tmp_path: Any, spec: str, says: str) -> None:
     (tmp_path / "guesses.py").write_text(PREDICTORS)
     with pytest.raises(EngineError, match=f"predict. 'm.work' = '{spec}'.*{says}"):
