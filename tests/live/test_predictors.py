@@ -178,5 +178,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def test_a_predictor_that_cannot_be_imported_is_said_before_anything_starts() -> None:
     app = {"model": "echo", "predict": {"length": "live_functions:missing"}}
     config = parse_config({"model": {"echo": {"engine": "synthetic"}}, "app": {"a": app}}, directory=HERE)
-    with pytest.raises(EngineError, match=r"app.a.predict. 'length' = 'live_functions:missing'.*no function or class 'missing'"):
+    with pytest.raises(EngineError, match=r"app.a.predict. 'length' = 'live_functions:missing'.*"
+                                          r"no function or class 'missing'"):
         Runtime(config)
