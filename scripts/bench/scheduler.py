@@ -5,8 +5,10 @@
 Every arrival is a step of its own, with the ``wake_at`` that the loop asks for after each step; a batch of 16 is
 launched by the step that hears of the last one's end. Deadlines are drawn, so that arrivals go into the middle of the
 queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. Where the compiled core is installed
-(``docs/compiled.md``), each round measures both cores, in a process each. The process's memory, the time of ``import
-edgeserve`` and the idle CPU of an embedded runtime are measured in processes of their own.
+(``docs/compiled.md``), each round measures both cores, in a process each. *Decision* is the step of ``pard_local``
+that chooses the next cohort of a three-node chain among 64 waiting requests of unequal work (processor time). The
+process's memory, the time of ``import edgeserve`` and the idle CPU of an embedded runtime are measured in processes of
+their own.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ POLICIES = ("edf", "clockwork")
 BATCH = 16
 CYCLE_US_MAX = 30.0  # the aim at 100 pending
 GROWTH_MAX = 10.0  # at 10,000 pending, as a multiple of that at 100
+UNEQUAL = 64
+DECISION_MS_MAX = 5.0  # of pard_local among so many waiting requests of unequal work
 COMPILED_TIMES_MIN = 1.7  # as fast as the interpreted core, each policy at 100 pending
 
 
@@ -90,6 +94,34 @@ def cycle_us(policy: str, pending: int, batches: int, seed: int) -> float:
     return took / (batches * BATCH) * 1e6
 
 
+def decision_ms(seed: int) -> float:
+    """Milliseconds of the step in which ``pard_local`` chooses a cohort among :data:`UNEQUAL` requests that tell their
+    work, from 0.5 to 2.5 times the usual, and have 0.1 to 1.1 s left: the cohort before it has just ended."""
+    rng = random.Random(f"{seed}/unequal")
+    names = [f"m{index}" for index in range(3)]
+    times = {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)}
+    scheduler = build_scheduler(parse_config({
+        "model": {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names},
+        "policy": {"p": {"kind": "pard_local", "cohorts": 1}},
+        "app": {"a": {"slo": "10s", "node": [{"name": name, "after": names[index - 1:index]}
+                                             for index, name in enumerate(names)]}}}))
+    now_ns = 0
+    actions = scheduler.step(now_ns, [RequestArrived(Request(0, "a", 0, 10 * NS_PER_S))])
+    scheduler.step(now_ns, [RequestArrived(Request(index, "a", 0, int((0.1 + rng.random()) * NS_PER_S),
+                                                   hints={"work": 0.5 + 2 * rng.random()}))
+                            for index in range(1, UNEQUAL + 1)])
+    while True:
+        batch = next(action for action in actions if isinstance(action, RunBatch))
+        started_ns, now_ns = now_ns, now_ns + batch.expected_ns
+        event = WorkFinished(batch.work_id, started_ns, now_ns, tuple([JobResult(job) for job in batch.jobs]))
+        began = time.thread_time()
+        actions = scheduler.step(now_ns, (event,))
+        took = time.thread_time() - began
+        if batch.model == names[-1]:
+            assert any(isinstance(action, RunBatch) and len(action.jobs) > 1 for action in actions)
+            return took * 1e3
+
+
 def heap_us(pending: int, count: int, seed: int) -> float:
     """Microseconds for one ``heapq`` push and pop at the same length."""
     rng = random.Random(f"{seed}/heap")
@@ -108,6 +140,7 @@ def measure(seed: int) -> Dict[str, Dict[int, float]]:
     found: Dict[str, Dict[int, float]] = {"heap": {pending: heap_us(pending, 20_000, seed) for pending in LENGTHS}}
     for policy in POLICIES:
         found[policy] = {pending: cycle_us(policy, pending, 60, seed) for pending in LENGTHS}
+    found["decision"] = {UNEQUAL: decision_ms(seed)}
     return found
 
 
@@ -174,12 +207,17 @@ def main() -> int:
                              "heap_us": heap, "times_heap": cost / heap, "times_as_fast": times})
                 print(f"{core:11} {policy:9} {pending:6} pending: {cost:6.1f} us a request, {cost / heap:5.1f} x heapq "
                       f"({heap:.2f} us), {times:.2f} times as fast as interpreted")
+    decisions = {core: statistics.median(one["decision"][str(UNEQUAL)] for one in found[core]) for core in cores}
+    for core, took_ms in decisions.items():
+        print(f"{core:11} pard_local {UNEQUAL:5} waiting of unequal work: {took_ms:.2f} ms a decision")
     checks = Checks("scripts/bench/scheduler.py")
+    checks.at_most(f"pard_local: ms to decide among {UNEQUAL} of unequal work", decisions["interpreted"],
+                   DECISION_MS_MAX)
     check(rows, checks)
     if "compiled" not in cores:
         print("the compiled core is not installed (docs/compiled.md): not compared")
     return checks.finish(args.json, {"python": sys.version.split()[0], "rounds": rounds, "cores": ", ".join(cores)},
-                         rows=rows)
+                         rows=rows, decision_ms=decisions)
 
 
 def check(rows: List[Dict[str, Any]], checks: Checks) -> None:

@@ -17,14 +17,14 @@ class BestSplit:
 
     All batches but the last are full; no other split is faster where a smaller batch takes no longer than a larger one.
     Of splits that take equally long, the one whose first batch is largest. The table is worked out as far as it was
-    asked for, O(n * sizes), and anew after :meth:`set_times`.
+    asked for, O(n * sizes), and anew after :meth:`set_times`: ``best_ns[n]`` is the lane time of n jobs.
     """
 
-    __slots__ = ("times", "_best_ns", "_first", "_squares_us2")
+    __slots__ = ("times", "best_ns", "_first", "_squares_us2")
 
     def __init__(self, times: Sequence[Tuple[int, int]] = ()) -> None:
         self.times: List[Tuple[int, int]] = []
-        self._best_ns: List[int] = [0]
+        self.best_ns: List[int] = [0]
         self._first: List[int] = [0]
         self._squares_us2: List[int] = [0]
         self.set_times(times)
@@ -32,29 +32,29 @@ class BestSplit:
     def set_times(self, times: Sequence[Tuple[int, int]]) -> None:
         """(size, time of such a batch), rising in size."""
         self.times = list(times)
-        self._best_ns, self._first, self._squares_us2 = [0], [0], [0]
+        self.best_ns, self._first, self._squares_us2 = [0], [0], [0]
 
     def time_ns(self, count: int) -> int:
         """Lane time of ``count`` jobs."""
         if count > COUNT_MAX:
             return self.time_ns(COUNT_MAX) * count // COUNT_MAX
-        if count >= len(self._best_ns):
+        if count >= len(self.best_ns):
             self._extend(count)
-        return self._best_ns[count]
+        return self.best_ns[count]
 
     def first(self, count: int) -> int:
         """Of ``count`` jobs, how many go into the first batch."""
         known = min(count, COUNT_MAX)
-        if known >= len(self._best_ns):
+        if known >= len(self.best_ns):
             self._extend(known)
         return min(count, self._first[known])
 
     def batches_ns(self, count: int) -> List[int]:
         """The times of the batches of ``count`` jobs (:data:`COUNT_MAX` at most), one by one in their order."""
         count = min(count, COUNT_MAX)
-        if count >= len(self._best_ns):
+        if count >= len(self.best_ns):
             self._extend(count)
-        best_ns, first = self._best_ns, self._first
+        best_ns, first = self.best_ns, self._first
         times: List[int] = []
         while count > 0:
             rest = max(0, count - first[count])
@@ -66,12 +66,12 @@ class BestSplit:
         """The sum of the batches' squared times, in square microseconds (``count``: :data:`COUNT_MAX` at most): times
         a relative variance, how far the sum may be off."""
         count = min(count, COUNT_MAX)
-        if count >= len(self._best_ns):
+        if count >= len(self.best_ns):
             self._extend(count)
         return self._squares_us2[count]
 
     def _extend(self, count: int) -> None:
-        best_ns, first, squares, times = self._best_ns, self._first, self._squares_us2, self.times
+        best_ns, first, squares, times = self.best_ns, self._first, self._squares_us2, self.times
         while len(best_ns) <= count:
             here = len(best_ns)
             found_ns, found_size = -1, 0

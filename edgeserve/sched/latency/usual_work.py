@@ -142,7 +142,12 @@ class UsualWork:
         whole numbers on a straight line."""
         whole, rest = divmod(milli, MILLI)
         split = self.split
-        if whole >= COUNT_MAX:
+        best_ns = split.best_ns
+        if whole + 1 < len(best_ns) <= COUNT_MAX:  # the table is long enough: asked for most often
+            time_ns = best_ns[whole]
+            if rest:
+                time_ns += (best_ns[whole + 1] - time_ns) * rest // MILLI
+        elif whole >= COUNT_MAX:
             time_ns = split.time_ns(COUNT_MAX) * milli // (COUNT_MAX * MILLI)
         else:
             time_ns = split.time_ns(whole)
@@ -156,9 +161,11 @@ class UsualWork:
         if not self._surprise_ppm:
             return 0
         count = min(-(-milli // MILLI), COUNT_MAX)
-        usual_ns = self.split.time_ns(count)
-        time_ns = max(1, usual_ns + self.each_ns * over_milli // MILLI)
-        scale_ppm = (time_ns * PPM // usual_ns) ** 2 // PPM if over_milli and usual_ns else PPM
+        scale_ppm = PPM
+        if over_milli:
+            usual_ns = self.split.time_ns(count)
+            if usual_ns:
+                scale_ppm = (max(1, usual_ns + self.each_ns * over_milli // MILLI) * PPM // usual_ns) ** 2 // PPM
         return self.split.squares_us2(count) * scale_ppm // PPM * self._surprise_ppm // PPM
 
     def batches_ns(self, milli: int, over_milli: int = 0) -> List[int]:

@@ -57,6 +57,7 @@ class Board:
 
     ``lanes`` are those that run batches, in the order of the configuration. ``ends_ns`` are the answers of
     :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane or an estimate has changed.
+    A policy may keep ends of its own there, under a name with a space: no model has one.
     """
 
     __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",

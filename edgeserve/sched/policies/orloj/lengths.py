@@ -171,9 +171,9 @@ def lengths_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weigh
         points = np.array([max(0.0, time_ns - fixed) for time_ns in known.times_ns])
         points = _rising(points)
         return Lengths(fixed, _factors(latency, corrections), points, {}, np.array(known.shares))
-    points = np.unique(np.concatenate([item[0] for item in edges.values()]))
+    points = _different(np.concatenate([item[0] for item in edges.values()]))
     if len(points) > POINTS_MAX:
-        points = points[np.unique(np.round(np.linspace(0, len(points) - 1, POINTS_MAX)).astype(int))]
+        points = points[_different(np.round(np.linspace(0, len(points) - 1, POINTS_MAX)).astype(int))]
     classes = {name: np.interp(points, item[0], item[1]) for name, item in edges.items()}
     total = sum(weights.get(name, 0.0) for name in classes)
     shares = {name: weights.get(name, 0.0) / total if total > 0 else 1.0 / len(classes) for name in classes}
@@ -191,6 +191,14 @@ def _edges(lengths: Sequence[float], bins: int) -> Tuple[Array, Array]:
     edges = np.linspace(low, high, bins + 1)
     counts = np.histogram(values, edges)[0]
     return edges, np.concatenate(([0.0], np.cumsum(counts) / len(values)))
+
+
+def _different(values: Array) -> Array:
+    """The different values, rising. (``numpy.unique`` imports ``numpy.ma`` when it is first called: ten thousand calls
+    on the loop's thread, between two decisions.)"""
+    rising = np.sort(values)
+    different: Array = rising[np.concatenate(([True], rising[1:] != rising[:-1]))]
+    return different
 
 
 def _rising(points: Array) -> Array:

@@ -11,7 +11,11 @@ nobody of it late. Within a class the value counts.
 from __future__ import annotations
 
 from bisect import bisect_left
+from math import inf
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+EPSILON = 1e-9
+"""Of a value: sums of the same values in another order differ by less."""
 
 
 class Candidate(NamedTuple):
@@ -119,27 +123,37 @@ def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Se
     best: Tuple[float, ...] | None = None
     urgent_ranks = sorted({row.rank for row in rows})[:-1]
     found: List[int] = []
+    beaten, epsilon = -inf, EPSILON * sum([abs(row.value) for row in rows], 0.0)
     tightest = sorted(order)
+    dues, lefts = [row.due_ns for row in rows], [row.left for row in rows]
     for start in tightest:
         limit_ns = rows[start].due_ns
         taken: List[int] = []
         total: List[int] = [0] * len(rows[start].left)
         value, ends_ns = 0.0, from_ns
-        for index in order:
-            if rows[index].due_ns < limit_ns or (price <= 0 and index < start):
-                continue
-            more = [have + item for have, item in zip(total, rows[index].left)]
+        eligible = [index for index in order if dues[index] >= limit_ns and (price > 0 or index >= start)]
+        possible = sum([max(0.0, rows[index].value) for index in eligible], 0.0)
+        for index in eligible:
+            if possible < beaten:
+                break  # even with all the others it would be worth less than the best so far
+            more = total[:]
+            for place, item in enumerate(lefts[index]):
+                more[place] += item
             end = end_of(more, limit_ns)
             if end is not None and end <= limit_ns:
                 taken.append(index)
                 total, ends_ns = more, end
                 value += rows[index].value
-        if taken:
+            else:
+                possible -= max(0.0, rows[index].value)
+        if taken and possible >= beaten:
             time_ns = max(1, ends_ns - from_ns)
             urgent = [sum([rows[index].value for index in taken if rows[index].rank == rank]) for rank in urgent_ranks]
             score = (*urgent, value - price * time_ns, float(-time_ns))
             if best is None or score > best:
                 best, found = score, sorted(taken)
+                if not urgent_ranks:
+                    beaten = score[0] - epsilon
     return found
 
 

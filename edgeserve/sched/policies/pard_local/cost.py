@@ -56,10 +56,10 @@ def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int]) -> List[
             here[0], here[1] = here[0] + 1, 0
 
 
-def one_by_one(stages: Sequence[Tuple[str, int, int]], free_ns: Mapping[str, int], from_ns: int) -> int:
+def one_by_one(stages: Sequence[Tuple[str, int, int]], from_ns: int) -> int:
     """When a cohort that shares its lanes with no other ends: :func:`forecast` in closed form. Each stage is its lane,
-    its time, and when its model is resident."""
-    at = from_ns
-    for lane, time_ns, resident_ns in stages:
-        at = max(at, free_ns[lane], resident_ns) + time_ns
-    return at
+    its time, and when it may start: its lane is free, and its model resident."""
+    at_ns = from_ns
+    for _, time_ns, starts_ns in stages:
+        at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
+    return at_ns

@@ -7,13 +7,13 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 from __future__ import annotations
 
 from math import isqrt
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
 from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import READY, RUNNING, Job
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
@@ -39,7 +39,18 @@ class Cohort:
 
     def left(self) -> List[int]:
         """What is left (``pard_local_line``), the running jobs included."""
-        return added([member.left() for member in self.members], 2 * len(self.pipeline.nodes))
+        plain = 0
+        total = [0] * (2 * len(self.pipeline.nodes))
+        for member in self.members:
+            if member.plain:
+                plain += 1
+                continue
+            for index, milli in enumerate(member.left()):
+                total[index] += milli
+        if plain:
+            for index, milli in enumerate(self.pipeline.template):
+                total[index] += milli * plain
+        return total
 
     def surely_left(self) -> List[int]:
         """The same, with what that may turn out to be more (:meth:`Pipeline.left_of`), where it is not known yet."""
@@ -66,7 +77,11 @@ class Cohort:
 
     def is_ready_at(self, index: int) -> bool:
         """Whether a job stands ready at a node."""
-        return any(job.node.index == index for member in self.members for job in member.ready())
+        for member in self.members:
+            for job in member.jobs.values():
+                if job.node.index == index and job.state == READY:
+                    return True
+        return False
 
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
@@ -75,11 +90,19 @@ class Cohort:
 
     def due_ns(self) -> int | None:
         """When the first of those must be answered that would be dropped otherwise."""
-        return min([member.due_ns for member in self.members if member.request.on_late != "answer"], default=None)
+        found: int | None = None
+        for member in self.members:
+            if member.request.on_late != "answer" and (found is None or member.due_ns < found):
+                found = member.due_ns
+        return found
 
     def is_running(self) -> bool:
         """Whether anything of it is on a lane."""
-        return any(member.is_running() for member in self.members)
+        for member in self.members:
+            for job in member.jobs.values():
+                if job.state == RUNNING:
+                    return True
+        return False
 
     def runs_on(self, lane: Lane) -> bool:
         """Whether a batch of it is on this lane."""
@@ -88,7 +111,10 @@ class Cohort:
 
     def waits_for_more(self) -> bool:
         """Whether anything is left besides what is on lanes."""
-        running = sum([len(member.running()) for member in self.members])
+        running = 0
+        for member in self.members:
+            for job in member.jobs.values():
+                running += job.state == RUNNING
         return sum(self.left()[:len(self.pipeline.nodes)]) > running * MILLI
 
 
@@ -148,7 +174,9 @@ class InFlight:
         size = len(pipeline.nodes)
         started = [0] * len(left)
         for member in cohort.members:
-            for job in member.running():
+            for job in member.jobs.values():
+                if job.state != RUNNING:
+                    continue
                 started[job.node.index] += MILLI
                 started[size + job.node.index] += pipeline.over_milli(job.node.index, MILLI, job.hints)
                 for lane in board.lanes_of(job.node.model):
@@ -209,12 +237,15 @@ class Beside:
 
     def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
         """The standard deviation of its lane time (:meth:`StageCosts.noise_ns`)."""
-        return isqrt(sum([place.usual.variance_us2(left[index], left[self._size + index]) * steps.get(index, 1)
-                          for index, place in self._route if left[index] and place is not None])) * 1000
+        size, total_us2 = self._size, 0
+        for index, place in self._route:
+            if left[index] and place is not None:
+                total_us2 += place.usual.variance_us2(left[index], left[size + index]) * steps.get(index, 1)
+        return isqrt(total_us2) * 1000
 
     def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
         """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
-        by ``limit_ns`` even alone, when it would end alone: that is quicker."""
+        by ``limit_ns`` even alone, some time after that: this is quicker."""
         size, at_ns = self._size, self._from_ns
         for index, place in self._route:
             milli = left[index]
@@ -224,8 +255,11 @@ class Beside:
                 time_ns = place.usual.time_ns(milli, left[size + index])
                 if steps:
                     time_ns *= steps.get(index, 1)
-                at_ns = max(at_ns, self._free[place.lane], place.resident_ns) + time_ns
-        if not self._known or at_ns > limit_ns:
+                starts_ns = max(self._free[place.lane], place.resident_ns)
+                at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
+                if at_ns > limit_ns:
+                    return at_ns
+        if not self._known:
             return at_ns
         stages = [Stage(place.lane, place.usual.batches_ns(left[index], left[size + index]) * steps.get(index, 1))
                   for index, place in self._route if left[index] and place is not None]
@@ -241,7 +275,10 @@ class Beside:
 
 def can_run_now(model: str, board: Board) -> bool:
     """Whether any lane that is up has the model in memory."""
-    return any(lane.up and not lane.hung and board.is_resident(model, lane) for lane in board.lanes_of(model))
+    for lane in board.lanes_of(model):  # noqa: SIM110 a generator costs a call per lane
+        if lane.up and not lane.hung and board.is_resident(model, lane):
+            return True
+    return False
 
 
 def added(lists: Sequence[Sequence[int]], size: int) -> List[int]:
@@ -266,6 +303,11 @@ def most_steps(members: Sequence[Member]) -> Steps:
 def ready_jobs(cohort: Cohort, index: int, lane: Lane, bound: bool = False) -> List[Job]:
     """The cohort's jobs at a node that may run on a lane now, most urgent request first; ``bound``: only those whose
     state the lane holds."""
-    found = [(member.due_ns, job.seq, job) for member in cohort.members for job in member.ready()
-             if job.node.index == index and (job.lane == lane.name or (not job.lane and not bound))]
-    return [job for _, _, job in sorted(found)]
+    name = lane.name
+    found: List[Tuple[int, int, Job]] = []
+    for member in cohort.members:
+        for job in member.jobs.values():
+            if job.state == READY and job.node.index == index and (job.lane == name or (not job.lane and not bound)):
+                found.append((member.due_ns, job.seq, job))
+    found.sort()
+    return [job for _, _, job in found]

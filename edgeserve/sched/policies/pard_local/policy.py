@@ -15,7 +15,7 @@ are beside this file: ``_line`` (what is left of a request), ``_cost`` (what tha
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import ClassVar, Dict, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, Utility, best_class
@@ -28,7 +28,7 @@ from edgeserve.sched.policies.pard_local.choice import (
 )
 from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, InFlight, most_steps, ready_jobs
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline, shape_of
+from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline, shape_of
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -70,6 +70,7 @@ class PardLocal(Policy):
         self._waiting: List[Tuple[Pipeline, List[Row]]] = [
             (pipeline, []) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)]
         self._rows = {id(pipeline): rows for pipeline, rows in self._waiting}
+        self._ends_keys = {id(pipeline): f"{name} {index}" for index, (pipeline, _) in enumerate(self._waiting)}
         self._members: Dict[int, Member] = {}
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
         self._stage_costs = StageCosts()
@@ -80,8 +81,11 @@ class PardLocal(Policy):
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         if not self.options["admit"] or request.on_late == "answer":
             return None
-        member = Member(request, self._pipeline_of[request.app.name])
-        ends_ns = self._alone_ends_ns(member, board)
+        pipeline = self._pipeline_of[request.app.name]
+        if request.hints and not pipeline.hints.isdisjoint(request.hints):
+            ends_ns = self._alone_ends_ns(Member(request, pipeline), board)
+        else:
+            ends_ns = self._plain_ends_ns(pipeline, board)
         if ends_ns is None:
             return NO_LANE
         if ends_ns <= request.deadline_ns:
@@ -112,13 +116,14 @@ class PardLocal(Policy):
         if member.cohort is None:
             cohort = self._offered.pop(work.lane.name)
             for other in cohort.members:
-                self._unwait(other)
+                if other.key is not None:
+                    self._unwait(other)
                 other.cohort = cohort
             self._in_flight.start(cohort)
         for job in work.jobs:
             member = self._members[job.request.id]
-            member.begun = True
-            member.moved()
+            member.plain = False
+            member.stale = True
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if self._price is not None:
@@ -127,10 +132,12 @@ class PardLocal(Policy):
             member = self._members.get(job.request.id)
             if member is None:
                 continue
-            member.moved()
+            member.stale = True
             member.spent_ns += (finished_ns - started_ns) // len(work.jobs)
-            if job.state == DONE:
+            node = job.node
+            if job.state == DONE and (job.hints or member.request.hints or node.fan_out or node.route_one):
                 _learn(member, job)
+                board.ends_ns.pop(self._ends_keys[id(member.pipeline)], None)
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._moved_all()
@@ -224,7 +231,7 @@ class PardLocal(Policy):
         for due_ns, _, member in list(rows):
             if member.plain:
                 if plain_ends_ns is None:
-                    plain_ends_ns = self._alone_ends_ns(member, board)
+                    plain_ends_ns = self._plain_ends_ns(member.pipeline, board)
                 ends_ns = plain_ends_ns
             else:
                 ends_ns = self._alone_ends_ns(member, board)
@@ -284,7 +291,7 @@ class PardLocal(Policy):
             return None
         bids: List[Bid] = []
         for pipeline, rows in self._waiting:
-            if not rows or not any(job.node.model in lane.models for _, _, member in rows for job in member.ready()):
+            if not rows or not _may_begin(rows, lane):
                 continue
             home = self._home_for(pipeline, lane, board)
             if home is None or (ahead_of is None and not self._in_flight.may_start(home, lane, board)):
@@ -304,7 +311,7 @@ class PardLocal(Policy):
         from_ns = lane.available_ns(board.now_ns)
         beside = Beside(self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None,
                         self._margin_ppm)
-        members = [member for _, _, member in rows if not member.is_bound_elsewhere(lane.name)]
+        members = _not_bound_elsewhere(rows, lane.name)
         if ahead_of is not None:  # only who would be late if he waited
             alone_ns = self._stage_costs.alone_ends_ns(pipeline, pipeline.template, {}, home, from_ns, board)
             after_ns = (alone_ns or from_ns) - from_ns + max(beside.ends, default=from_ns)
@@ -322,7 +329,9 @@ class PardLocal(Policy):
                       board: Board) -> List[Member]:
         pipeline = members[0].pipeline
 
-        def ends_ns(left: Sequence[int], steps: Mapping[int, int], limit_ns: int = 2**62) -> int | None:
+        steps = NO_STEPS
+
+        def ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
             at_ns = beside.ends_ns(left, steps, limit_ns)
             if at_ns is None or not margin_ppm:
                 return at_ns
@@ -330,9 +339,9 @@ class PardLocal(Policy):
             return at_ns if at_ns > limit_ns else at_ns + beside.noise_ns(left, steps)
 
         price = self._price.now() if self._price is not None else 0.0
-        if price <= 0 and all(member.plain for member in members):
+        if price <= 0 and _are_plain(members):
             def end_of(number: int) -> int | None:
-                return ends_ns(pipeline.left_of(number, margin_ppm > 0), {})
+                return ends_ns(pipeline.left_of(number, margin_ppm > 0), 2**62)
 
             if len({(member.request.klass, member.request.value) for member in members}) > 1:
                 members = _most_urgent(members, RANKED_MAX)
@@ -346,7 +355,7 @@ class PardLocal(Policy):
         if price > 0:
             for member, row in zip(members, candidates):
                 member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
-        chosen = unequal_cohort(candidates, from_ns, lambda left, limit_ns: ends_ns(left, steps, limit_ns), price)
+        chosen = unequal_cohort(candidates, from_ns, ends_ns, price)
         return [members[index] for index in sorted(chosen)]
 
     def _candidate(self, member: Member, board: Board) -> Candidate:
@@ -365,6 +374,21 @@ class PardLocal(Policy):
         ends = [self._stage_costs.alone_ends_ns(member.pipeline, left, steps, home, board.now_ns, board)
                 for home in self._stage_costs.homes(member.pipeline, board)]
         return min([ends_ns for ends_ns in ends if ends_ns is not None], default=None)
+
+    def _plain_ends_ns(self, pipeline: Pipeline, board: Board) -> int | None:
+        """The same of a request that is as any other and has not begun: worked out once per step, until something
+        changes. (When a model can be loaded depends on the demand, which every arrival changes.)"""
+        key = self._ends_keys[id(pipeline)]
+        if key in board.ends_ns:
+            return board.ends_ns[key]
+        found: int | None = None
+        for home in self._stage_costs.homes(pipeline, board):
+            ends_ns = self._stage_costs.alone_ends_ns(pipeline, pipeline.template, NO_STEPS, home, board.now_ns, board)
+            if ends_ns is not None and (found is None or ends_ns < found):
+                found = ends_ns
+        if self._stage_costs.are_resident(pipeline, board):
+            board.ends_ns[key] = found
+        return found
 
     def _home_for(self, pipeline: Pipeline, lane: Lane, board: Board) -> str | None:
         """The home of a cohort that begins on this lane: the lane itself, or that with the fewest cohorts."""
@@ -401,7 +425,36 @@ class PardLocal(Policy):
 
     def _moved_all(self) -> None:
         for member in self._members.values():
-            member.moved()
+            member.stale = True
+
+
+def _may_begin(rows: Sequence[Row], lane: Lane) -> bool:
+    """Whether any of those that wait could begin on a lane."""
+    for _, _, member in rows:
+        for job in member.jobs.values():
+            if job.state == READY and job.node.model in lane.models:
+                return True
+    return False
+
+
+def _not_bound_elsewhere(rows: Sequence[Row], lane: str) -> List[Member]:
+    """Those that wait, without those whose state another lane holds."""
+    members: List[Member] = []
+    for _, _, member in rows:
+        for job in member.jobs.values():
+            if job.lane and job.lane != lane:
+                break
+        else:
+            members.append(member)
+    return members
+
+
+def _are_plain(members: Sequence[Member]) -> bool:
+    """Whether all are as any other that has not begun."""
+    for member in members:  # noqa: SIM110 a generator costs a call per member
+        if not member.plain:
+            return False
+    return True
 
 
 def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import isqrt
-from typing import Deque, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Deque, Dict, Final, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, steps_left
@@ -25,6 +25,10 @@ SEEN_LEN = 64
 ROOM = 3
 """Half standard deviations of the parts that a cohort leaves room for. With two, 2.3 % of a modelled reader's lane time
 went to pages that turned out too long, with three 2.0, with four 1.8; each costs half a per cent of the goodput."""
+
+
+NO_STEPS: Final[Mapping[int, int]] = {}
+"""Where no request declares steps: each stage runs once."""
 
 
 def shape_of(app: App) -> Tuple[object, ...]:
@@ -87,9 +91,14 @@ class Pipeline:
     def work_of(self, jobs: Sequence[Job]) -> int | None:
         """How much more work than usual jobs at one node are; None where none has ever told."""
         index = jobs[0].node.index
-        if not self._works[index] and all(self.declared_milli(index, job.hints) is None for job in jobs):
-            return None
-        return sum([self.over_milli(index, MILLI, job.hints) for job in jobs])
+        total, tells = 0, bool(self._works[index])
+        for job in jobs:
+            if job.hints:
+                tells = tells or self.declared_milli(index, job.hints) is not None
+                total += self.over_milli(index, MILLI, job.hints)
+            else:
+                total += self._usual_milli[index] - MILLI
+        return total if tells else None
 
     def is_unsure_of(self, index: int, hints: Mapping[str, float]) -> bool:
         """Whether requests tell their work at a node at some time, but these hints do not yet."""
@@ -98,13 +107,19 @@ class Pipeline:
     def left_of(self, count: int, surely: bool) -> List[int]:
         """What so many requests which have not begun have left; ``surely``: with what that may turn out to be more.
         Deviations of several requests cancel: they add up with the square root of the number."""
-        more = self.more_of(count if surely else 0)
-        return [milli * count + extra for milli, extra in zip(self.template, more)]
+        left = self.more_of(count if surely else 0)
+        for index, milli in enumerate(self.template):
+            left[index] += milli * count
+        return left
 
     def more_of(self, count: int) -> List[int]:
         """What the parts and the work of so many requests, of which none is known yet, may be more than expected."""
+        left = list(self.spread)
         root_milli = isqrt(count * MILLI * MILLI)
-        return [more * root_milli // MILLI for more in self.spread]
+        for index, more in enumerate(left):
+            if more:
+                left[index] = more * root_milli // MILLI
+        return left
 
     def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], hints: Mapping[str, float],
              ) -> List[int]:
@@ -186,12 +201,13 @@ class Pipeline:
 class Member:
     """One open request: its jobs, what is left of it, and the cohort it travels in.
 
-    ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. The lists are
-    worked out again after its jobs changed.
+    ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. ``plain``: it
+    is as any other of its pipeline that has not begun. The lists are worked out again after its jobs changed, which
+    sets ``stale``.
     """
 
-    __slots__ = ("request", "pipeline", "jobs", "cohort", "due_ns", "key", "priced_out", "begun", "foretold", "learnt",
-                 "spent_ns", "_done", "_left", "_stale")
+    __slots__ = ("request", "pipeline", "jobs", "cohort", "due_ns", "key", "priced_out", "plain", "foretold", "learnt",
+                 "spent_ns", "stale", "_done", "_left", "_steps")
 
     def __init__(self, request: RequestRecord, pipeline: Pipeline) -> None:
         self.request = request
@@ -201,38 +217,30 @@ class Member:
         self.due_ns = request.deadline_ns
         self.key: Tuple[int, int] | None = None  # where it stands among those that wait
         self.priced_out = False  # the shadow price kept it waiting
-        self.begun = False
-        self.foretold = bool(request.hints) and any(name in pipeline.hints for name in request.hints)
+        self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
+        self.plain = not self.foretold
         self.spent_ns = 0  # its share of the lane time of its batches
         self.learnt: Set[int] = set()  # nodes whose work its pipeline has learnt from it
         self._done = [0] * len(pipeline.nodes)
         self._left: List[int] = []
-        self._stale = True
+        self._steps: Mapping[int, int] | None = None
+        self.stale = True
 
     def has(self, job: Job) -> None:
         """A job of the request is ready (again)."""
         self.jobs[job.seq] = job
-        self._stale = True
+        self.stale = True
 
     def lost(self, job: Job) -> None:
         """A ready job left without having run."""
         self.jobs.pop(job.seq, None)
-        self._stale = True
-
-    def moved(self) -> None:
-        """One of its jobs was started, or came back."""
-        self._stale = True
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is as any other of its pipeline that has not begun."""
-        return not self.begun and not self.foretold
+        self.stale = True
 
     def left(self) -> List[int]:
         """What is left, the running jobs included."""
         if self.plain:
             return self.pipeline.template
-        if self._stale:
+        if self.stale:
             self._settle()
             live = [0] * len(self._done)
             for job in self.jobs.values():
@@ -274,31 +282,34 @@ class Member:
 
     def steps(self) -> Mapping[int, int]:
         """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
+        if not self.foretold:
+            return NO_STEPS
+        if self._steps is not None and not self.stale:
+            return self._steps
         found: Dict[int, int] = {}
-        if self.foretold:
-            for job in self.jobs.values():
-                found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
-            for node in self.pipeline.nodes:
-                declared = self.request.hints.get("steps" if self.request.app.simple else node.name + ".steps")
-                if declared is not None and node.index not in found:
-                    found[node.index] = max(1, int(declared))
+        for job in self.jobs.values():
+            found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
+        for node in self.pipeline.nodes:
+            declared = self.request.hints.get("steps" if self.request.app.simple else node.name + ".steps")
+            if declared is not None and node.index not in found:
+                found[node.index] = max(1, int(declared))
+        self._steps = found
         return found
 
     def ready(self) -> List[Job]:
         """Its jobs that may run now."""
-        return [job for job in self.jobs.values() if job.state == READY]
-
-    def running(self) -> List[Job]:
-        """Its jobs that are on a lane."""
-        return [job for job in self.jobs.values() if job.state == RUNNING]
+        found: List[Job] = []
+        for job in self.jobs.values():
+            if job.state == READY:
+                found.append(job)
+        return found
 
     def is_running(self) -> bool:
         """Whether any of its jobs is on a lane."""
-        return any(job.state == RUNNING for job in self.jobs.values())
-
-    def is_bound_elsewhere(self, lane: str) -> bool:
-        """Whether another lane holds the state of one of its jobs."""
-        return any(job.lane and job.lane != lane for job in self.jobs.values())
+        for job in self.jobs.values():  # noqa: SIM110 a generator costs a call per job
+            if job.state == RUNNING:
+                return True
+        return False
 
     def _settle(self) -> None:
         """Jobs that neither wait nor run any more are done, whatever became of them."""
@@ -306,7 +317,8 @@ class Member:
             if job.state not in (READY, RUNNING):
                 del self.jobs[seq]
                 self._done[job.node.index] += 1
-        self._stale = False
+        self.stale = False
+        self._steps = None
 
 
 def _deviation(values: Sequence[int]) -> int:

@@ -66,7 +66,9 @@ class StageCosts:
 
     def stages(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board,
                ) -> List[Tuple[str, int, int]] | None:
-        """(lane, time, not before) of what is left; None while a stage has no lane."""
+        """(lane, time, not before) of what is left: not before the lane is free and the model is there. None while a
+        stage has no lane."""
+        now_ns = board.now_ns
         found: List[Tuple[str, int, int]] = []
         for node in pipeline.nodes:
             milli = left[node.index]
@@ -75,10 +77,13 @@ class StageCosts:
             lane = self.lane_of(node.model, home, board)
             if lane is None:
                 return None
-            over_milli = left[len(pipeline.nodes) + node.index]
-            once_ns = self.usual(node.model, lane.name, board).time_ns(milli, over_milli)
+            usual = self._usual.get((node.model, lane.name)) or self.usual(node.model, lane.name, board)
+            once_ns = usual.time_ns(milli, left[len(pipeline.nodes) + node.index])
             time_ns = once_ns * steps.get(node.index, 1)
-            found.append((lane.name, time_ns, board.resident_at_ns(node.model, lane)))
+            starts_ns = board.resident_at_ns(node.model, lane)
+            if lane.works and lane.free_at_ns > starts_ns and lane.free_at_ns > now_ns:
+                starts_ns = lane.free_at_ns
+            found.append((lane.name, time_ns, starts_ns))
         return found
 
     def noise_ns(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board) -> int:
@@ -97,7 +102,7 @@ class StageCosts:
                       ) -> int | None:
         """When work that starts at ``from_ns`` and shares its lanes with nothing new ends."""
         stages = self.stages(pipeline, left, steps, home, board)
-        return None if stages is None else one_by_one(stages, free_lanes(board), from_ns)
+        return None if stages is None else one_by_one(stages, from_ns)
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a cohort's home: those that run the pipeline's heaviest model and are up, or any that
@@ -109,8 +114,22 @@ class StageCosts:
                       for node in pipeline.nodes]
             heaviest = pipeline.nodes[-max(shares)[1]]
             found = self._homes[id(pipeline)] = [lane.name for lane in board.lanes_of(heaviest.model)]
-        up = [lane.name for lane in board.lanes if lane.up and not lane.hung]
-        return [name for name in found if name in up] or up
+        names: List[str] = []
+        others: List[str] = []
+        for lane in board.lanes:
+            if lane.up and not lane.hung:
+                (names if lane.name in found else others).append(lane.name)
+        if len(names) > 1:
+            names.sort(key=found.index)
+        return names or others
+
+    def are_resident(self, pipeline: Pipeline, board: Board) -> bool:
+        """Whether all models of a pipeline are in memory wherever they may run."""
+        for node in pipeline.nodes:
+            for lane in board.lanes_of(node.model):
+                if not board.is_resident(node.model, lane):
+                    return False
+        return True
 
     def serves(self, lane: Lane, model: str, home: str, board: Board) -> bool:
         """Whether a stage may run on this lane: its home, or any other lane when home cannot run it now."""
