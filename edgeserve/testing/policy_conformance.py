@@ -232,7 +232,7 @@ class PolicyConformance:
         seed = self.soak_seeds[0]
         assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))
 
-    def test_its_books_hold_through_lost_lanes_settled_joins_and_batches_without_1(self) -> None:
+    def test_its_records_hold_through_lost_lanes_settled_joins_and_batches_without_1(self) -> None:
         """Each batch that started ends by one hook, and nothing of it is remembered."""
         for seed in self.world_seeds:
             run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)

@@ -1,6 +1,6 @@
 """A world driven by hand: the real scheduler, and lanes that do what the test says, when it says so.
 
-Times are milliseconds from the start of the test. After every step the scheduler checks its own books and its alarm,
+Times are milliseconds from the start of the test. After every step the scheduler checks its invariants and its alarm,
 so each test holds those too. :func:`like` makes partial matchers: a test states only the fields it is about.
 """
 

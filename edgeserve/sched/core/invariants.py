@@ -1,6 +1,6 @@
 """Every invariant of the state, in one place; ``Scheduler.check`` asserts them. Slow and complete: for tests.
 
-The simulator keeps its own books besides (``sim/world.py``), so that a wrong idea here is noticed there.
+The simulator has a reference model of its own (``sim/reference_model.py``), which notices a wrong rule here.
 """
 
 from __future__ import annotations
