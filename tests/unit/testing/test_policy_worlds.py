@@ -182,16 +182,16 @@ class SettlesEnded(Honest):
         board.settle(job.request)
 
 
-RECORDS = PolicyConformance.test_its_records_hold_through_lost_lanes_settled_joins_and_batches_without_1
+RULE = PolicyConformance.test_its_records_hold_through_lost_lanes_settled_joins_and_batches_without_1
 TWICE = PolicyConformance.test_bids_that_are_asked_twice_decide_nothing_else
 SETS = PolicyConformance.test_decisions_do_not_depend_on_the_order_of_sets
 
-BUGS = [(ForgetsLost, RECORDS, "still holds"), (ForgetsRefused, RECORDS, "still holds"), (AssumesSizeOne, RECORDS, "^1$"),
-        (PadsToOne, RECORDS, "in size 1: sizes are"), (LeaksSettled, RECORDS, "still holds"),
-        (KeepsGone, RECORDS, "stands in a queue"), (IgnoresBinding, RECORDS, "is not ready for model"),
+BUGS = [(ForgetsLost, RULE, "still holds"), (ForgetsRefused, RULE, "still holds"), (AssumesSizeOne, RULE, "^1$"),
+        (PadsToOne, RULE, "in size 1: sizes are"), (LeaksSettled, RULE, "still holds"),
+        (KeepsGone, RULE, "stands in a queue"), (IgnoresBinding, RULE, "is not ready for model"),
         (TakesInBid, TWICE, "stand in no queue"),
-        (TurnsInBid, TWICE, "changed later decisions"), (OnlyShallow, RECORDS, "has a batch"),
-        (SettlesEnded, RECORDS, "settle: request"), (BySet, SETS, "decides otherwise")]
+        (TurnsInBid, TWICE, "changed later decisions"), (OnlyShallow, RULE, "has a batch"),
+        (SettlesEnded, RULE, "settle: request"), (BySet, SETS, "decides otherwise")]
 
 
 def suite_of(policy):
