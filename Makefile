@@ -69,6 +69,7 @@ lint: $(VENV)/.lint
 
 soak: $(VENV)/.test
 	$(IN) scripts/dev/soak.py $(ARGS)
+	$(IN) scripts/dev/soak.py --recovery
 
 plant-bugs: $(VENV)/.test
 	$(IN) scripts/dev/plant_bugs.py $(ARGS)

@@ -24,12 +24,14 @@ class Answer(Mapping[str, Any]):
 
     ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
     answer is partial, then it says why; ``breakdown_ms`` has the keys of :data:`BREAKDOWN_KEYS`; ``total_ms`` runs to
-    its end from when it was sent, or arrived where that is not known. """
+    its end from when it was sent, or arrived where that is not known. ``id`` is the number that the server gave the
+    request, for ``story``. """
 
-    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms")
+    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id")
 
     def __init__(self, outputs: Dict[str, Any], outcome: str = "completed", late: bool = False,
-                 breakdown_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "") -> None:
+                 breakdown_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "",
+                 id: int = 0) -> None:
         self.outputs = outputs
         self.outcome = outcome
         self.late = late
@@ -37,6 +39,7 @@ class Answer(Mapping[str, Any]):
         self.breakdown_ms: Dict[str, float] = dict.fromkeys(BREAKDOWN_KEYS, 0.0)
         self.breakdown_ms.update(breakdown_ms or {})
         self.total_ms = total_ms
+        self.id = id
 
     def __getitem__(self, name: str) -> Any:
         return self.outputs[name]

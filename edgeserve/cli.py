@@ -17,8 +17,10 @@ from edgeserve.errors import EdgeServeError
 VERBS = {
     "serve": ("edgeserve.server", "serve the apps of a configuration file on the bus"),
     "infer": ("edgeserve.tools.infer", "send one request from the shell"),
+    "story": ("edgeserve.tools.story", "ask a running server what happened to a request"),
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
+    "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
     "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
 }

@@ -36,10 +36,12 @@ SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: thi
 
 
 class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
-    """The reply to come. ``cancel()`` also cancels on the server."""
+    """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
+    the reply is there."""
 
     def __init__(self, courier: _Courier, key: int) -> None:
         super().__init__()
+        self.id = 0
         self.courier = courier
         self.key = key
 
@@ -54,7 +56,8 @@ class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class 
 class _Courier:
     """The I/O thread, and the mail between it and the callers. Started by the first request.
 
-    Everything below ``run`` belongs to that thread. ``waiting`` is shared: whoever pops a key ends that request.
+    Everything below ``run`` belongs to that thread. ``waiting`` is shared: the thread that
+    pops a key ends that request.
     """
 
     def __init__(self, make_link: Callable[[zmq.Context[Any]], Link], endpoint: str,
@@ -89,7 +92,8 @@ class _Courier:
         return True
 
     def stop(self) -> None:
-        """Say goodbye and end the thread; whoever still waits is told. Idempotent; the thread is not waited for."""
+        """Say goodbye and end the thread; requests that still wait are refused. Idempotent; does not wait for the
+        thread."""
         self.closed = True
         if self._thread is None:
             return
@@ -135,7 +139,7 @@ class _Courier:
         except (zmq.ZMQError, OSError) as error:
             self._fail_all(ServerGone(f"the connection to {self.endpoint} failed: {error}"))
         finally:
-            self.closed = True  # before those who wait are told: whoever comes later looks at it
+            self.closed = True  # before the waiting requests are refused: later callers read it
             self._fail_all(Cancelled("the client was closed"))
             if link is not None:
                 link.close(goodbye=True)
@@ -214,11 +218,14 @@ class _Courier:
         if pending is None or not pending.set_running_or_notify_cancel():
             return
         if error is not None:
+            pending.id = error.id if isinstance(error, RequestError) else 0
             pending.set_exception(error)
         elif type(value) is Reply:
+            pending.id = value.request_id
             pending.set_result(Answer(
                 value.outputs, value.outcome, value.late, {name: ns_to_ms(part) for name, part in zip(
-                    BREAKDOWN_KEYS, value.breakdown)}, ns_to_ms(value.total_ns), value.reason))
+                    BREAKDOWN_KEYS, value.breakdown)}, ns_to_ms(value.total_ns), value.reason,
+                value.request_id))
         else:
             pending.set_result(value)
 
@@ -270,7 +277,8 @@ class Client:
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
                hints: Mapping[str, float] | None = None, copy: bool = True) -> Future[Answer]:
-        """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server.
+        """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server. Its ``id`` is the
+        server's number of the request, 0 until the reply is there.
 
         With ``copy=False`` large arrays are not copied: the caller promises not to change them until the answer.
         """
@@ -356,6 +364,16 @@ class Client:
         """Whether the server is ready."""
         return self.ask("health")
 
+    def story(self, request_id: int) -> List[str]:
+        """What happened to a request, a line each: by the ``id`` of an answer or an error, this client's or another's.
+        No line when the server does not remember it."""
+        info: Dict[str, Any] = self._wait(self._story_question(request_id), None, "story")
+        return list(info["story"])
+
+    def _story_question(self, request_id: int) -> _Pending:
+        key = next(self._keys)
+        return self._post(key, [wire.encode_story(key, request_id)])
+
     def drain(self) -> Dict[str, Any]:
         """Ask the server to accept nothing more and to finish what it accepted."""
         return self.ask("drain")
@@ -426,6 +444,11 @@ class AsyncClient:
     async def health(self) -> Dict[str, Any]:
         """See :meth:`Client.health`."""
         return await self.ask("health")
+
+    async def story(self, request_id: int) -> List[str]:
+        """See :meth:`Client.story`."""
+        info: Dict[str, Any] = await self._wait(self._client._story_question(request_id), None, "story")
+        return list(info["story"])
 
     async def drain(self) -> Dict[str, Any]:
         """See :meth:`Client.drain`."""

@@ -7,7 +7,7 @@ scheduler (:class:`PolicyError`) stop the program; every other error is answered
 from __future__ import annotations
 
 import difflib
-from typing import Iterable
+from typing import Iterable, Optional
 
 
 class EdgeServeError(Exception):
@@ -56,9 +56,11 @@ class ExampleUnknown(EngineError):
 
 
 class RequestError(EdgeServeError):
-    """A request was not accepted, or ended without an answer."""
+    """A request was not accepted, or ended without an answer. ``id`` is the number that the server gave it (its
+    ``story`` is asked for by that); 0 where it never got one."""
 
     code = "request"
+    id: int = 0
 
 
 class Malformed(RequestError):
@@ -97,8 +99,29 @@ class DeadlineExpired(RequestError):
     code = "deadline_expired"
 
 
-class Rejected(RequestError):
-    """Refused at arrival; ``reason`` says why (cannot make the deadline, queue full, draining, over share)."""
+class Refusal:
+    """What :class:`Rejected` and :class:`Dropped` tell besides; ``reason`` says why, for programs.
+
+    Where a policy found that the request cannot make its deadline, in milliseconds: ``expected_ms``, the time that it
+    would have taken alone, on ``lane`` first; ``wait_ms``, until that lane could have started it; ``left_ms``, what was
+    left until the deadline, less what answering takes; ``slo_ms_min``, the smallest ``slo_ms`` with which it would not
+    have been refused for its deadline at that moment. Otherwise, and where one is not known, they are None.
+    """
+
+    reason: str = ""
+    lane: str = ""
+    expected_ms: Optional[float] = None
+    wait_ms: Optional[float] = None
+    left_ms: Optional[float] = None
+    slo_ms_min: Optional[float] = None
+
+
+REFUSAL_NUMBERS = ("expected_ms", "wait_ms", "left_ms", "slo_ms_min")
+"""The fields of a :class:`Refusal` that are numbers."""
+
+
+class Rejected(RequestError, Refusal):
+    """Refused at arrival (cannot make the deadline, queue full, draining, over share)."""
 
     code = "rejected"
 
@@ -107,8 +130,8 @@ class Rejected(RequestError):
         self.reason = reason
 
 
-class Dropped(RequestError):
-    """Given up after it was accepted; ``reason`` says why (expired, predicted miss, superseded, memory)."""
+class Dropped(RequestError, Refusal):
+    """Given up after it was accepted (expired, predicted miss, superseded, memory)."""
 
     code = "dropped"
 
@@ -138,6 +161,13 @@ class ServerGone(RequestError):
 REQUEST_ERRORS = {kind.code: kind for kind in (
     RequestError, Malformed, WrongVersion, TooLarge, BadInput, UnknownApp, DeadlineExpired, Rejected, Dropped,
     Cancelled, Failed, ServerGone)}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` when something known is close to ``name``, else a full stop. For messages that go on
+    with what is known."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

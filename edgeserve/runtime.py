@@ -19,6 +19,7 @@ from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
 from edgeserve.live.responders import RequestFuture
 from edgeserve.live.runtime_core import RuntimeCore
+from edgeserve.live.startup import naming_file
 from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
 from edgeserve.units import ns_to_s
 
@@ -40,7 +41,8 @@ class Runtime:
 
     def __init__(self, config: Config, *, serve: bool = False) -> None:
         self._config = config
-        self._validators = request_validators(config)
+        with naming_file(config.source):
+            self._validators = request_validators(config)
         self._serve = serve
         self._core: Optional[RuntimeCore] = None
         self._thread: Optional[threading.Thread] = None
@@ -123,14 +125,16 @@ class Runtime:
         except FutureTimeout:
             if not future.cancel():
                 return future.result()  # it ended while we gave up
-            raise TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was "
-                           "cancelled") from None
+            error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
+            error.id = future.id
+            raise error from None
         return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
                hints: Mapping[str, float] | None = None) -> RequestFuture:
-        """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue.
+        """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue, and whose ``id``
+        is the request's number, for :meth:`story`.
 
         ``None`` means as the app's configuration says. Arrays are neither copied nor changed; do not change them
         before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
@@ -170,8 +174,9 @@ class Runtime:
         return self._ask(lambda core: core.stats())
 
     def story(self, request_id: int) -> List[str]:
-        """What happened to a request, for people."""
-        return self._ask(lambda core: core.scheduler.story(request_id))
+        """What happened to a request, a line each: by the ``id`` of a future, an answer or an error. No line when it is
+        not remembered: it was refused before the scheduler saw it, or is none of the last that ended."""
+        return self._ask(lambda core: core.story(request_id))
 
     def check(self) -> None:
         """Assert the scheduler's invariants, on its own thread."""
@@ -196,12 +201,14 @@ class Runtime:
         core = self._core
         assert core is not None, "start() makes the core before the thread"
         try:
-            core.open()
+            with naming_file(self._config.source):
+                core.open()
             self._ready.set()
             core.live()
         except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
             self._error = error
-            log.error("the loop ended: %s: %s", type(error).__name__, error)
+            if self._ready.is_set():  # before, start() raises it
+                log.error("the loop ended: %s: %s", type(error).__name__, error)
         finally:
             core.close(self._why_closed())
             self._closed = True

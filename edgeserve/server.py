@@ -17,7 +17,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.live.startup import StartInterrupted
 from edgeserve.runtime import Runtime
-from edgeserve.units import format_duration
+from edgeserve.units import counted, format_duration
 
 log = logging.getLogger("edgeserve")
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", default="", help="serve here instead of [server] endpoint, such as "
                                                        "ipc:///run/user/1000/edgeserve/bus or tcp://127.0.0.1:5555")
     parser.add_argument("--record", default="", metavar="FILE",
-                        help="write every decision here (edgeserve simulate --replay)")
+                        help="write every decision here (edgeserve simulate --replay, edgeserve tune)")
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 
 
@@ -62,7 +62,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
 
     before = {number: signal.signal(number, on_signal) for number in signals}
     try:
-        log.info("loading %d models ...", len(config.models))
+        log.info("loading %s ...", counted(len(config.models), "model"))
         try:
             runtime.start()
         except StartInterrupted as error:

@@ -49,12 +49,17 @@ def parse_size_bytes(text: str) -> int:
     return _quantity(text, _SIZE_BYTES, "a size with a unit, such as '64MiB' or '2GB'")
 
 
-def format_duration(value_ns: int) -> str:
-    """The shortest reading with three significant digits: ``"12.3ms"``, ``"850us"``, ``"2s"``."""
+def format_duration(value_ns: int, round_up: bool = False) -> str:
+    """The shortest reading with three significant digits: ``"12.3ms"``, ``"850us"``, ``"2s"``. ``round_up``: what is
+    read is never less than the value (of a value from 0 on), as a bound that is recommended must be."""
     for unit in ("h", "min", "s", "ms", "us"):
         least = 2 if unit in ("h", "min") else 1  # "90s" says more than "1.5min"
-        if abs(value_ns) >= least * _DURATION_NS[unit]:
-            return f"{value_ns / _DURATION_NS[unit]:.3g}{unit}"
+        unit_ns = _DURATION_NS[unit]
+        if abs(value_ns) >= least * unit_ns:
+            if not round_up:
+                return f"{value_ns / unit_ns:.3g}{unit}"
+            scale = 10 ** max(0, 3 - len(str(value_ns // unit_ns)))
+            return f"{-(-value_ns * scale // unit_ns) / scale:g}{unit}"
     return f"{value_ns}ns"
 
 
@@ -64,6 +69,11 @@ def format_size(value_bytes: int) -> str:
         if abs(value_bytes) >= unit:
             return f"{value_bytes / unit:.4g}{name}"
     return f"{value_bytes}B"
+
+
+def counted(count: int, what: str) -> str:
+    """``"1 model"``, ``"2 models"``: a number of things whose plural ends in s."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _quantity(text: str, units: dict[str, int], expected: str) -> int:

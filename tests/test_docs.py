@@ -30,6 +30,7 @@ from edgeserve import cli
 from edgeserve.config import loading, schema
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change
 from edgeserve.sched.requests.states import Job, RequestRecord
 
@@ -363,6 +364,7 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
                                 "leave_out", "part_hints",
                                 "learn", "hints_at", "note"}),
     "Bid": (Bid, {"policy"}),
+    "Expected end": (ExpectedEnd, {"count", "index"}),
     "Change": (Change, set()),
     "Latency": (ModelLatency, {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work",
                                "phases", "figures"}),

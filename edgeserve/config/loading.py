@@ -47,11 +47,20 @@ def read_toml(path: str) -> Dict[str, Any]:
     """The table of one TOML file, unchecked. :class:`ConfigError` names the file when it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return dict(tomllib.load(file))
+            text = file.read().decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
+    return parse_toml(text, path)
+
+
+def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
+    """The table of a TOML text, unchecked."""
+    try:
+        return dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is not TOML: {error}") from None
 
 
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
@@ -69,6 +78,9 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
     policies = policies or {"edf": PolicyConfig(name="edf", kind="edf")}
     apps = {name: _app(name, section) for name, section in _named(table, "app").items()}
+    for name, section in _named(table, "app").items():
+        if "model" in section:  # else it would be refused as a node, which nobody wrote
+            _refers(section["model"], models, f"[app.{name}] model")
     config = Config(server, devices, lanes, models, policies, apps, directory, source)
     check_config(config)
     return config

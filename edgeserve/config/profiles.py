@@ -1,21 +1,23 @@
 """Profiles: measured times of one model on one device, as JSON files that people can read and compare.
 
 ``edgeserve profile`` writes them, the scheduler's latency models are seeded from them. This module holds the record
-and its reading and writing; measuring is ``tools/profile.py``, using is ``sched/latency/model.py``.
+and its reading and writing; measuring is ``tools/profile.py``, using is ``sched/latency/model.py``, and
+``profile_match.py`` tells whether one still holds.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Tuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug
 from edgeserve.errors import ProfileError
 
-FORMAT = 1
-"""Version of the file format; a file of another version is refused with that reason."""
+FORMAT = 2
+"""Version of the file format; a file of another version is refused with that reason. Format 1 did not tell the options
+and the load that the model was measured with."""
 
 QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 """The stored quantiles of the execution time: dense where deadlines are decided."""
@@ -56,7 +58,7 @@ class Profile:
     lanes: Dict[str, LaneProfile]
     weights_bytes: int = 0
     work_bytes: int = 0
-    circumstances: Dict[str, Any] = field(default_factory=dict)  # versions, clocks, date, host
+    circumstances: Dict[str, Any] = field(default_factory=dict)  # identity, lanes' settings and load, date, host
 
 
 def profile_path(directory: str, device: str, model: str) -> str:
@@ -95,9 +97,45 @@ def read_profile(path: str) -> Profile:
 
 def read_profiles(directory: str) -> List[Profile]:
     """Every profile below a directory, in path order; an absent directory holds none."""
-    paths = sorted(os.path.join(folder, name) for folder, _, names in os.walk(directory)
-                   for name in names if name.endswith(".json"))
-    return [read_profile(path) for path in paths]
+    return [read_profile(path) for path in _paths_below(directory)]
+
+
+def read_profiles_here(directory: str) -> Tuple[List[Profile], List[ProfileError]]:
+    """The profiles of this machine below a directory of profiles, and what is wrong with the files that cannot be read:
+    a server starts without those."""
+    profiles, errors = [], []
+    for path in _paths_below(os.path.join(directory, device_slug())):
+        try:
+            profiles.append(read_profile(path))
+        except ProfileError as error:
+            errors.append(error)
+    return profiles, errors
+
+
+Parts = Dict[Tuple[str, str], Tuple[str, ...]]
+"""Parts of profiles: (model, lane) -> the apps whose requests were measured alone there."""
+
+
+def parts_of(profiles: Sequence[Profile]) -> Parts:
+    """What the profiles have times of."""
+    return {(profile.model, name): tuple(lane.alone) for profile in profiles for name, lane in profile.lanes.items()}
+
+
+def restricted(profiles: Sequence[Profile], parts: Parts) -> List[Profile]:
+    """The profiles with these parts only; a profile of which nothing is left is left out."""
+    found = []
+    for profile in profiles:
+        lanes = {name: replace(lane, alone={app: times for app, times in lane.alone.items()
+                                            if app in parts[profile.model, name]})
+                 for name, lane in profile.lanes.items() if (profile.model, name) in parts}
+        if lanes:
+            found.append(replace(profile, lanes=lanes))
+    return found
+
+
+def _paths_below(directory: str) -> List[str]:
+    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(directory)
+                  for name in names if name.endswith(".json"))
 
 
 def find_profiles(directory: str, elsewhere: bool = False) -> List[Profile]:

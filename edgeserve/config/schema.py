@@ -44,7 +44,7 @@ class ServerConfig:
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
-    record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
+    record: str = entry(string, "")  # write every step's events and actions here (edgeserve tune, simulate --replay)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class LaneConfig:
     cores: Tuple[int, ...] = entry(tuple_of(integer(0, 4096)), ())  # pin the lane's threads to these cores
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
+    wait: bool = entry(boolean, True)  # for clients that were just answered, where a fuller batch pays
     hang_ns: int = entry(duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost
 
 
@@ -142,6 +143,7 @@ class AppConfig:
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = entry(table_of(number(0.001)), factory=dict)  # client -> share of pending_max
+    background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: see arbiter.md; 0 = never
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled

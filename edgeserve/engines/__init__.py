@@ -15,7 +15,7 @@ from typing import Callable, Dict, Sequence, Tuple
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, nearest
+from edgeserve.errors import ConfigError, EngineError, did_you_mean, nearest
 
 EngineFactory = Callable[[ModelConfig, Sequence[LaneInfo], str], Engine]
 """``make(model, lanes, directory)``: ``lanes`` are those of one device that may run the model; relative paths and host
@@ -36,7 +36,7 @@ PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
 """Options that say where an engine runs; every kind has them, none sees them."""
 
 # ONNX Runtime's official builds send usage events to their maker unless this is set before they are imported, which
-# only happens after this package. A robot's runtime does not phone home; whoever wants that sets 0.
+# only happens after this package. A robot's runtime does not phone home; set the variable to 0 to allow it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _EXTRAS = {"onnxruntime": "onnx"}
@@ -79,7 +79,8 @@ def _factory(model: ModelConfig, directory: str) -> EngineFactory:
         return import_function(model.engine, directory, f"[model.{model.name}] engine")
     if model.engine not in ENGINES:
         raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} is no engine"
-                          f"{nearest(model.engine, ENGINES)} An engine of your own is named 'module:Class'")
+                          f"{did_you_mean(model.engine, ENGINES)} Expected one of {', '.join(sorted(ENGINES))}, or "
+                          "'module:Class' of an engine of your own")
     try:
         module = importlib.import_module(ENGINES[model.engine])
     except ImportError as error:

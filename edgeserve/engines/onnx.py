@@ -18,6 +18,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 import onnxruntime
 
+from edgeserve.config.files import model_path, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -30,7 +31,6 @@ from edgeserve.engines.base import (
     Session,
     Values,
 )
-from edgeserve.engines.files import model_path, weights_size_bytes
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
 from edgeserve.engines.python import import_function

@@ -175,6 +175,6 @@ def watch_socket(zmq_socket: zmq.Socket[Any], context: zmq.Context[Any], events:
     zmq_socket.monitor(address, events)
     monitor: zmq.Socket[Any] = context.socket(zmq.PAIR)
     monitor.linger = 0
-    monitor.setsockopt(zmq.RCVHWM, 0)  # at a bound libzmq's own thread would block; whoever watches drains it often
+    monitor.setsockopt(zmq.RCVHWM, 0)  # at a bound libzmq's own thread would block; the owner drains it often
     monitor.connect(address)
     return monitor

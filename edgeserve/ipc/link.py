@@ -31,7 +31,7 @@ _EVENT = struct.Struct("=HI")
 
 
 class Link:
-    """One connection. ``lost`` is the reason once it is over; the owner then closes it and tells whoever waits.
+    """One connection. ``lost`` is the reason once it is over; the owner then closes it and refuses what waits.
 
     ``connect_ns`` bounds the time until the server's first sign of life, ``silence_ns`` the time without one later.
     """

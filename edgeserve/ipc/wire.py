@@ -18,12 +18,12 @@ import numpy as np
 
 from edgeserve.config.limits import HINTS_MAX, NAME_CHARS_MAX
 from edgeserve.errors import (
+    REFUSAL_NUMBERS,
     REQUEST_ERRORS,
     BadInput,
-    Dropped,
     Failed,
     Malformed,
-    Rejected,
+    Refusal,
     RequestError,
     TooLarge,
     WrongVersion,
@@ -41,7 +41,7 @@ ID_BYTES_MAX = 64
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
 
-CONTROL_KINDS = ("models", "apps", "stats", "health", "drain")
+CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "drain")
 REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
 
 _VERSION_BYTE = bytes([VERSION])
@@ -57,15 +57,17 @@ class Ask:
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
     ``client`` is what the client calls itself, else its connection in letters. ``peer``, ``key`` and ``is_req`` are the
-    bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. The live side
-    extends this class, so that a request is one record from its message to its answer.
+    bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. ``id`` is the server's
+    number of the request, 0 until it gives one. The live side extends this class, so that a request is one record from
+    its message to its answer.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
-        "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
+        "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
         "on_late", "hints", "client")
     __slots__ = fields
 
+    id: int
     peer: Any
     key: Key
     is_req: bool
@@ -89,12 +91,13 @@ class Reply:
     """One reply as the client reads it. ``kind`` is ``answer``, ``error``, ``info`` or ``beat``; the fields of the
     other kinds stay at their defaults."""
 
-    __slots__ = ("kind", "key", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown", "outputs", "error",
-                 "info")
+    __slots__ = ("kind", "key", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown",
+                 "outputs", "error", "info")
 
     def __init__(self, kind: str, key: Key | None) -> None:
         self.kind = kind
         self.key = key
+        self.request_id = 0
         self.outcome = ""
         self.reason = ""
         self.late = False
@@ -209,6 +212,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     """Fill ``ask`` from the header's fields of an inference request (``kind`` and ``id`` taken) and its tensor frames.
     Only the form is checked: types, sizes and counts."""
     take = fields.pop
+    ask.id = 0
     app = take("app", None)
     if type(app) is not str or not 0 < len(app) <= NAME_CHARS_MAX:
         raise Malformed(f"app = {show(app)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
@@ -282,12 +286,12 @@ def _text_or_none(text: Any, where: str) -> Optional[str]:
 # The fields of every answer as msgpack: texts of up to 31 bytes are a byte with their length and their bytes, so are
 # maps of up to 15 entries; ``c2`` and ``c3`` are false and true, ``d3`` a number of 64 bits, ``94`` a list of four.
 # Packing the fields one by one took as long as all the rest of an answer.
-_ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq3s")
+_ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq12sq3s")
 
 
 def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, reason: str = "", late: bool = False,
                   finished_ns: int = 0, total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0),
-                  pack: Callable[[Any], bytes] = msgpack.packb) -> List[Any]:
+                  request_id: int = 0, pack: Callable[[Any], bytes] = msgpack.packb) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
     ``pack`` is msgpack's, or that of a packer which only one thread uses."""
     rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from the outputs, "tensors" and "texts"
@@ -296,10 +300,10 @@ def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, 
     try:
         total = encode_values(outputs, rest, frames, "output")
         frames[0] = header = _ANSWER.pack(
-            VERSION, 0x87 + len(rest), b"\xa4kind\xa6answer", b"\xa7outcome\xa9completed", b"\xa4late",
+            VERSION, 0x88 + len(rest), b"\xa4kind\xa6answer", b"\xa7outcome\xa9completed", b"\xa4late",
             0xc3 if late else 0xc2, b"\xabfinished_ns\xd3", finished_ns, b"\xa8total_ns\xd3", total_ns,
             b"\xacbreakdown_ns\x94\xd3", queue_ns, b"\xd3", load_ns, b"\xd3", batch_ns, b"\xd3", execute_ns,
-            b"\xa2id") + pack(key) + pack(rest)[1:]
+            b"\xaarequest_id\xd3", request_id, b"\xa2id") + pack(key) + pack(rest)[1:]
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
     if total + len(header) > message_bytes_max:
@@ -310,10 +314,15 @@ def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, 
 
 def encode_error(key: Key | None, error: RequestError) -> bytes:
     """An error reply's header frame; it has no other frame."""
-    fields = {"kind": "error", "id": key, "code": error.code, "message": _sendable(str(error)[:4096])}
-    reason = getattr(error, "reason", "")
-    if reason:
-        fields["reason"] = _sendable(str(reason)[:1024])
+    fields: Dict[str, Any] = {"kind": "error", "id": key, "code": error.code, "message": _sendable(str(error)[:4096])}
+    if error.id:
+        fields["request_id"] = error.id
+    if isinstance(error, Refusal):
+        if error.reason:
+            fields["reason"] = _sendable(str(error.reason)[:1024])
+        if error.expected_ms is not None:
+            fields["lane"] = _sendable(error.lane)
+            fields.update((name, getattr(error, name)) for name in REFUSAL_NUMBERS if getattr(error, name) is not None)
     return pack_header(fields)
 
 
@@ -336,13 +345,26 @@ def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
     return header
 
 
+def encode_story(key: Key, request_id: int) -> bytes:
+    """The question what happened to a request, by the server's number of it."""
+    return pack_header({"kind": "story", "id": key, "request_id": request_id})
+
+
+def take_request_id(fields: Dict[str, Any]) -> int:
+    """The server's number of a request, removed from the fields of a ``story`` header."""
+    request_id = fields.pop("request_id", None)
+    if type(request_id) is not int or not 0 <= request_id < 2**63:
+        raise Malformed(f"request_id = {show(request_id)}: expected the request_id of an answer or an error")
+    return request_id
+
+
 def encode_plain(kind: str, key: Key | None = None) -> bytes:
     """A message that is only a header: ``cancel``, ``beat``, ``bye`` and the control questions."""
     return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
 
 
-_ANSWER_KEYS = ("kind", "id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown_ns", "tensors",
-                "texts")
+_ANSWER_KEYS = ("kind", "id", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown_ns",
+                "tensors", "texts")
 
 
 def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
@@ -378,6 +400,9 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
     reply.outcome = take("outcome", "completed")
     reply.reason = take("reason", "")
     reply.late = take("late", False)
+    request_id = reply.request_id = take("request_id", 0)
+    if type(request_id) is not int:
+        raise Malformed(f"request_id = {show(request_id)}: expected a whole number")
     reply.finished_ns = take("finished_ns", 0)
     reply.total_ns = take("total_ns", 0)
     breakdown = reply.breakdown = take("breakdown_ns", (0, 0, 0, 0))
@@ -390,7 +415,15 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
 
 def _read_error(fields: Mapping[str, Any]) -> RequestError:
     kind = REQUEST_ERRORS.get(str(fields.get("code")), RequestError)
-    message = str(fields.get("message", ""))
-    if kind in (Rejected, Dropped):
-        return kind(message, str(fields.get("reason", "")))  # type: ignore[call-arg]
-    return kind(message)
+    error = kind(str(fields.get("message", "")))
+    request_id = fields.get("request_id", 0)
+    if type(request_id) is int:
+        error.id = request_id
+    if isinstance(error, Refusal):
+        error.reason = str(fields.get("reason", ""))
+        error.lane = str(fields.get("lane", ""))
+        for name in REFUSAL_NUMBERS:
+            value = fields.get(name)
+            if type(value) is int or type(value) is float:
+                setattr(error, name, float(value))
+    return error

@@ -118,7 +118,7 @@ class Lane:
 
     Every work given is answered by exactly one :class:`WorkDone` or :class:`WorkNotStarted`, as long as the engine
     returns: batches that ran in the order in which they were given. A batch that takes longer than expected by
-    ``hang_ns`` is aborted where the engine can; else it keeps the thread, and whoever waits decides by its own clock.
+    ``hang_ns`` is aborted where the engine can; else it keeps the thread, and the scheduler decides by its own clock.
     The inbox is as short as the scheduler keeps it; the lane itself does not bound it.
     """
 

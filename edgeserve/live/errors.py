@@ -3,12 +3,14 @@ the log line of a work or an item that failed."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import traceback
-from typing import Any, Dict
+from typing import Any, Dict, TypeVar
 
 from edgeserve.errors import Cancelled, Dropped, EngineError, Failed, Rejected, RequestError
-from edgeserve.sched.protocol.actions import Outcome
+from edgeserve.sched.protocol.actions import Outcome, Shortfall
+from edgeserve.units import ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
@@ -26,18 +28,43 @@ HINTS: Dict[str, str] = {
 """Reason -> what a person may want to know. A reason that is not here speaks for itself."""
 
 
-def refusal(app: str, outcome: str, reason: str) -> RequestError:
-    """The error that whoever asked gets for ``outcome`` (anything but completed)."""
+def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Shortfall | None = None) -> RequestError:
+    """The error that the client or caller gets for ``outcome`` (anything but completed). The numbers of a ``shortfall``
+    stand in its fields, and in its text in place of the hint."""
     said = reason or "no reason given"
-    hint = HINTS.get(reason, "").format(app=app)
+    hint = HINTS.get(reason, "").format(app=app) if shortfall is None else str(shortfall)
     text = f"app {app!r}: {outcome}: {said}" + (f" ({hint})" if hint else "")
+    error: RequestError
     if outcome == Outcome.REJECTED:
-        return Rejected(text, reason)
-    if outcome == Outcome.DROPPED:
-        return Dropped(text, reason)
-    if outcome == Outcome.CANCELLED:
-        return Cancelled(text)
-    return Failed(text)
+        error = _with_numbers(Rejected(text, reason), shortfall)
+    elif outcome == Outcome.DROPPED:
+        error = _with_numbers(Dropped(text, reason), shortfall)
+    elif outcome == Outcome.CANCELLED:
+        error = Cancelled(text)
+    else:
+        error = Failed(text)
+    error.id = request_id
+    return error
+
+
+Refused = TypeVar("Refused", Rejected, Dropped)
+
+
+def _with_numbers(error: Refused, shortfall: Shortfall | None) -> Refused:
+    if shortfall is not None:
+        error.lane = shortfall.lane
+        error.expected_ms = ns_to_ms(shortfall.expected_ns)
+        error.wait_ms = ns_to_ms(shortfall.wait_ns)
+        error.left_ms = ns_to_ms(shortfall.left_ns)
+        error.slo_ms_min = None if shortfall.slo_ns_min is None else ns_to_ms(shortfall.slo_ns_min)
+    return error
+
+
+def error_for(request_id: int, error: RequestError) -> RequestError:
+    """One request's own copy of an error that many get."""
+    mine = copy.copy(error)
+    mine.id = request_id
+    return mine
 
 
 class EngineFailures:

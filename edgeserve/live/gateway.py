@@ -16,6 +16,7 @@ from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
 from edgeserve.sched.protocol.events import Event
+from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve")
 
@@ -26,8 +27,9 @@ BURST_MAX = 64
 class Questions(Protocol):
     """Answers the control questions of ``ipc/wire.py``: the runtime's core, as the gateway sees it."""
 
-    def ask(self, kind: str) -> Dict[str, Any]:
-        """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps."""
+    def ask(self, kind: str, request_id: int = 0) -> Dict[str, Any]:
+        """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps. ``request_id``: which
+        request ``story`` is about."""
 
 
 class Gateway:
@@ -57,7 +59,7 @@ class Gateway:
             elif type(message) is ClientGone:
                 self._gone(message, events)
             elif type(message) is Control:
-                self.bus.control_reply(message, self._questions.ask(message.kind))
+                self.bus.control_reply(message, self._questions.ask(message.kind, message.request_id))
 
     @property
     def endpoints(self) -> List[str]:
@@ -80,7 +82,8 @@ class Gateway:
         self._world.accept(request, events)
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
-        log.info("client %s is gone (%s): %d requests are cancelled", gone.client.hex(), gone.reason, len(gone.asks))
+        log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,
+                 counted(len(gone.asks), "request"))
         for request in gone.asks:
             assert isinstance(request, LiveRequest), "the bus was told to make these"
             self._world.cancel(request, events, "its client is gone: " + gone.reason)

@@ -89,8 +89,8 @@ class Mailbox:
             pass  # something else woke the loop
 
     def __del__(self) -> None:
-        # Not in a close(): a poster could be about to write, and the number might be another file's by then. Whoever
-        # can still post keeps the mailbox alive.
+        # Not in a close(): a poster could be about to write, and the number might be another file's by then. A
+        # thread that can still post keeps the mailbox alive.
         os.close(self._read_fd)
         os.close(self._write_fd)
 
@@ -117,9 +117,9 @@ class MessageSource(Protocol):
 
 
 class LoopIO:
-    """Mail and messages of one loop. ``idle_lanes`` is kept by whoever gives works to lanes: while it is 0, nothing
-    that comes can start, and reading waits as ``coalescing`` says. ``looks_ahead``: works are given to lanes before
-    those are free, so what is due is not put off."""
+    """Mail and messages of one loop. ``idle_lanes`` is kept by the live world, which gives works to lanes: while
+    it is 0, nothing that comes can start, and reading waits as ``coalescing`` says. ``looks_ahead``: works are given to
+    lanes before those are free, so what is due is not put off."""
 
     __slots__ = ("mailbox", "source", "coalescing", "idle_lanes", "_handlers", "_looks_ahead", "_bell")
 
@@ -167,7 +167,7 @@ class LoopIO:
             return
         coalescing = self.coalescing
         if self.idle_lanes == 0:
-            coalescing.hold_from(clock_ns())
+            coalescing.received(clock_ns(), len(events) - before)
             return
         while coalescing.answers > 1 and coalescing.expects_more(clock_ns(), len(events)):
             before = len(events)

@@ -22,9 +22,20 @@ lane is back. Earlier than at the end, since a loop with a core of its own then 
 
 AGAIN_SHARE = 16
 AGAIN_NS_MAX = 2_000_000
-"""For how long an idle lane waits for those who were just answered to ask again: a part of what the last batch was
-expected to take, at most this. They ask one after the other, and a lane that starts with the first lets all others
-wait for a whole batch: sixteen requests in flight then run as 1 + 15 for ever, at three quarters of the rate."""
+"""For how long those who were just answered and ask again are read together although a lane is idle: a part of what the
+last batch was expected to take, at most this. For clients that the scheduler knows, it decides how long the lane waits
+(``sched/core/returns.py``); this saves it a step per message, and helps those that it does not know yet."""
+
+EARLY_SHARE = 3
+"""While every lane is busy, messages are also read within this part of a batch's time after answers, as many as there
+were answers: so the scheduler learns which clients ask again at once (``sched/core/returns.py``)."""
+
+LOOK_SHARE = 8
+"""The first such look is after this part of the batch's time, the next ones half as long after something came."""
+
+MISSES_MAX = 4
+"""Where less than half as many as were answered came early, the next 1, 3, 7, 15 answers are not followed by early
+looks: they take time from the lanes where these share cores with the loop."""
 
 AGAIN_PAUSE_NS = 200_000
 """One look after the other while they do: four to eight requests of one busy client; none in that time is the end."""
@@ -38,7 +49,8 @@ class ReceiveCoalescing:
     together last.
     """
 
-    __slots__ = ("hold_ns", "answers", "_shares_cores", "_look_at_ns", "_expected_ns", "_again_until_ns")
+    __slots__ = ("hold_ns", "answers", "_shares_cores", "_look_at_ns", "_expected_ns", "_again_until_ns",
+                 "_early_until_ns", "_early_count", "_early_left", "_misses", "_skipped")
 
     def __init__(self, shares_cores: bool) -> None:
         self.hold_ns = 0
@@ -47,6 +59,11 @@ class ReceiveCoalescing:
         self._expected_ns = 0
         self.answers = 0
         self._again_until_ns = 0
+        self._early_until_ns = 0
+        self._early_count = 0  # answers that were followed by early looks
+        self._early_left = 0  # of these, messages that have not come yet
+        self._misses = 0
+        self._skipped = 0  # answers still to be left without early looks
 
     def launched(self, now_ns: int, expected_ns: int) -> None:
         """A lane was given a batch that is expected to take so long."""
@@ -58,16 +75,37 @@ class ReceiveCoalescing:
 
     def hold_from(self, now_ns: int) -> None:
         """A message has come, or some were read: let more come before the next look."""
-        self._look_at_ns = now_ns + self.hold_ns
+        nap_ns = self.hold_ns
+        if self._early_left and now_ns < self._early_until_ns:
+            nap_ns = min(nap_ns, self._expected_ns // (2 * LOOK_SHARE))
+        self._look_at_ns = now_ns + nap_ns
 
     def receive_at_ns(self, now_ns: int) -> int | None:
         """Until when the gateway need not be looked at while every lane is busy; ``None``: it may be at once."""
         return self._look_at_ns if now_ns < self._look_at_ns else None
 
-    def answered(self, now_ns: int, count: int) -> None:
-        """So many answers were just sent together."""
+    def received(self, now_ns: int, count: int) -> None:
+        """So many messages were read while every lane was busy."""
+        self._early_left = max(0, self._early_left - count) if now_ns <= self._early_until_ns else self._early_left
+        self.hold_from(now_ns)
+
+    def answered(self, now_ns: int, count: int, is_busy: bool) -> None:
+        """So many answers were just sent together, while every lane was busy or not."""
         self.answers = count
         self._again_until_ns = now_ns + min(AGAIN_NS_MAX, self._expected_ns // AGAIN_SHARE)
+        if not is_busy or not self.hold_ns:
+            return
+        if self._early_count:
+            missed = self._early_left * 2 > self._early_count
+            self._misses = min(MISSES_MAX, self._misses + 1) if missed else 0
+            self._skipped = (1 << self._misses) - 1
+            self._early_count = self._early_left = 0
+        if self._skipped:
+            self._skipped -= 1
+            return
+        self._early_count = self._early_left = count
+        self._early_until_ns = now_ns + self._expected_ns // EARLY_SHARE
+        self._look_at_ns = min(self._look_at_ns, now_ns + self._expected_ns // LOOK_SHARE)
 
     def expects_more(self, now_ns: int, count: int) -> bool:
         """Whether an idle lane should wait another :data:`AGAIN_PAUSE_NS`, ``count`` events having come so far. A

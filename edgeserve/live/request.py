@@ -8,7 +8,8 @@ and the scheduler's; hints are predicted by ``predictors.py``.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NoReturn, Optional, Tuple
+import itertools
+from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Tuple
 
 import numpy as np
 
@@ -36,15 +37,14 @@ class LiveRequest(Ask):
     """One request from its message or call to its answer: what was asked (the slots of :class:`Ask`, options resolved
     by :meth:`RequestValidator.check`), its values, and who is told.
 
-    ``id`` is 0 until the scheduler has been told of the request. ``predictors``: those that have still to be asked.
-    ``predicted_ns`` is how long that took, waiting included. ``running`` counts its jobs on lanes; ``outputs`` is what
-    the last node of a plain app returned, ``values`` what the other nodes did.
+    ``id`` is 0 until the request was checked. ``predictors``: those that have still to be asked. ``predicted_ns`` is
+    how long that took, waiting included. ``running`` counts its jobs on lanes; ``outputs`` is what the last node of a
+    plain app returned, ``values`` what the other nodes did.
     """
 
-    __slots__ = ("id", "plan", "responder", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
+    __slots__ = ("plan", "responder", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
                  "ended", "outputs", "values", "parts", "states")
 
-    id: int
     plan: AppPlan
     responder: Responder
     arrival_ns: int
@@ -64,6 +64,7 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
+    request.id = 0
     request.app = app
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
@@ -112,12 +113,14 @@ class InputRule:
 
 class RequestValidator:
     """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
-    nothing."""
+    nothing. ``ids`` numbers the requests that were found good; all apps of a server share one (asked from any thread:
+    counting is one step of the interpreter)."""
 
-    __slots__ = ("plan", "config", "inputs", "predictors", "_length")
+    __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids")
 
-    def __init__(self, plan: AppPlan, directory: str = ".") -> None:
+    def __init__(self, plan: AppPlan, directory: str = ".", ids: Iterator[int] | None = None) -> None:
         self.plan = plan
+        self._ids = itertools.count(1) if ids is None else ids
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
         self.predictors = Predictors(self.config, directory) if self.config.predict else None
@@ -157,7 +160,8 @@ class RequestValidator:
         request.plan = self.plan
         request.responder = responder
         request.predictors = self.predictors
-        request.predicted_ns = request.id = request.running = 0
+        request.predicted_ns = request.running = 0
+        request.id = next(self._ids)
         request.ended = False
         request.outputs = None
         request.values = request.parts = request.states = NO_VALUES  # type: ignore[assignment]  # replaced when needed
@@ -230,7 +234,8 @@ class RequestValidator:
 def request_validators(config: Config) -> Dict[str, RequestValidator]:
     """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
     what cannot work."""
-    return {name: RequestValidator(AppPlan(app), config.directory) for name, app in config.apps.items()}
+    ids = itertools.count(1)
+    return {name: RequestValidator(AppPlan(app), config.directory, ids) for name, app in config.apps.items()}
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:

@@ -16,8 +16,8 @@ from edgeserve.units import NS_PER_MS
 
 
 class Responder(Protocol):
-    """Tells whoever asked. ``request`` is the live record of the request; the bus (``ipc/bus.py``) is a responder for
-    all of its requests, a :class:`RequestFuture` for its own."""
+    """Answers the client or caller. ``request`` is the live record of the request; the bus (``ipc/bus.py``) is a
+    responder for all of its requests, a :class:`RequestFuture` for its own."""
 
     def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
                breakdown: LatencyBreakdown) -> None:
@@ -36,6 +36,11 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
         self._on_cancel = on_cancel
         self.request: Any = None
 
+    @property
+    def id(self) -> int:
+        """The request's number, for ``Runtime.story``; it has one as soon as it was submitted."""
+        return 0 if self.request is None else int(self.request.id)
+
     def cancel(self) -> bool:
         already = self.cancelled()
         cancelled = super().cancel()
@@ -48,7 +53,7 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
         """See :class:`Responder`."""
         if self.set_running_or_notify_cancel():
             self.set_result(Answer(
-                outputs, late=late, reason=reason, total_ms=total_ns / NS_PER_MS, breakdown_ms={
+                outputs, id=request.id, late=late, reason=reason, total_ms=total_ns / NS_PER_MS, breakdown_ms={
                     BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS, BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,
                     BREAKDOWN_KEYS[2]: breakdown[2] / NS_PER_MS, BREAKDOWN_KEYS[3]: breakdown[3] / NS_PER_MS}))
 

@@ -11,13 +11,17 @@ import os
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve import __version__, compiled
-from edgeserve.config.profiles import find_profiles
+from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import Config
 from edgeserve.errors import RequestError
 from edgeserve.lanes.thread import Lane
+from edgeserve.live.app_fit import app_fit, log_fits
+from edgeserve.live.contradictions import ContradictionLog
+from edgeserve.live.errors import error_for
 from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.plugins import import_policies
 from edgeserve.live.predictors import NOT_PREDICTED
+from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
 from edgeserve.live.stats import figures_of
@@ -57,9 +61,7 @@ class RuntimeCore:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
         import_policies(config)
-        profiles = find_profiles(config.profiles_path)
-        if profiles:
-            log.info("%d profiles of this machine below %s", len(profiles), config.profiles_path)
+        profiles = usable_profiles(config)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
@@ -67,10 +69,13 @@ class RuntimeCore:
         self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
                                          resident=started.resident)
+        log_fits(self.scheduler.state)
         self.world = LiveWorld(config, lanes, started.engines, self.mailbox)
+        self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
-            self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured))
+            self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured,
+                                                     parts_of(profiles)))
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
             self.world.io.source = Gateway(config, self.validators, self.world, self)
@@ -91,7 +96,7 @@ class RuntimeCore:
         if world is not None:
             world.predictions.close()
             for request in world.open_requests():
-                request.responder.refuse(request, error)
+                request.responder.refuse(request, error_for(request.id, error))
         self.sweep(error)
         if world is not None and world.io.source is not None:
             world.io.source.close()
@@ -125,18 +130,31 @@ class RuntimeCore:
         """Refuse the requests that nobody will take from the mailbox any more."""
         for item in self.mailbox.take():
             if isinstance(item, LiveRequest):
-                item.responder.refuse(item, error)
+                item.responder.refuse(item, error_for(item.id, error))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def ask(self, kind: str) -> Dict[str, Any]:
+    def ask(self, kind: str, request_id: int = 0) -> Dict[str, Any]:
         """The answer to a control question of the bus."""
+        if kind == "story":
+            return {"story": self.story(request_id)}
         if kind == "drain":
             self.mailbox.post(StopAsked(self.config.server.drain_ns))
             return {"draining": True, "open": self.world.open_count}
         answers: Dict[str, Callable[[], Dict[str, Any]]] = {
             "stats": self.stats, "models": self.models, "apps": self.apps, "health": self.health}
         return answers[kind]()
+
+    def story(self, request_id: int) -> List[str]:
+        """What happened to a request, a line each; no line when it is not remembered."""
+        lines = self.scheduler.story(request_id)
+        if lines:
+            return lines
+        for request in self.world.predictions.requests():
+            if request.id == request_id:
+                return [f"request {request_id} of app {request.app}: waits for its prediction"]
+        arriving = self.world.values.requests.get(request_id)
+        return [] if arriving is None else [f"request {request_id} of app {arriving.app}: is arriving"]
 
     def health(self) -> Dict[str, Any]:
         """Whether it accepts requests, and which lanes are up."""
@@ -149,11 +167,11 @@ class RuntimeCore:
         world = self.world
         return {"uptime_s": ns_to_s(clock_ns() - world.started_ns), "open": world.open_count,
                 "pending_max": self.config.server.pending_max,
-                "apps": {name: {**counts.table(), **self._predictions(name)}
+                "apps": {name: {**counts.table(), **self._predictions(name), **self._expected(name)}
                          for name, counts in world.app_counts.items()},
                 "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name),
                                   "latency": self._latency(name)} for name in self.config.models},
-                "policies": figures_of(self.scheduler.policies),
+                "policies": figures_of(self.scheduler.policies), "trials": self.scheduler.trials(),
                 "lanes": self._lane_tables(), "devices": self._devices(),
                 "streams_with_state": world.values.state_count()}
 
@@ -161,6 +179,10 @@ class RuntimeCore:
         predictors = self.validators[app].predictors
         return {"failed_predictions": predictors.failed() if predictors is not None else {},
                 "predictions": predictors.table() if predictors is not None else NOT_PREDICTED}
+
+    def _expected(self, app: str) -> Dict[str, Any]:
+        state = self.scheduler.state
+        return app_fit(state, state.apps[app]).table()
 
     def _lane_tables(self) -> Dict[str, Dict[str, Any]]:
         now_ns, lanes = clock_ns(), self.config.lanes
@@ -189,7 +211,7 @@ class RuntimeCore:
     def apps(self) -> Dict[str, Any]:
         """What can be asked: inputs, outputs, deadline."""
         return {app.name: {"nodes": [node.name for node in app.nodes], "policy": app.policy,
-                           "slo_ms": app.slo_ns / 1e6, "class": app.klass, "stream": app.stream,
+                           **self._expected(app.name), "class": app.klass, "stream": app.stream,
                            "on_late": app.on_late, "outputs": list(app.outputs),
                            "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
                                              "optional": tensor.optional} for name, tensor in app.inputs.items()}}

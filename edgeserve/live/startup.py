@@ -6,17 +6,18 @@ the loop's thread, before the loop.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import select
 import statistics
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, Footprint
 from edgeserve.engines.warm import warm_up
-from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
+from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.offload.pin import pin_thread
@@ -32,6 +33,20 @@ MEASURE_NS = 100 * NS_PER_MS
 
 class StartInterrupted(EngineError):
     """The start was called off before it was ready."""
+
+
+@contextlib.contextmanager
+def naming_file(source: str) -> Iterator[None]:
+    """What is wrong with a model, a policy or a profile is said with the configuration's file, as what is wrong with
+    the file itself is."""
+    try:
+        yield
+    except StartInterrupted:
+        raise
+    except (ConfigError, EngineError, ProfileError) as error:
+        if source.startswith("(") or source in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from error
 
 
 class Started(NamedTuple):
@@ -165,7 +180,7 @@ class Starter:
             if self._called_off():
                 raise StartInterrupted(f"the start was called off while model {model.name!r} was being {what}")
             if self._mailbox.going_to_sleep():
-                select.select([self._mailbox], [], [])  # whoever calls the start off posts, too
+                select.select([self._mailbox], [], [])  # calling the start off posts mail, too
             self._mailbox.awake()
 
 

@@ -10,22 +10,24 @@ import logging
 import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Rejected
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.errors import EngineFailures, refusal
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
 from edgeserve.live.receive_coalescing import ReceiveCoalescing
 from edgeserve.live.request import LiveRequest
-from edgeserve.live.response_overhead import ResponseOverhead
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
+from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
@@ -38,6 +40,7 @@ from edgeserve.sched.protocol.actions import (
     ReleaseInputs,
     RetainInputs,
     RunBatch,
+    Shortfall,
 )
 from edgeserve.sched.protocol.events import (
     DrainRequested,
@@ -50,10 +53,9 @@ from edgeserve.sched.protocol.events import (
     WorkFinished,
     WorkRefused,
 )
+from edgeserve.units import counted, ms_to_ns
 
 log = logging.getLogger("edgeserve")
-
-
 
 CANCELLED = "cancelled by its client"
 """The reason of a request whose caller changed its mind."""
@@ -78,7 +80,8 @@ class StopAsked:
 
 
 class CallAsked:
-    """Run ``call()`` on the loop's thread (questions about its tables); whoever asked waits in :meth:`result`."""
+    """Run ``call()`` on the loop's thread (questions about its tables); the asking thread waits in
+    :meth:`result`."""
 
     __slots__ = ("_call", "_value", "_error", "_done")
 
@@ -91,7 +94,7 @@ class CallAsked:
     def run(self) -> None:
         try:
             self._value = self._call()
-        except Exception as error:  # noqa: BLE001 it belongs to whoever asked, not to the loop
+        except Exception as error:  # noqa: BLE001 it belongs to the asking thread, not to the loop
             self._error = error
         self._done.set()
 
@@ -127,7 +130,6 @@ class LiveWorld:
         self._engines = engines
         self._devices = {name: lane.device for name, lane in config.lanes.items()}
         self._devices.update({copy_lane_name(name): name for name in config.devices})
-        self._request_id = 0
         self._response_overhead = ResponseOverhead()
         self._coalescing = ReceiveCoalescing(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
@@ -136,6 +138,8 @@ class LiveWorld:
         self._failures = EngineFailures()
         self._warming = Warming()
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
+        self.contradictions: Optional[ContradictionLog] = None
+        self._look_ns = self.started_ns + LOOK_NS
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
@@ -219,8 +223,6 @@ class LiveWorld:
 
     def _arrive(self, request: LiveRequest, events: List[Event]) -> None:
         """The scheduler is told of a request."""
-        self._request_id += 1
-        request.id = self._request_id
         self.values.add(request)
         app = request.app
         self.app_counts[app].accepted += 1
@@ -238,6 +240,8 @@ class LiveWorld:
         counts = self.app_counts[request.app]
         counts.accepted += 1
         counts.ended(Outcome.REJECTED, error.reason)
+        request.ended = True
+        error.id = request.id
         request.responder.refuse(request, error)
 
     def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED) -> None:
@@ -246,8 +250,9 @@ class LiveWorld:
             counts = self.app_counts[request.app]
             counts.accepted += 1
             counts.ended(Outcome.CANCELLED, reason)
-            request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason))
-        elif request.id and not request.ended:
+            request.ended = True
+            request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
+        elif not request.ended:
             events.append(RequestCancelled(request.id, reason))
 
     # --- mail ---------------------------------------------------------------------------------------------------------
@@ -271,7 +276,7 @@ class LiveWorld:
         self._drained_by_ns = None
         rest = self.values.open_requests()
         if rest:
-            log.warning("stopping: %d accepted requests have not ended in time and are cancelled", len(rest))
+            log.warning("stopping: %s not ended in time and cancelled", counted(len(rest), "accepted request"))
         events.extend(RequestCancelled(request.id, "the server is shutting down") for request in rest)
 
     def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
@@ -325,6 +330,9 @@ class LiveWorld:
             results = self._results(action, mail.value, failed)
             failed = ""
         events.append(WorkFinished(action.work_id, mail.started_ns, mail.finished_ns, results, failed))
+        if mail.finished_ns >= self._look_ns and self.contradictions is not None:
+            self._look_ns = mail.finished_ns + LOOK_NS
+            self.contradictions.look()
 
     def _warm_up(self, mail: WorkDone, action: LoadModel, events: List[Event]) -> None:
         """A model was loaded: its lanes warm up before the scheduler may use it."""
@@ -432,7 +440,7 @@ class LiveWorld:
         finishing, self._to_finish[:] = list(self._to_finish), ()
         for action in finishing:
             self._finish(action)
-        self._coalescing.answered(clock_ns(), len(finishing))
+        self._coalescing.answered(clock_ns(), len(finishing), self.io.idle_lanes == 0)
 
     def _finish(self, action: FinishRequest) -> None:
         values = self.values
@@ -450,8 +458,18 @@ class LiveWorld:
             self._response_overhead.took(clock_ns() - self._overhead_from_ns)
         else:
             counts.ended(action.outcome, action.reason)
-            request.responder.refuse(request, refusal(request.app, action.outcome, action.reason))
+            request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id,
+                                                      self._as_asked(action.shortfall)))
         values.end(request)
+
+
+    def _as_asked(self, shortfall: Optional[Shortfall]) -> Optional[Shortfall]:
+        """With the smallest deadline as a client counts it: the answer must have arrived by then. None where no request
+        may ask for so much."""
+        if shortfall is None or shortfall.slo_ns_min is None:
+            return shortfall
+        slo_ns = self._response_overhead.slo_ns(shortfall.slo_ns_min)
+        return shortfall._replace(slo_ns_min=slo_ns if slo_ns <= ms_to_ns(SLO_MS_MAX) else None)
 
 
 def _lane_threads(config: Config) -> int:

@@ -22,7 +22,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class Channel:
-    """One end. Not thread-safe: whoever owns it asks and listens by turns."""
+    """One end. Not thread-safe: its owner asks and listens by turns."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

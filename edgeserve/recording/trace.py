@@ -9,6 +9,7 @@ import collections.abc
 import json
 from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
+from edgeserve.config.profiles import Parts, Profile, restricted
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
@@ -57,12 +58,23 @@ class Recording(NamedTuple):
 
 
 def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Mapping[str, Sequence[str]],
-             measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None) -> Dict[str, Any]:
-    """The first line's table of a recording, from what was given to ``build_scheduler``."""
+             measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
+             profiled: Parts | None = None) -> Dict[str, Any]:
+    """The first line's table of a recording, from what was given to ``build_scheduler``. ``profiled`` are the
+    parts of profiles that were used."""
+    known = {} if profiled is None else {"profiled": [[*key, list(apps)] for key, apps in profiled.items()]}
     return {"footprints": [[*key, *value] for key, value in footprints.items()],
             "resident": {name: list(models) for name, models in resident.items()},
             "measured": [[*key, {str(size): list(times) for size, times in value.items()}]
-                         for key, value in (measured or {}).items()]}
+                         for key, value in (measured or {}).items()], **known}
+
+
+def used_profiles(start: Mapping[str, Any], profiles: Sequence[Profile]) -> List[Profile]:
+    """Those of the ``profiles`` there are now that the recorded run used: whether they match is not judged again. All
+    where the recording does not say."""
+    if "profiled" not in start:
+        return list(profiles)
+    return restricted(profiles, {(row[0], row[1]): tuple(row[2]) for row in start["profiled"]})
 
 
 def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
@@ -113,8 +125,9 @@ def dumps(table: Any) -> str:
 
 def _table(item: Any) -> Dict[str, Any]:
     table = {"kind": type(item).__name__}
-    for name in item.__dataclass_fields__:
-        table[name] = _plain(getattr(item, name))
+    for name, field in item.__dataclass_fields__.items():
+        if field.compare:  # else it explains a decision and is none
+            table[name] = _plain(getattr(item, name))
     return table
 
 

@@ -1,6 +1,6 @@
 """Where every request of a run went: arrivals = in time + late + rejected + dropped + cancelled + failed.
 
-RetainedInputs from what passed between the loop and the scheduler alone, one request at a time, so it agrees with the
+Counted from what passed between the loop and the scheduler alone, one request at a time, so it agrees with the
 report (made by the world) and with a policy's own counts only if all three counted every request once: also one whose
 branches ran apart, two of which were given up, or whose join never fired. ``scripts/soak.py`` checks it after every
 run, per app and per policy kind. """
@@ -18,6 +18,7 @@ from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim.report import AppReport, report_of
 from edgeserve.sim.world import SimWorld
+from edgeserve.units import counted
 
 IN_TIME, LATE = "in time", "late"
 
@@ -79,7 +80,8 @@ class Accounts:
         """Everybody who came has one end; the report says the same, and who of the completed was late; the policies
         that count for themselves agree."""
         report = report_of([world], 0, max(1, world.now_ns))
-        self._rule(not self._open, f"{len(self._open)} requests have no end, such as {list(self._open.values())[:1]}")
+        self._rule(not self._open, f"{counted(len(self._open), 'request')} without an end, such as "
+                                   f"{list(self._open.values())[:1]}")
         for name, account in self.by_app().items():
             self._rule(account.arrived == sum(account.ends.values()),
                        f"app {name!r}: {account.arrived} came, {sum(account.ends.values())} ended: {account.ends}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config.profiles import QUANTILES, Profile, Timing
+from edgeserve.config.profiles import Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import JobId, Request
+from edgeserve.sim.quantiles import bend_of, value_at
 from edgeserve.sim.scenario import TruthConfig
 
 _NO_TRUTH = TruthConfig(model="")
@@ -40,12 +41,15 @@ class TrueTimes:
                  noise: float, draw: random.Random) -> None:
         self._draw = draw
         self._models: Dict[str, _Model] = {}
+        self._bends: Dict[Timing, float] = {}
         profiled = {profile.model: profile for profile in profiles}
         for name, model in config.models.items():
             truth = truths.get(name, _NO_TRUTH)
             profile = profiled.get(name)
-            measured = profile.lanes if profile is not None and not truth.times else {}
+            told = truth.times or truth.per_unit_ns or truth.fixed_ns  # a hint alone stretches the profile
+            measured = profile.lanes if profile is not None and not told else {}
             timings = {lane: item.timings for lane, item in measured.items()}
+            self._bends.update({timing: bend_of(timing) for item in timings.values() for timing in item.values()})
             times = dict(truth.times or model.expected)
             if not times and not timings and not truth.per_unit_ns and not truth.fixed_ns:
                 raise ConfigError(f"model {name!r} has no time to simulate: give [truth.{name}] times = {{1 = '5ms'}}, "
@@ -58,11 +62,17 @@ class TrueTimes:
         entry = self._models[model]
         timing = _at_least(entry.timings[lane], size) if lane in entry.timings else None
         if timing is not None and timing.quantiles_ns:
-            return max(1, sum(_inverse(timing.quantiles_ns, self._draw.random()) for _ in range(steps)))
+            bend = self._bends[timing]
+            drawn_ns = sum(value_at(timing.quantiles_ns, self._draw.random(), bend) for _ in range(steps))
+            return max(1, round(drawn_ns * _longest(entry.truth, hints)))
         base_ns = self._base_ns(entry, size, hints) * steps
         if entry.noise:
             base_ns = round(base_ns * (1.0 + entry.noise * deviate(self._draw)))
         return max(1, base_ns)
+
+    def is_measured(self, model: str, lane: str) -> bool:
+        """Whether batches of the model take times that were measured on this lane, with all that held them up."""
+        return lane in self._models[model].timings
 
     def pack_ns(self, model: str) -> int:
         """What the lane's thread does for a batch before its device can run it."""
@@ -80,17 +90,16 @@ class TrueTimes:
         """One job's share of a full batch, all its steps: what it counts in a request's worth."""
         entry = self._models[model]
         steps = entry.truth.steps.mean() if entry.truth.steps else 1.0
-        if entry.truth.hint or not entry.timings:
+        if not entry.timings:
             size = entry.sizes[-1] if entry.sizes else 1
             return self._base_ns(entry, size, (hints,)) / size * steps
         timings = next(iter(entry.timings.values()))
-        return max(timings[max(timings)].median_ns, 1) / max(timings) * steps
+        return max(timings[max(timings)].median_ns, 1) / max(timings) * steps * _longest(entry.truth, (hints,))
 
     def _base_ns(self, entry: _Model, size: int, hints: Sequence[Mapping[str, float]]) -> int:
         truth = entry.truth
         if truth.hint or truth.per_unit_ns:
-            longest = max((item.get(truth.hint, 1.0) for item in hints), default=1.0) if truth.hint else 1.0
-            return round(truth.fixed_ns + truth.per_unit_ns * size * longest)
+            return round(truth.fixed_ns + truth.per_unit_ns * size * _longest(truth, hints))
         for measured in entry.sizes:
             if measured >= size:
                 return entry.times[measured]
@@ -175,16 +184,11 @@ class TrueResults:
         return random.Random(f"{self._seed}/truth/{place}/{job.node}/{job.part}/{what}")
 
 
+def _longest(truth: TruthConfig, hints: Sequence[Mapping[str, float]]) -> float:
+    """The largest work in a batch: its other members are padded to it."""
+    return max((item.get(truth.hint, 1.0) for item in hints), default=1.0) if truth.hint else 1.0
+
+
 def _at_least(timings: Mapping[int, Timing], size: int) -> Optional[Timing]:
     sizes: List[int] = sorted(timings)
     return next((timings[item] for item in sizes if item >= size), timings[sizes[-1]] if sizes else None)
-
-
-def _inverse(quantiles_ns: Sequence[int], uniform: float) -> int:
-    """The value at a uniform draw, straight lines between the stored quantiles."""
-    for index in range(1, len(QUANTILES)):
-        if uniform <= QUANTILES[index]:
-            low, high = QUANTILES[index - 1], QUANTILES[index]
-            share = (uniform - low) / (high - low)
-            return round(quantiles_ns[index - 1] + share * (quantiles_ns[index] - quantiles_ns[index - 1]))
-    return quantiles_ns[-1]

@@ -26,10 +26,12 @@ class Happening(NamedTuple):
 
 
 class Trouble:
-    """The draws of one run. After ``heals_ns`` nothing goes wrong any more."""
+    """The draws of one run, and what is known to happen besides (``also``). After ``heals_ns`` nothing goes wrong any
+    more."""
 
-    def __init__(self, config: FaultsConfig, seed: Any, heals_ns: int) -> None:
+    def __init__(self, config: FaultsConfig, seed: Any, heals_ns: int, also: Sequence[Happening] = ()) -> None:
         self.config = config
+        self._also = tuple(also)
         self.heals_ns = heals_ns
         self._seed = seed
         self._works = random.Random(f"{seed}/faults/works")
@@ -74,7 +76,7 @@ class Trouble:
 
     def happenings(self, lanes: Sequence[str], devices: Sequence[Tuple[str, int]]) -> List[Happening]:
         """Every timed trouble of the run in order; ``devices`` are names with their memory budgets."""
-        config, found = self.config, []
+        config, found = self.config, list(self._also)
         for lane in lanes:
             found += self._losses(lane)
             found += [Happening(at_ns, SPEED, lane, config.speed_min + (1.0 - config.speed_min) * draw.random())

@@ -7,23 +7,37 @@ This module only keeps the state of lanes and works out when works end; the worl
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel
 
 
 class Running:
     """A work that a device runs. ``left_ns`` is what it needed alone as of ``since_ns``; it takes ``pace`` times as
-    long while other lanes run beside it."""
+    long while other lanes run beside it. ``share``: of its time it holds the interpreter lock for so much. ``over``:
+    the device is done, and its thread waits for that lock."""
 
-    __slots__ = ("action", "started_ns", "left_ns", "since_ns", "pace")
+    __slots__ = ("action", "started_ns", "left_ns", "since_ns", "pace", "share", "over", "done_ns")
 
-    def __init__(self, action: Any, started_ns: int, duration_ns: int) -> None:
+    def __init__(self, action: Any, started_ns: int, duration_ns: int, share: float = 0.0) -> None:
         self.action = action
         self.started_ns = started_ns
         self.left_ns = duration_ns
         self.since_ns = started_ns
         self.pace = 0.0  # not set yet
+        self.share = share
+        self.over = False
+        self.done_ns = 0  # when it was over, where the loop is told only later
+
+    def ends_ns(self) -> int:
+        """When it is over, as far as is known."""
+        return self.since_ns + round(self.left_ns * self.pace)
+
+    def brought_to(self, now_ns: int) -> None:
+        """What is left now, at the pace that it had."""
+        if self.pace:
+            self.left_ns = max(0, self.left_ns - round((now_ns - self.since_ns) / self.pace))
+        self.since_ns = now_ns
 
 
 class SimLane:
@@ -31,7 +45,7 @@ class SimLane:
     order; at most ``depth`` are launched or running. The world alone changes it."""
 
     __slots__ = ("name", "device", "copy", "hang_ns", "depth", "inbox", "launched", "running", "packed_ns", "due_ns",
-                 "epoch", "up", "speed", "hangs", "poked_ns", "busy_ns", "works")
+                 "epoch", "up", "speed", "hangs", "poked_ns", "busy_ns", "works", "awake_ns", "free_ns")
 
     def __init__(self, name: str, device: str, hang_ns: int, depth: int = 1, copy: bool = False) -> None:
         self.name = name
@@ -51,6 +65,8 @@ class SimLane:
         self.poked_ns = -1
         self.busy_ns = 0
         self.works = 0
+        self.awake_ns = 0  # when its thread runs, having been woken for a work
+        self.free_ns = 0  # when the last work was over
 
     @property
     def launched_count(self) -> int:
@@ -80,19 +96,37 @@ class SimLane:
         return lost
 
 
-def repaced(lanes: Sequence[SimLane], contention: float, now_ns: int) -> List[Tuple[SimLane, int]]:
+def repaced(lanes: Sequence[SimLane], contention: float, now_ns: int,
+            lock_pace: Optional[Callable[[SimLane], float]] = None) -> List[Tuple[SimLane, int]]:
     """The lanes of one device whose works end at another time than was known, and when. With n works at a time each
-    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone."""
+    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock costs besides."""
     busy = [lane for lane in lanes if lane.running is not None]
-    pace = 1.0 + (len(busy) - 1) * (contention - 1.0)
     found = []
     for lane in busy:
         running = lane.running
-        if running is None or running.pace == pace:
+        assert running is not None
+        pace = 1.0 + (len(busy) - 1) * (contention - 1.0)
+        if lock_pace is not None and running.share:
+            pace *= lock_pace(lane)
+        if running.pace == pace or running.over:
             continue
         if running.pace:
-            running.left_ns = max(0, running.left_ns - round((now_ns - running.since_ns) / running.pace))
             lane.epoch += 1
-        running.since_ns, running.pace = now_ns, pace
+        running.brought_to(now_ns)
+        running.pace = pace
         found.append((lane, now_ns + round(running.left_ns * pace)))
+    return found
+
+
+def held_up(lanes: Sequence[SimLane], now_ns: int, held_ns: int) -> List[Tuple[SimLane, int]]:
+    """The lanes whose functions end later, and when: another thread holds the interpreter lock for ``held_ns``."""
+    found = []
+    for lane in lanes:
+        running = lane.running
+        if running is None or not running.share or running.over:
+            continue
+        running.brought_to(now_ns)
+        running.left_ns += round(running.share * held_ns / running.pace)
+        lane.epoch += 1
+        found.append((lane, now_ns + round(running.left_ns * running.pace)))
     return found

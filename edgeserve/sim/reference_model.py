@@ -79,6 +79,7 @@ class ReferenceModel:
         self.open_count = 0  # requests without an outcome
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
+        self.held_up_ns = 0  # for how long the machine kept the loop from its present turn
         self._on_lane: Counter = Counter()
         self._models_on: Dict[str, Set[str]] = {name: set() for name in config.lanes}
         for model in config.models.values():
@@ -305,7 +306,7 @@ class ReferenceModel:
         elif action.outcome == Outcome.REJECTED:
             self._rule(not entry.started, now_ns, f"{request} is REJECTED after it had begun")
         if not entry.out and request.on_late == "drop" and action.outcome != Outcome.COMPLETED:
-            due_ns = max(request.deadline_ns, entry.free_since_ns) + LATE_NS_MAX
+            due_ns = max(request.deadline_ns, entry.free_since_ns) + LATE_NS_MAX + self.held_up_ns
             self._rule(now_ns <= due_ns, now_ns, f"{request} was given up only now: {action}")
         entry.finished = action
         self.open_count -= 1

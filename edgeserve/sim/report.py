@@ -1,15 +1,17 @@
 """What a run achieved: per app and in all, as a record, as JSON, and as a text table.
 
 Only requests that arrived after the warm-up count. ``finish rate`` is the share that was completed by its deadline;
-``value share`` weighs each request by its expected lane time alone times its value.
+``value share`` weighs each request by its expected lane time alone times its value. Lane time is lost when it was spent
+on a request that was not answered in time.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from statistics import pstdev
+from typing import Any, DefaultDict, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.world import Ended, SimWorld
@@ -17,6 +19,13 @@ from edgeserve.units import NS_PER_MS, NS_PER_S
 
 ROWS_MAX = 20
 """Apps in a text table: of more, the worst are shown (the JSON has all)."""
+
+
+BINS = 20
+"""Parts of the counted time for which the finish rate is told."""
+
+Entry = Tuple[int, Ended, float]
+"""A request that ended: which run it was in, its end, and the lane time that was spent on it."""
 
 
 @dataclass
@@ -34,11 +43,27 @@ class AppReport:
     p99_ms: float = 0.0
     max_ms: float = 0.0
     breakdown_ms: Dict[str, float] = field(default_factory=dict)  # mean, where the time of completed requests went
+    finish_rates: List[float] = field(default_factory=list)  # per seed, of those in which it was asked
+    over_time: List[List[int]] = field(default_factory=list)  # [offered, in time] of what arrived in each twentieth
+    gap_max_ms: float = 0.0  # longest time without an answer in time while it was asked, in any run
+    lane_time_ms: float = 0.0  # spent on its requests
+    lane_time_lost_ms: float = 0.0  # the part of it that was spent on requests not answered in time
 
     @property
     def finish_rate(self) -> float:
         """In time over offered; 1.0 when nothing was offered."""
         return self.in_time / self.offered if self.offered else 1.0
+
+    @property
+    def rate_range(self) -> Tuple[float, float, float]:
+        """The lowest and the highest finish rate of any seed, and their standard deviation."""
+        rates = self.finish_rates or [self.finish_rate]
+        return min(rates), max(rates), pstdev(rates)
+
+    @property
+    def lost_share(self) -> float:
+        """Lane time lost over lane time spent."""
+        return self.lane_time_lost_ms / self.lane_time_ms if self.lane_time_ms else 0.0
 
     @property
     def value_share(self) -> float:
@@ -55,6 +80,9 @@ class Report:
     lanes: Dict[str, float]  # share of the time in use
     seeds: int
     counted_s: float
+    batches: Dict[str, Dict[int, int]] = field(default_factory=dict)  # model -> jobs in a batch -> batches
+    lanes_lost: Dict[str, float] = field(default_factory=dict)  # of the lane's time in use, the share that was lost
+    costs: str = ""  # what was charged for the loop and the machine
 
     @property
     def goodput(self) -> float:
@@ -64,46 +92,71 @@ class Report:
     def as_table(self) -> Dict[str, Any]:
         """Everything as plain values for JSON."""
         return {"seeds": self.seeds, "counted_s": self.counted_s, "goodput": self.goodput, "lanes": self.lanes,
+                "lanes_lost": self.lanes_lost, "batches": self.batches, "costs": self.costs,
                 "total": _app_table(self.total), "apps": {name: _app_table(app) for name, app in self.apps.items()}}
 
 
 def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> Report:
     """The report over the runs of several seeds of one scenario."""
-    ended: Dict[str, List[Ended]] = {name: [] for name in worlds[0].config.apps}
-    busy: Dict[str, float] = {}
-    for world in worlds:
+    ended: Dict[str, List[Entry]] = {name: [] for name in worlds[0].config.apps}
+    busy: DefaultDict[str, float] = defaultdict(float)
+    spent: Counter = Counter()
+    lost: Counter = Counter()
+    batches: Dict[str, Counter] = {}
+    for run, world in enumerate(worlds):
         for item in world.ended:
-            if item.request.arrival_ns >= warmup_ns:
-                ended[item.request.app].append(item)
+            if item.request.arrival_ns < warmup_ns:
+                continue
+            by_lane = world.usage.spent_ns.get(item.request.id, {})
+            spent.update(by_lane)
+            if not _is_in_time(item):
+                lost.update(by_lane)
+            ended[item.request.app].append((run, item, sum(by_lane.values())))
         for name, lane in world.lanes.items():
-            busy[name] = busy.get(name, 0.0) + lane.busy_ns / max(1, world.now_ns)
+            busy[name] += lane.busy_ns / max(1, world.now_ns)
+        for (model, jobs), count in world.usage.batches.items():
+            batches.setdefault(model, Counter())[jobs] += count
     lanes = {name: round(share / len(worlds), 4) for name, share in sorted(busy.items())
              if share or not name.startswith("copy:")}
     everything = [item for items in ended.values() for item in items]
-    return Report({name: _app_report(items) for name, items in ended.items()}, _app_report(everything), lanes,
-                  len(worlds), (duration_ns - warmup_ns) / NS_PER_S)
+    window = (warmup_ns, max(warmup_ns + 1, duration_ns))
+    return Report({name: _app_report(items, window) for name, items in ended.items()}, _app_report(everything, window),
+                  lanes, len(worlds), (duration_ns - warmup_ns) / NS_PER_S,
+                  {model: dict(sorted(sizes.items())) for model, sizes in sorted(batches.items())},
+                  {name: round(lost[name] / spent[name], 4) for name in sorted(spent) if spent[name]})
 
 
-def _app_report(items: Iterable[Ended]) -> AppReport:
+def _is_in_time(item: Ended) -> bool:
+    return item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
+
+
+def _app_report(items: Sequence[Entry], window: Tuple[int, int]) -> AppReport:
     report = AppReport()
     reasons: Counter = Counter()
     taken_ns: List[int] = []
     breakdown: Counter = Counter()
-    for item in items:
+    for _, item, spent_ns in items:
         report.offered += 1
         report.value_offered_ns += item.cost_share_ns
+        report.lane_time_ms += spent_ns / NS_PER_MS
+        in_time = _is_in_time(item)
+        if not in_time:
+            report.lane_time_lost_ms += spent_ns / NS_PER_MS
         if item.outcome != Outcome.COMPLETED:
             reasons[f"{item.outcome}: {item.reason}" if item.reason else item.outcome] += 1
             continue
         taken_ns.append(item.end_ns - item.request.arrival_ns)
         for name, value in item.breakdown._asdict().items():
             breakdown[name] += value
-        if item.end_ns <= item.request.deadline_ns:
+        if in_time:
             report.in_time += 1
             report.value_in_time_ns += item.cost_share_ns
         else:
             report.late += 1
     report.ended = dict(sorted(reasons.items(), key=lambda row: (-row[1], row[0])))
+    report.finish_rates = _rates(items)
+    report.over_time = _over_time(items, window)
+    report.gap_max_ms = _gap_max_ns(items) / NS_PER_MS
     if taken_ns:
         taken_ns.sort()
         report.p50_ms, report.p90_ms, report.p99_ms = (percentile(taken_ns, share) / NS_PER_MS
@@ -111,6 +164,40 @@ def _app_report(items: Iterable[Ended]) -> AppReport:
         report.max_ms = taken_ns[-1] / NS_PER_MS
         report.breakdown_ms = {name[:-3]: value / len(taken_ns) / NS_PER_MS for name, value in breakdown.items()}
     return report
+
+
+def _rates(items: Iterable[Entry]) -> List[float]:
+    offered: Counter = Counter()
+    in_time: Counter = Counter()
+    for run, item, _ in items:
+        offered[run] += 1
+        in_time[run] += _is_in_time(item)
+    return [in_time[run] / offered[run] for run in sorted(offered)]
+
+
+def _over_time(items: Iterable[Entry], window: Tuple[int, int]) -> List[List[int]]:
+    """Offered and in time, of what arrived in each part of the counted time, all runs together."""
+    bins = [[0, 0] for _ in range(BINS)]
+    for _, item, _ in items:
+        place = (item.request.arrival_ns - window[0]) * BINS // (window[1] - window[0])
+        chosen = bins[min(BINS - 1, place)]
+        chosen[0] += 1
+        chosen[1] += _is_in_time(item)
+    return bins
+
+
+def _gap_max_ns(items: Iterable[Entry]) -> int:
+    """The longest time without an answer in time, from the first arrival of a run to the last one."""
+    runs: Dict[int, List[Ended]] = {}
+    for run, item, _ in items:
+        runs.setdefault(run, []).append(item)
+    longest_ns = 0
+    for ended in runs.values():
+        marks = sorted(item.end_ns for item in ended if _is_in_time(item))
+        marks = [min(item.request.arrival_ns for item in ended), *marks,
+                 max(item.request.arrival_ns for item in ended)]
+        longest_ns = max(longest_ns, *(after - before for before, after in zip(marks, marks[1:])))
+    return longest_ns
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
@@ -128,7 +215,7 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
     from rich.table import Table  # the one optional look: nothing else in the simulator needs it
     for title, report in reports.items():
         table = Table(title=f"{title} ({report.seeds} seeds x {report.counted_s:g} s)", title_justify="left")
-        for name in ("app", "offered", "in time", "late", "value", "p50 ms", "p90 ms", "p99 ms"):
+        for name in ("app", "offered", "in time", "late", "value", "of seeds", "p50 ms", "p90 ms", "p99 ms", "gap ms"):
             table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
         table.add_column("ended otherwise", overflow="fold")
         worst = sorted(report.apps, key=lambda name: (report.apps[name].finish_rate, name))[:ROWS_MAX]
@@ -137,9 +224,52 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
             rows[f"(all {len(report.apps)})"] = report.total
         for name, app in rows.items():
             others = ", ".join(f"{reason} {count}" for reason, count in list(app.ended.items())[:4])
-            shares = (f"{app.finish_rate:.1%}", f"{app.value_share:.3f}") if app.offered else ("-", "-")
-            table.add_row(name, str(app.offered), shares[0], str(app.late), shares[1],
-                          f"{app.p50_ms:.2f}", f"{app.p90_ms:.2f}", f"{app.p99_ms:.2f}", others)
+            shares = (f"{app.finish_rate:.1%}", str(app.late), f"{app.value_share:.3f}", _range_text(app)) \
+                if app.offered else ("-", str(app.late), "-", "-")
+            table.add_row(name, str(app.offered), *shares, f"{app.p50_ms:.2f}", f"{app.p90_ms:.2f}",
+                          f"{app.p99_ms:.2f}", f"{app.gap_max_ms:.0f}", others)
         console.print(table)
-        console.print("lanes in use: " + ", ".join(f"{name} {share:.1%}" for name, share in report.lanes.items())
-                      + f"; goodput {report.goodput:.1f}/s", highlight=False)
+        for line in _remarks(report):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _range_text(app: AppReport) -> str:
+    low, high, _ = app.rate_range
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _remarks(report: Report) -> List[str]:
+    lanes = []
+    for name, share in report.lanes.items():
+        lost = report.lanes_lost.get(name, 0.0)
+        lanes.append(f"{name} {share:.1%}" + (f" ({lost:.1%} of it lost)" if lost else ""))
+    lines = [f"lanes in use: {', '.join(lanes)}; goodput {report.goodput:.1f}/s",
+             "in time over time: " + " ".join(f"{100 * done / offered:.0f}" if offered else "-"
+                                              for offered, done in report.total.over_time) + " %"]
+    sizes = [f"{model} " + " ".join(f"{jobs}:{count / sum(counts.values()):.0%}" for jobs, count in counts.items())
+             for model, counts in report.batches.items() if len(counts) > 1]
+    if sizes:
+        lines.append("jobs in a batch: " + "; ".join(sizes[:ROWS_MAX]))
+    return lines + ([f"costs of the loop and the machine: {report.costs}"] if report.costs else [])
+
+
+def print_sweep(found: Mapping[float, Mapping[str, Report]], console: Any) -> None:
+    """A table of what was in time, in percent: a row per app and load, a column per policy, and the range of seeds."""
+    from rich.table import Table
+    first = next(iter(next(iter(found.values())).values()))
+    table = Table(title=f"in time by load ({first.seeds} seeds x {first.counted_s:g} s)", title_justify="left")
+    for name in ("app", "load", *next(iter(found.values()))):
+        table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
+    worst = sorted(first.apps, key=lambda name: min(report.apps[name].finish_rate for reports in found.values()
+                                                    for report in reports.values()))[:ROWS_MAX]
+    for name in [name for name in first.apps if name in worst] + ["(all)"] * (len(first.apps) > 1):
+        for load, reports in found.items():
+            cells = []
+            for report in reports.values():
+                app = report.apps.get(name, report.total)
+                cells.append(f"{app.finish_rate:.1%} ({_range_text(app)})" if app.offered else "-")
+            table.add_row(name, f"{load:g}", *cells)
+    console.print(table)
+    if first.costs:
+        console.print(f"costs of the loop and the machine: {first.costs}", highlight=False, markup=False,
+                      soft_wrap=True)

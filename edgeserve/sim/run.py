@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from edgeserve.config.machine_costs import find_machine
+from edgeserve.config.profile_match import match_profile
 from edgeserve.config.profiles import Profile, find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
+from edgeserve.sim.machine import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import Scenario
-from edgeserve.sim.workload import Source
+from edgeserve.sim.workload import Source, origins
 from edgeserve.sim.world import SimWorld
+
+log = logging.getLogger("edgeserve")
 
 Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
 
@@ -57,41 +63,91 @@ def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = Fa
 
 
 def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, setting: Setting | None = None,
-               drain: bool = False, settle: bool = False) -> SimWorld:
+               measured: Optional[Measured] = None, drain: bool = False,
+               settle: bool = False) -> SimWorld:
     """The world of a scenario at one seed. Equal arguments make worlds that behave equally. ``drain`` asks the
-    scheduler to drain when the arrivals end; ``settle`` lets its timers run out after that."""
+    scheduler to drain when the arrivals end; ``settle`` lets its timers run out after that. ``measured``: the costs of
+    a machine, and where they come from; see :func:`~edgeserve.sim.machine.charged`."""
     config, run = scenario.config, scenario.run
     setting = setting or setting_of(config, profiles, run.cold)
-    sources = [Source(item, config, seed, run.duration_ns, scenario.directory) for item in scenario.workloads]
+    begins_ns = origins(scenario.workloads, seed, scenario.directory)
+    sources = [Source(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
+               for item in scenario.workloads]
     times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))
+    costs = charged(scenario, measured)
+    machine = Machine(costs.machine, config, seed) if costs.machine is not None else None
     return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed),
                     ReferenceModel(config, setting.footprints, setting.resident),
                     trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
-                    step_cost_ns=run.step_cost_ns, event_cost_ns=run.event_cost_ns, drain=drain, settle=settle)
+                    step_cost_ns=costs.step_ns, event_cost_ns=costs.event_ns, machine=machine, drain=drain,
+                    settle=settle)
 
 
 def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]] = None, *,
-             on_step: Optional[OnStep] = None, scheduler: Any = None, drain: bool = False,
-             settle: bool = False) -> Run:
+             on_step: Optional[OnStep] = None, scheduler: Any = None, drain: bool = False, settle: bool = False,
+             measured: Optional[Measured] = None) -> Run:
     """Run a scenario to its end: every request has ended and the books are closed, or :class:`ReferenceModelError` and
     :class:`SimError` say what went wrong.
 
-    Without ``profiles``, those below ``[server] profiles`` count: this machine's, else those of the only device that
-    was measured. A ``scheduler`` of your own has to be made with the same ones.
+    Without ``profiles``, those of :func:`profiles_to_simulate` count, and the costs of the machine that was measured
+    beside them, or what is assumed of one. With ``profiles``, a machine is charged only if ``measured`` gives its costs
+    (:class:`~edgeserve.config.machine_costs.MachineCosts`, and a name for people) or the scenario has ``[machine]``:
+    else 20 us per step and 15 us per event. A ``scheduler`` of your own has to be made with the same profiles.
     """
     if not scenario.workloads:
         raise ConfigError(no_workload(scenario))
     if profiles is None:
-        profiles = find_profiles(scenario.config.profiles_path, elsewhere=True)
+        profiles = profiles_to_simulate(scenario.config)
+        measured = measured or machine_to_simulate(scenario.config)
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
         from edgeserve.sched.core.build import build_scheduler
         scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints, measured={},
                                     resident=setting.resident)
-    world = make_world(scenario, seed, profiles, setting=setting, drain=drain, settle=settle)
+    world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain,
+                       settle=settle)
     drive(scheduler, world, on_step)
     world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)
+
+
+def machine_to_simulate(config: Config, directory: str = "") -> Measured:
+    """The costs of this machine below ``directory`` (``""``: ``[server] profiles``), else those of the only device that
+    was measured, else what is assumed."""
+    found = find_machine(directory or config.profiles_path, elsewhere=True)
+    if found is None:
+        return NOT_MEASURED
+    path, costs = found
+    return f"measured {costs.circumstances.get('date', '')} ({path})", costs
+
+
+def profiles_to_simulate(config: Config, directory: str = "") -> List[Profile]:
+    """The profiles below ``directory`` (``""``: ``[server] profiles``): this machine's, else those of the only device
+    that was measured.
+
+    A profile that does not match the configuration is left out where ``expected`` has the model's times, and used where
+    nothing else is known; a warning says which. Versions are not compared: the device may be another one.
+    """
+    used = []
+    for profile in find_profiles(directory or config.profiles_path, elsewhere=True):
+        if profile.model not in config.models:
+            continue
+        match, model = match_profile(profile, config), config.models[profile.model]
+        is_whole = set(match.usable.lanes) == set(model.lanes or config.lanes) & set(profile.lanes)
+        chosen, what = match.usable, "the rest of it is used"
+        if not is_whole and set(model.batch) <= set(model.expected):
+            what = f"[model.{model.name}.expected] is used instead"
+        elif not is_whole:
+            chosen, what = profile, "it is used all the same, since nothing else is known of the model's times"
+        if match.mismatches:
+            log.warning("the profile of model %s (%s) does not hold: %s; %s", model.name, profile.device,
+                        "; ".join(match.mismatches), what)
+        if match.doubts and chosen.lanes:
+            log.warning("the profile of model %s (%s) may be off: %s; it is used", model.name, profile.device,
+                        "; ".join(match.doubts))
+        if chosen.lanes:
+            used.append(chosen)
+    return used
 
 
 def no_workload(scenario: Scenario) -> str:

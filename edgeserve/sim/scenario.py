@@ -6,11 +6,11 @@ This module reads and checks; it draws nothing and simulates nothing.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.config.loading import parse_config, read_table, read_toml
+from edgeserve.config.machine_costs import ASSUMED, with_overrides
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import (
     anything,
@@ -28,107 +28,11 @@ from edgeserve.config.readers import (
 )
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.sim.spreads import Hint, Spread, read_hint, read_spread
+from edgeserve.units import format_duration
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
 EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
-
-
-class Spread(NamedTuple):
-    """A small distribution over whole numbers: ``values`` with cumulative ``weights`` that end at 1."""
-
-    values: Tuple[int, ...]
-    weights: Tuple[float, ...]
-
-    def mean(self) -> float:
-        """The expected value."""
-        low, total = 0.0, 0.0
-        for value, high in zip(self.values, self.weights):
-            total += value * (high - low)
-            low = high
-        return total
-
-    def pick(self, uniform: float) -> int:
-        """The value at a uniform draw in [0, 1)."""
-        return self.values[_place(uniform, self.weights)]
-
-
-def read_spread(value: Any, where: str) -> Spread:
-    """``7`` (always), ``[2, 9]`` (uniform, both ends included) or ``{10 = 0.7, 60 = 0.3}`` (weights)."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return Spread((value,), (1.0,))
-    if isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value) \
-            and 0 <= value[0] <= value[1] <= value[0] + 100_000:
-        count = value[1] - value[0] + 1
-        return Spread(tuple(range(value[0], value[1] + 1)), tuple((index + 1) / count for index in range(count)))
-    if isinstance(value, Mapping) and all(str(key).isdigit() for key in value):
-        weights = _cumulated(value, where)
-        if weights:
-            return Spread(tuple(int(key) for key in value), weights)
-    raise ConfigError(f"{where} = {value!r}: expected a whole number, [low, high] or {{value = weight, ...}}")
-
-
-class Range(NamedTuple):
-    """Numbers between two, all equally likely."""
-
-    low: float
-    high: float
-
-    def pick(self, uniform: float) -> float:
-        """The number at a uniform draw in [0, 1)."""
-        return self.low + (self.high - self.low) * uniform
-
-
-class Chances(NamedTuple):
-    """As :class:`Spread`, of numbers that need not be whole."""
-
-    values: Tuple[float, ...]
-    weights: Tuple[float, ...]
-
-    def pick(self, uniform: float) -> float:
-        """The number at a uniform draw in [0, 1)."""
-        return self.values[_place(uniform, self.weights)]
-
-
-def read_hint(value: Any, where: str) -> Union[Spread, Range, Chances]:
-    """A spread, whose numbers need not be whole: ``0.5``, ``[0.5, 2.0]`` (anything between) or
-    ``{"0.5" = 0.7, "2" = 0.3}`` (weights)."""
-    if isinstance(value, list) and len(value) == 2 and float in map(type, value) and all(map(_is_hint, value)) \
-            and value[0] <= value[1]:
-        return Range(float(value[0]), float(value[1]))
-    if isinstance(value, float) and _is_hint(value):
-        return Range(value, value)
-    if isinstance(value, Mapping) and any(not str(key).isdigit() for key in value) \
-            and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value):
-        weights = _cumulated(value, where)
-        if weights:
-            return Chances(tuple(float(key) for key in value), weights)
-    try:
-        return read_spread(value, where)
-    except ConfigError:
-        raise ConfigError(f"{where} = {value!r}: expected a number, [low, high] or "
-                          "{\"number\" = weight, ...}, with a weight above 0") from None
-
-
-def _cumulated(weights: Mapping[str, Any], where: str) -> Tuple[float, ...]:
-    """Rising shares that end at 1; none where all weights are 0."""
-    numbers = [number(0.0)(weight, f"{where}.{key}") for key, weight in weights.items()]
-    total, running, sums = sum(numbers), 0.0, []
-    for weight in numbers:
-        running += weight
-        sums.append(running / total if total else 0.0)
-    return tuple(sums) if total > 0 else ()
-
-
-def _place(uniform: float, weights: Sequence[float]) -> int:
-    """Which of the cumulated ``weights`` a draw in [0, 1) falls to."""
-    for place, high in enumerate(weights):
-        if uniform < high:
-            return place
-    return len(weights) - 1
-
-
-def _is_hint(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 2**63
 
 
 @dataclass(frozen=True)
@@ -139,10 +43,23 @@ class RunConfig:
     warmup_ns: int = entry(duration, 0, key="warmup")  # requests that arrive before are served but not counted
     seeds: int = entry(integer(1, 10_000), 5)
     seed: int = entry(integer(0), 0)  # the first of them
-    step_cost_ns: int = entry(duration, 20_000, key="step_cost")  # charged per step: 20 us, one wake-up of the loop
-    event_cost_ns: int = entry(duration, 15_000, key="event_cost")  # charged per event: half of a 30 us cycle
+    step_cost_ns: int = entry(duration, -1, key="step_cost")  # charged per step; either given: nothing else is charged
+    event_cost_ns: int = entry(duration, -1, key="event_cost")  # charged per event
     noise: float = entry(number(0.0, 0.25), 0.0)  # relative sd of every duration, where [truth.*] says nothing
     cold: bool = entry(boolean, False)  # True: nothing is resident at the start
+
+
+@dataclass(frozen=True)
+class ChangeConfig:
+    """``changes = [{ at = "10s", rate = 60.0 }]`` of a workload: what is different from then on, until the next one."""
+
+    at_ns: int = entry(duration, key="at")
+    rate: float = entry(number(0.0), -1.0)  # left out = as before; 0 = nobody asks
+    hints: Dict[str, Hint] = entry(table_of(read_hint), factory=dict)  # these; others stay as they were
+
+
+def _read_change(value: Any, where: str) -> ChangeConfig:
+    return read_table(ChangeConfig, value, where)
 
 
 @dataclass(frozen=True)
@@ -172,7 +89,9 @@ class WorkloadConfig:
     value: float = entry(number(0.0), -1.0)  # left out = the app's
     on_late: str = entry(one_of("", *ON_LATE_NAMES), "")  # "" = the app's
     streams: int = entry(integer(0, 1_000_000), 0)  # 0 = no stream ids
-    hints: Dict[str, Union[Spread, Range, Chances]] = entry(table_of(read_hint), factory=dict)
+    hints: Dict[str, Hint] = entry(table_of(read_hint), factory=dict)
+    changes: Tuple[ChangeConfig, ...] = entry(tuple_of(_read_change), ())  # other rates or hints from some times on
+    axis: str = entry(string, "")  # trace: all of one axis keep their distances in time; "" = starts at its first row
 
 
 @dataclass(frozen=True)
@@ -231,6 +150,7 @@ class Scenario:
     truths: Dict[str, TruthConfig] = field(default_factory=dict)
     faults: FaultsConfig = FaultsConfig()
     directory: str = "."
+    machine: Mapping[str, Any] = field(default_factory=dict)  # the section ``[machine]``, checked
     edge: Mapping[str, Any] = field(default_factory=dict)  # the sections that ``config`` was made of, for recordings
 
 
@@ -246,7 +166,7 @@ def load_scenario(path: str) -> Scenario:
 def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Scenario:
     """A parsed TOML table to a checked :class:`Scenario`. ``config = "edge.toml"`` is read first; sections of the
     scenario itself replace those of that file, name by name."""
-    known = (*EDGE_SECTIONS, "config", "run", "workload", "truth", "faults")
+    known = (*EDGE_SECTIONS, "config", "run", "machine", "workload", "truth", "faults")
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section of a scenario{nearest(key, known)}")
@@ -268,7 +188,9 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
               for name, value in _tables(table, "truth").items()}
     scenario = Scenario(config, read_table(RunConfig, table.get("run", {}), "[run]"),
                         tuple(replace(item, **_app_defaults(item, config)) for item in workloads), truths,
-                        read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory, edge)
+                        read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory,
+                        table.get("machine", {}), edge)
+    with_overrides(ASSUMED, scenario.machine)
     _check(scenario)
     return scenario
 
@@ -281,6 +203,21 @@ def with_policy(scenario: Scenario, kind: str) -> Scenario:
                 app={app: {**{key: value for key, value in table.items() if key != "predict"}, "policy": name}
                      for app, table in scenario.edge["app"].items()})  # another policy may read other hints
     return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)
+
+
+def with_load(scenario: Scenario, load: float) -> Scenario:
+    """The same scenario with ``load`` times its rates; traces come so much faster. :class:`ConfigError` where clients
+    wait for their answers: they have no rate."""
+    workloads = []
+    for item in scenario.workloads:
+        if item.kind == "closed":
+            raise ConfigError(f"[workload.{item.name}] kind = 'closed': its clients wait for their answers, so that it "
+                              "has no rate to multiply; give another kind, or other numbers of clients in other "
+                              "scenarios")
+        changes = tuple(replace(change, rate=change.rate * load) if change.rate > 0 else change
+                        for change in item.changes)
+        workloads.append(replace(item, rate=item.rate * load, scale=item.scale / load, changes=changes))
+    return replace(scenario, workloads=tuple(workloads))
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Dict[str, Any]:
@@ -308,9 +245,41 @@ def _check(scenario: Scenario) -> None:
             raise ConfigError(f"{where} rate = {item.rate}: kind {item.kind!r} needs rate = requests per second")
         if item.kind == "trace" and not item.file:
             raise ConfigError(f"{where} lacks file = '...' (a CSV trace), which kind 'trace' needs")
+        _check_changes(item, where)
+        _check_axis(item, where)
+    for name in scenario.machine.get("lock", {}):
+        if name not in scenario.config.models:
+            raise ConfigError(f"[machine.lock.{name}]: there is no such model{nearest(name, scenario.config.models)}")
+    if scenario.machine and (scenario.run.step_cost_ns >= 0 or scenario.run.event_cost_ns >= 0):
+        raise ConfigError("[run] step_cost or event_cost say that nothing else is charged, and [machine] says what "
+                          "else; give step and event in [machine] instead")
     for name in scenario.truths:
         if name not in scenario.config.models:
             raise ConfigError(f"[truth.{name}]: there is no such model{nearest(name, scenario.config.models)}")
+    _check_routes(scenario)
+
+
+def _check_changes(item: WorkloadConfig, where: str) -> None:
+    before_ns = 0
+    for index, change in enumerate(item.changes):
+        if change.at_ns <= before_ns:
+            raise ConfigError(f"{where} changes[{index}] at = {format_duration(change.at_ns)!r}: expected a time after "
+                              f"{format_duration(before_ns)}; changes stand in the order of their times")
+        before_ns = change.at_ns
+        if change.rate >= 0 and item.kind in ("closed", "trace"):
+            raise ConfigError(f"{where} changes[{index}] rate = {change.rate:g}: kind {item.kind!r} has no rate to "
+                              "change")
+
+
+def _check_axis(item: WorkloadConfig, where: str) -> None:
+    if item.axis and item.kind != "trace":
+        raise ConfigError(f"{where} axis = {item.axis!r}: kind {item.kind!r} reads no trace; leave it out")
+    if item.axis and item.rate:
+        raise ConfigError(f"{where} rate = {item.rate:g}: a trace on an axis keeps its times; stretch all of the axis "
+                          "by the same scale")
+
+
+def _check_routes(scenario: Scenario) -> None:
     missing: List[str] = []
     for app in scenario.config.apps.values():
         for node in app.nodes:

@@ -33,7 +33,7 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
         known = {
             "rule": draw.choice(tuple(rules.RULES)), "order": draw.choice(rules.ORDERS),
             "collect": draw.choice(rules.COLLECTS), "lead_ms": draw.choice((0.0, 1.0, 20.0)),
-            "across": draw.choice(rules.ACROSS), "batch_times": draw.choice(rules.BATCH_TIMES),
+            "across": draw.choice(rules.ACROSS), "batch_times": draw.choice(("full", "measured")),
             "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
             "estimator": draw.choice(rules.ESTIMATORS), "window_ms": draw.choice((50.0, 5000.0)),
             "hbf_from": draw.choice((0.3, 1.0)), "lbf_from": draw.choice((0.3, 1.0)),

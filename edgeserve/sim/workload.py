@@ -11,6 +11,7 @@ import datetime
 import math
 import os
 import random
+from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.schema import Config
@@ -24,26 +25,44 @@ TRACE_ROWS_MAX = 5_000_000
 
 
 class Arrival(NamedTuple):
-    """One arrival of a source: when, for which of its apps (an index), and declared numbers."""
+    """One arrival of a source: when, for which of its apps (an index), declared numbers, and how long after it its
+    client cancels (``None``: never)."""
 
     at_ns: int
     app_index: int = 0
     hints: Optional[Mapping[str, float]] = None
+    cancel_after_ns: Optional[int] = None
 
 
 class Source:
     """One workload. Open ones are an iterator of arrivals; a closed one is asked when each client comes next."""
 
-    def __init__(self, config: WorkloadConfig, edge: Config, seed: Any, duration_ns: int, directory: str = ".") -> None:
+    def __init__(self, config: WorkloadConfig, edge: Config, seed: Any, duration_ns: int, directory: str = ".",
+                 origin_ns: Optional[int] = None) -> None:
         self.config = config
         self.serial = 0
+        self._phases = phases_of(config)
         self._apps = [edge.apps[name] for name in config.apps or (config.app,)]
         self._hints = random.Random(f"{seed}/hints/{config.name}")
         self._stop_ns = min(config.stop_ns, duration_ns)
         self._draw = random.Random(f"{seed}/arrivals/{config.name}")
         self._open: Optional[Iterator[Arrival]] = None
-        if config.kind != "closed":
-            self._open = _OPEN[config.kind](config, self._draw, self._stop_ns, directory)
+        if config.kind == "trace":
+            self._open = _trace(config, self._draw, self._stop_ns, directory, origin_ns)
+        elif config.kind != "closed":
+            self._open = self._arrivals(_OPEN[config.kind])
+
+    def _arrivals(self, kind: Callable[[WorkloadConfig, random.Random, int], Iterator[Arrival]]) -> Iterator[Arrival]:
+        """One phase after the other, each at its own rate from its beginning on."""
+        for index, phase in enumerate(self._phases):
+            last = index + 1 == len(self._phases)
+            stop_ns = self._stop_ns if last else min(self._stop_ns, self._phases[index + 1].start_ns)
+            if phase.rate <= 0 or phase.start_ns >= stop_ns:
+                continue
+            for arrival in kind(phase, self._draw, stop_ns):
+                if arrival.at_ns >= stop_ns:
+                    break
+                yield arrival
 
     def first(self) -> List[Tuple[Arrival, str]]:
         """The arrivals that start it, each with its client's name: the next one when open, one per client when
@@ -76,9 +95,10 @@ class Source:
         serial = self.serial
         self.serial += 1
         hints: Optional[Dict[str, float]] = dict(arrival.hints) if arrival.hints else None
-        if config.hints:
+        spreads = self._hints_at(arrival.at_ns)
+        if spreads:
             hints = hints or {}
-            for name, spread in config.hints.items():
+            for name, spread in spreads.items():
                 hints[name] = spread.pick(self._hints.random())
         stream = None
         if app.stream != "none" or config.streams:
@@ -86,6 +106,48 @@ class Source:
         return Request(request_id, app.name, arrival.at_ns, arrival.at_ns + (config.slo_ns or app.slo_ns), client,
                        config.klass or app.klass, config.value if config.value >= 0 else app.value, stream,
                        config.on_late or app.on_late, hints)
+
+
+    def _hints_at(self, at_ns: int) -> Mapping[str, Any]:
+        phases = self._phases
+        if len(phases) == 1:
+            return phases[0].hints
+        return next((phase for phase in reversed(phases) if phase.start_ns <= at_ns), phases[0]).hints
+
+
+def phases_of(config: WorkloadConfig) -> List[WorkloadConfig]:
+    """The workload as it is at first and after each of its changes, each with its own start."""
+    phases = [config]
+    for change in config.changes:
+        before = phases[-1]
+        phases.append(replace(before, start_ns=max(change.at_ns, config.start_ns),
+                              rate=before.rate if change.rate < 0 else change.rate,
+                              hints={**before.hints, **change.hints}))
+    return phases
+
+
+def origins(workloads: Sequence[WorkloadConfig], seed: Any, directory: str = ".") -> Dict[str, int]:
+    """Where the time of each axis begins: at the first row of all its traces, in the traces' own time. Raises
+    :class:`ConfigError` when the traces of one axis do not count time alike."""
+    found: Dict[str, Tuple[int, WorkloadConfig, str]] = {}
+    for item in workloads:
+        if not item.axis:
+            continue
+        rows, clock = _rows_of(_path_of(item, directory), random.Random(f"{seed}/axis/{item.name}"), None)
+        begins_ns = min((row.at_ns for row in rows), default=0)
+        if item.axis not in found:
+            found[item.axis] = (begins_ns, item, clock)
+            continue
+        first_ns, other, other_clock = found[item.axis]
+        where = f"[workload.{item.name}] axis = {item.axis!r}"
+        if clock != other_clock:
+            raise ConfigError(f"{where}: its trace counts time by {clock}, that of [workload.{other.name}] by "
+                              f"{other_clock}; traces on one axis need the same kind of time")
+        if item.scale != other.scale:
+            raise ConfigError(f"{where}: scale = {item.scale:g}, and {other.scale:g} in [workload.{other.name}]; an "
+                              "axis is stretched as a whole")
+        found[item.axis] = (min(first_ns, begins_ns), other, clock)
+    return {axis: first_ns for axis, (first_ns, _, _) in found.items()}
 
 
 def exponential_ns(draw: random.Random, mean_ns: float) -> int:
@@ -97,14 +159,14 @@ def _any_app(config: WorkloadConfig, draw: random.Random) -> int:
     return draw.randrange(len(config.apps)) if len(config.apps) > 1 else 0
 
 
-def _poisson(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+def _poisson(config: WorkloadConfig, draw: random.Random, stop_ns: int) -> Iterator[Arrival]:
     at_ns, mean_ns = config.start_ns, NS_PER_S / config.rate
     while True:
         at_ns += exponential_ns(draw, mean_ns)
         yield Arrival(at_ns, _any_app(config, draw))
 
 
-def _periodic(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+def _periodic(config: WorkloadConfig, draw: random.Random, stop_ns: int) -> Iterator[Arrival]:
     index = 0
     while True:
         jitter_ns = draw.randrange(config.jitter_ns + 1)
@@ -112,7 +174,7 @@ def _periodic(config: WorkloadConfig, draw: random.Random, stop_ns: int, directo
         index += 1
 
 
-def _gamma(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+def _gamma(config: WorkloadConfig, draw: random.Random, stop_ns: int) -> Iterator[Arrival]:
     """Poisson arrivals whose rate is drawn anew for each window: gamma with mean ``rate`` and variation ``cv``."""
     window_ns, start_ns = config.window_ns, config.start_ns
     shape = 1.0 / (config.cv * config.cv) if config.cv > 0 else 0.0
@@ -127,7 +189,7 @@ def _gamma(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory:
         start_ns += window_ns
 
 
-def _onoff(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+def _onoff(config: WorkloadConfig, draw: random.Random, stop_ns: int) -> Iterator[Arrival]:
     """Busy and silent phases of exponential length; ``rate`` is the mean over both."""
     busy_rate = config.rate * (config.on_ns + config.off_ns) / max(1, config.on_ns)
     start_ns = config.start_ns
@@ -140,10 +202,15 @@ def _onoff(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory:
         start_ns = end_ns + exponential_ns(draw, config.off_ns)
 
 
-def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str) -> Iterator[Arrival]:
+def _path_of(config: WorkloadConfig, directory: str) -> str:
+    return os.path.join(directory, os.path.expanduser(config.file))
+
+
+def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str,
+           origin_ns: Optional[int]) -> Iterator[Arrival]:
     """Replay of a CSV: recorded times, stretched by ``scale`` (or to ``rate``), never resampled."""
-    path = os.path.join(directory, os.path.expanduser(config.file))
-    rows = read_trace(path, draw, stop_ns if not config.rate else None)
+    rows = read_trace(_path_of(config, directory), draw, stop_ns if not config.rate and origin_ns is None else None,
+                      origin_ns)
     scale = config.scale
     if config.rate and len(rows) > 1 and rows[-1].at_ns > 0:
         scale = len(rows) / config.rate * NS_PER_S / rows[-1].at_ns
@@ -151,15 +218,17 @@ def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory:
         yield Arrival(config.start_ns + round(row.at_ns * scale), row.app_index, row.hints)
 
 
-_OPEN: Dict[str, Callable[[WorkloadConfig, random.Random, int, str], Iterator[Arrival]]] = {
-    "poisson": _poisson, "periodic": _periodic, "gamma": _gamma, "onoff": _onoff, "trace": _trace}
+_OPEN: Dict[str, Callable[[WorkloadConfig, random.Random, int], Iterator[Arrival]]] = {
+    "poisson": _poisson, "periodic": _periodic, "gamma": _gamma, "onoff": _onoff}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
 
-def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None) -> List[Arrival]:
-    """Arrivals of a CSV trace, sorted, starting at 0. The header decides the format:
+def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None,
+               origin_ns: Optional[int] = None) -> List[Arrival]:
+    """Arrivals of a CSV trace, sorted, starting at 0, or at ``origin_ns`` of the trace's own time. The header decides
+    the format:
 
     * ``TIMESTAMP, ContextTokens, GeneratedTokens`` (Azure LLM): hints ``input_tokens``, ``output_tokens``;
     * ``timestamp_ms, input_tokens, output_tokens, ...`` (Mooncake): every further column becomes a hint;
@@ -168,6 +237,13 @@ def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None) ->
     * ``arrival_s`` or ``arrival_ms`` and further numeric columns as hints (our own);
     * no header (ServeGen): windows of start, rate, cv, family and two parameters, from which gaps are drawn.
     """
+    ordered = sorted(_rows_of(path, draw, stop_ns)[0], key=lambda item: (item.at_ns, item.app_index))
+    start_ns = origin_ns if origin_ns is not None else ordered[0].at_ns if ordered else 0
+    return [Arrival(item.at_ns - start_ns, item.app_index, item.hints) for item in ordered]
+
+
+def _rows_of(path: str, draw: random.Random, stop_ns: Optional[int]) -> Tuple[List[Arrival], str]:
+    """The arrivals of a CSV trace in its own time, and what that counts from, for people."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = [row for _, row in zip(range(TRACE_ROWS_MAX), csv.reader(file)) if row]
@@ -178,24 +254,18 @@ def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None) ->
     header = rows[0]
     try:
         if "TIMESTAMP" in header:
-            return _sorted(_azure_llm(header, row) for row in rows[1:])
+            return [_azure_llm(header, row) for row in rows[1:]], "dates"
         if "end_timestamp" in header:
-            return _sorted(_azure_functions(header, rows[1:]))
+            return list(_azure_functions(header, rows[1:])), "seconds from its own beginning"
         for column, unit_ns in (("timestamp_ms", NS_PER_MS), ("arrival_ms", NS_PER_MS), ("arrival_s", NS_PER_S)):
             if column in header:
-                return _sorted(_columns(header, row, column, unit_ns) for row in rows[1:])
+                return [_columns(header, row, column, unit_ns) for row in rows[1:]], "seconds from its own beginning"
         if len(header) == 6 and _is_number(header[0]):
-            return _sorted(_servegen(rows, draw, stop_ns))
+            return list(_servegen(rows, draw, stop_ns)), "seconds from its own beginning"
     except (ValueError, IndexError) as error:
         raise ConfigError(f"{path}: is not a trace of its header's format ({error})") from None
     raise ConfigError(f"{path}: header {header!r} is of no known trace; expected a column TIMESTAMP, timestamp_ms, "
                       "end_timestamp, arrival_s or arrival_ms")
-
-
-def _sorted(arrivals: Any) -> List[Arrival]:
-    ordered = sorted(arrivals, key=lambda item: (item.at_ns, item.app_index))
-    start_ns = ordered[0].at_ns if ordered else 0
-    return [Arrival(item.at_ns - start_ns, item.app_index, item.hints) for item in ordered]
 
 
 def _azure_llm(header: Sequence[str], row: Sequence[str]) -> Arrival:

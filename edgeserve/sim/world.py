@@ -38,13 +38,18 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
-from edgeserve.sim.lanes import Running, SimLane, repaced
+from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
+from edgeserve.sim.machine import RETURN_TAKES, Function, Machine, slowed_by_lock
 from edgeserve.sim.reference_model import LOST, ReferenceModel
+from edgeserve.sim.usage import Usage
 from edgeserve.sim.workload import Arrival, Source
 from edgeserve.units import NS_PER_S
 
 SETTLE_NS_MAX = 3600 * NS_PER_S
 """Virtual time after the last arrival within which everything must have ended."""
+
+READS_MAX = 16
+"""How often one turn of the loop looks for requests that came while it read others."""
 
 IDLE_STEPS_MAX = 10_000
 """Steps in a row that bring no event and no action: more means that the scheduler's timer makes no progress."""
@@ -82,7 +87,8 @@ class SimWorld:
 
     def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults,
                  reference_model: ReferenceModel, *, trouble: faults.Trouble | None = None, duration_ns: int = 0,
-                 step_cost_ns: int = 0, event_cost_ns: int = 0, drain: bool = False, settle: bool = False) -> None:
+                 step_cost_ns: int = 0, event_cost_ns: int = 0, machine: Machine | None = None, drain: bool = False,
+                 settle: bool = False) -> None:
         self.config = config
         self.reference_model = reference_model
         self.stopped = False
@@ -92,19 +98,25 @@ class SimWorld:
         self.lanes.update({f"copy:{name}": SimLane(f"copy:{name}", name, 30 * NS_PER_S, copy=True)
                            for name in config.devices})
         self._contention = {name: device.contention for name, device in config.devices.items()}
-        self._times = times
+        self.times: Any = times
         self._results = results
         self._trouble = trouble
         self._settle = settle
         self._costs_ns = (step_cost_ns, event_cost_ns)
+        self._machine = machine
+        self.usage = Usage()
         self._end_ns = duration_ns + SETTLE_NS_MAX
         self._acts_ns = 0  # when the actions of the present step take effect
+        self._free_ns = 0  # when the loop has sent what it has to: it looks for news then
+        self._turn_ns = 0  # when the loop's last turn began
+        self._overhead_from_ns = 0  # when the last work that ended would have, had starting it taken no time
         self._idle_steps = 0
         self._heap: List[Tuple[int, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
         self._events: List[Event] = []
         self._open: Dict[int, _Open] = {}
         self._retained: Dict[JobId, _Open] = {}
+        self._given_ns: Dict[int, int] = {}  # work -> when its lane was given it
         self._probed: Dict[int, _Open] = {}  # work -> whose retained inputs it runs
         self._request_id = 0
         self._sources = list(sources)
@@ -125,12 +137,9 @@ class SimWorld:
         """Let time pass until something is to be told, or until ``until_ns``; never before the last step's thinking
         was over. Without events, with nothing open and nothing to come, the world has stopped."""
         self.reference_model.stepped(self.now_ns)
-        ready_ns = self._acts_ns
+        ready_ns, slept = self._free_ns, False
         while True:
-            while self._heap and self._heap[0][0] <= ready_ns:
-                at_ns, _, what, argument = heapq.heappop(self._heap)
-                self.now_ns = at_ns
-                what(argument)
+            self._happen(ready_ns)
             if self._events:
                 break
             next_ns = self._heap[0][0] if self._heap else None
@@ -139,12 +148,44 @@ class SimWorld:
                 break
             if until_ns is not None and until_ns <= ready_ns:
                 break
-            ready_ns = min(item for item in (next_ns, until_ns) if item is not None)
+            ready_ns, slept = min(item for item in (next_ns, until_ns) if item is not None), True
+        if self._machine is not None and not self.stopped:
+            wanted_ns = ready_ns if slept else self._turn_ns
+            ready_ns = self._turn_ns = self._wake(self._machine, ready_ns, slept)
+            self.reference_model.held_up_ns = ready_ns - wanted_ns
         self.now_ns = ready_ns
         events, self._events = self._events, []
-        self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)
+        if self._machine is None:
+            self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)
+        else:
+            self._acts_ns = ready_ns + self._machine.turn_ns(len(events))
+            self._hold_up(self._acts_ns - ready_ns)
+        self._free_ns = self._acts_ns
         self._watch(events)
         return ready_ns, events
+
+    def _happen(self, until_ns: int) -> None:
+        while self._heap and self._heap[0][0] <= until_ns:
+            at_ns, _, what, argument = heapq.heappop(self._heap)
+            self.now_ns = at_ns
+            what(argument)
+
+    def _wake(self, machine: Machine, ready_ns: int, slept: bool) -> int:
+        """When the loop has read what there is for it: it wakes up if it slept, and reads the requests that came."""
+        if slept:
+            ready_ns += machine.wake_ns(self._functions(ready_ns))
+            self._happen(ready_ns)
+        read = 0
+        for _ in range(READS_MAX):
+            came = sum(type(event) is RequestArrived for event in self._events)
+            if came == read:
+                break
+            self.now_ns = ready_ns
+            reads_ns = machine.receive_ns(came - read, self._functions(ready_ns))
+            self._hold_up(reads_ns)
+            read, ready_ns = came, ready_ns + reads_ns
+            self._happen(ready_ns)  # those who come meanwhile are read in the same turn
+        return ready_ns
 
     def perform(self, action: Action) -> None:
         """Begin an action, when the step that decided it is over."""
@@ -197,10 +238,17 @@ class SimWorld:
 
     def _arrive(self, item: Tuple[Source, Arrival, str]) -> None:
         source, arrival, client = item
-        self._request(source, arrival, client)
+        sent_ns = self._machine.send_ns() if self._machine is not None else 0
+        if sent_ns:
+            self._at(self.now_ns + sent_ns, self._received, item)
+        else:
+            self._request(source, arrival, client)
         following = source.next_open()
         if following is not None:
             self._at(following.at_ns, self._arrive, (source, following, client))
+
+    def _received(self, item: Tuple[Source, Arrival, str]) -> None:
+        self._request(*item)
 
     def _request(self, source: Source, arrival: Arrival, client: str, echo: bool = True) -> None:
         self._request_id += 1
@@ -208,19 +256,33 @@ class SimWorld:
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
         self.reference_model.arrived(request)
-        self._events.append(RequestArrived(self._results.declared(request)))
+        self._events.append(RequestArrived(self._planned(self._results.declared(request))))
+        if arrival.cancel_after_ns is not None:
+            self._at(self.now_ns + arrival.cancel_after_ns, self._emit, RequestCancelled(request.id))
         if self._trouble is not None:
             for delay_ns in self._trouble.cancel_delays_ns(self.now_ns, request.deadline_ns - request.arrival_ns):
                 self._at(self.now_ns + delay_ns, self._emit, RequestCancelled(request.id))
 
+    def _planned(self, request: Request) -> Request:
+        """With the deadline that the scheduler is told: as a server does, less what answers take beside their lane."""
+        if self._machine is None or self._machine.is_planned or not self._machine.overhead.margin_ns:
+            return request
+        due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
+        return Request(request.id, request.app, request.arrival_ns, due_ns, request.client, request.klass,
+                       request.value, request.stream, request.on_late, request.hints)
+
     def _finish(self, action: FinishRequest) -> None:
         entry = self._open.pop(action.request_id)
         request, source = entry.request, entry.source
-        self.ended.append(Ended(request, action.outcome, action.reason, self._acts_ns, action.breakdown,
+        if self._machine is not None:  # one answer after the other, once all lanes were given their works
+            self._free_ns += self._machine.answer_ns(self._functions(self._free_ns))
+            if action.outcome == Outcome.COMPLETED:
+                self._machine.overhead.took(self._free_ns - self._overhead_from_ns)
+        self.ended.append(Ended(request, action.outcome, action.reason, self._free_ns, action.breakdown,
                                 round(self._share(request) * request.value)))
         if source is not None and source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
-            arrival = source.next_closed(self._acts_ns, entry.arrival.app_index, answered)
+            arrival = source.next_closed(self._free_ns, entry.arrival.app_index, answered)
             if arrival is not None:
                 self._at(arrival.at_ns, self._arrive, (source, arrival, request.client))
 
@@ -233,7 +295,7 @@ class SimWorld:
         for node in self.config.apps[request.app].nodes:
             before = [weights[name] for name in node.after or ()]
             weight = 1.0 if node.gather or not before else max(before)
-            total += weight * self._times.share_ns(node.model, request.hints)
+            total += weight * self.times.share_ns(node.model, request.hints)
             weights[node.name] = weight * self._results.parts_mean(request.app, node.name, request.hints)
         self._share_ns[request.app] = round(total)
         return round(total)
@@ -245,8 +307,22 @@ class SimWorld:
         if not lane.up:
             self._refuse(action, f"lane {lane.name} is down")
             return
+        if self._machine is not None and not lane.inbox and not lane.launched_count:
+            lane.awake_ns = self.now_ns + self._machine.start_ns(self._functions(self.now_ns)) \
+                + self._machine.start_lag_ns(lane.name)
         lane.inbox.append(action)
+        self._given_ns[action.work_id] = self.now_ns
         self._advance(lane)
+
+    def _functions(self, at_ns: int) -> List[Function]:
+        """The host functions that still run then, as far as is known."""
+        return [(lane.running.action.model, lane.running.ends_ns() - at_ns) for lane in self.lanes.values()
+                if lane.running is not None and lane.running.share and lane.running.ends_ns() > at_ns]
+
+    def _hold_up(self, held_ns: int) -> None:
+        """The loop holds the interpreter lock for so long."""
+        for lane, finish_ns in held_up(list(self.lanes.values()), self.now_ns, held_ns):
+            self._at(finish_ns, self._finished, (lane, lane.epoch))
 
     def _poke(self, lane: SimLane) -> None:
         lane.poked_ns = -1
@@ -267,7 +343,7 @@ class SimWorld:
         if not lane.inbox or lane.launched_count >= lane.depth:
             return False
         action = lane.inbox[0]
-        opens_ns = max(getattr(action, "start_after_ns", 0), lane.packed_ns)
+        opens_ns = max(getattr(action, "start_after_ns", 0), lane.packed_ns, lane.awake_ns)
         if self.now_ns < opens_ns:
             self._poke_at(lane, opens_ns)
             return False
@@ -281,7 +357,7 @@ class SimWorld:
             self._refuse(action, "the lane would not")
         else:
             self.reference_model.started(self.now_ns, action)
-            lane.launch(action, self.now_ns, self._times.pack_ns(action.model) if isinstance(action, RunBatch) else 0)
+            lane.launch(action, self.now_ns, self.times.pack_ns(action.model) if isinstance(action, RunBatch) else 0)
         return True
 
     def _start_next(self, lane: SimLane) -> bool:
@@ -303,26 +379,41 @@ class SimWorld:
             if lane.hangs:
                 duration_ns += lane.hang_ns + round(lane.hangs * lane.hang_ns)
                 lane.hangs = 0.0
-        lane.running = Running(action, self.now_ns, duration_ns)
+        share = 0.0
+        if self._machine is not None and isinstance(action, RunBatch):
+            share = self._machine.share(action.model)
+            if not self.times.is_measured(action.model, lane.name):
+                duration_ns += self._machine.stalls_ns(duration_ns)  # measured times have them
+        lane.running = Running(action, self.now_ns, duration_ns, share)
         lane.works += 1
-        self._repace(lane)
+        self._repace(lane, share)
 
-    def _repace(self, changed: SimLane) -> None:
-        """A work of a lane began or ended: those that run on its device go on slower or faster."""
-        beside = [changed] if changed.copy else [
-            lane for lane in self.lanes.values() if lane.device == changed.device and not lane.copy]
-        for lane, finish_ns in repaced(beside, self._contention[changed.device], self.now_ns):
-            self._at(finish_ns, self._finished, (lane, lane.epoch))
+    def _repace(self, changed: SimLane, share: float = 0.0) -> None:
+        """A work of a lane began or ended: those that run on its device go on slower or faster, and if it held the
+        interpreter lock for a ``share`` of its time, those everywhere that need it."""
+        groups = [[changed]] if changed.copy else [
+            [lane for lane in self.lanes.values() if lane.device == device and not lane.copy]
+            for device in self.config.devices if device == changed.device or share]
+        for beside in groups:
+            for lane, finish_ns in repaced(beside, self._contention[beside[0].device], self.now_ns,
+                                           self._lock_pace if self._machine is not None else None):
+                self._at(finish_ns, self._finished, (lane, lane.epoch))
+
+    def _lock_pace(self, lane: SimLane) -> float:
+        assert self._machine is not None and lane.running is not None
+        others = [other.running.share for other in self.lanes.values()
+                  if other is not lane and other.running is not None]
+        return slowed_by_lock(lane.running.share, others, self._machine.costs.lock_factor)
 
     def _duration_ns(self, lane: SimLane, action: Any) -> int:
         if isinstance(action, EvictModel):
             return 1
         if isinstance(action, LoadModel):
-            return self._times.load_ns(action.model)
+            return self.times.load_ns(action.model)
         known: List[Optional[_Open]] = [self._probed[action.work_id]] if action.probe else [
             self._open.get(job.request_id) for job in action.jobs]
         hints = [entry.request.hints if entry is not None else {} for entry in known]
-        return self._times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
+        return self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
 
     def _steps(self, action: RunBatch) -> int:
         """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
@@ -348,6 +439,7 @@ class SimWorld:
 
     def _refuse(self, action: Any, reason: str) -> None:
         self._probed.pop(action.work_id, None)
+        self._given_ns.pop(action.work_id, None)
         self.reference_model.answered(self.now_ns, action, failed=True)
         self._events.append(WorkRefused(action.work_id, reason))
 
@@ -355,9 +447,16 @@ class SimWorld:
         lane, epoch = item
         if epoch != lane.epoch or lane.running is None:
             return
-        action, started_ns = lane.running.action, lane.running.started_ns
+        if self._waits_for_lock(lane, lane.running) or self._is_held_back(lane, lane.running):
+            return
+        done_ns = lane.running.done_ns or self.now_ns
+        action, started_ns, share = lane.running.action, lane.running.started_ns, lane.running.share
+        self.usage.ran(lane.name, action, self.now_ns - started_ns)
+        lane_free_ns, lane.free_ns = lane.free_ns, self.now_ns
+        ready_ns = max(self._given_ns.pop(action.work_id), lane_free_ns)
+        self._overhead_from_ns = self.now_ns - max(0, started_ns - ready_ns)
         lane.end(self.now_ns)
-        self._repace(lane)
+        self._repace(lane, share)
         results: Tuple[JobResult, ...] = ()
         failed = ""
         if isinstance(action, RunBatch):
@@ -371,8 +470,26 @@ class SimWorld:
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.reference_model.answered(self.now_ns, action, results, bool(failed))
-        self._events.append(WorkFinished(action.work_id, started_ns, self.now_ns, results, failed))
+        self._events.append(WorkFinished(action.work_id, started_ns, done_ns, results, failed))
         self._advance(lane)
+
+    def _is_held_back(self, lane: SimLane, running: Running) -> bool:
+        """Whether the loop is told of the work only later; its lane is not free before, since nobody gives it work."""
+        lag_ns = self._machine.news_lag_ns(lane.name) if self._machine is not None and not running.done_ns else 0
+        if lag_ns:
+            running.over, running.done_ns = True, self.now_ns
+            self._at(self.now_ns + lag_ns, self._finished, (lane, lane.epoch))
+        return lag_ns > 0
+
+    def _waits_for_lock(self, lane: SimLane, running: Running) -> bool:
+        """Whether a thread that comes back from its device has to wait for the interpreter lock first."""
+        if self._machine is None or running.over or running.share or not isinstance(running.action, RunBatch):
+            return False
+        wait_ns = self._machine.lock_wait_ns(self._functions(self.now_ns), RETURN_TAKES)
+        if wait_ns:
+            running.over = True
+            self._at(self.now_ns + wait_ns, self._finished, (lane, lane.epoch))
+        return wait_ns > 0
 
     def _result(self, job: JobId, steps: int, broken: bool) -> JobResult:
         entry = self._open.get(job.request_id)
@@ -436,10 +553,15 @@ class SimWorld:
         lane.up = False
         lane.epoch += 1
         self._emit(LaneChanged(lane.name, False, lane.speed, "lost"))
+        share = 0.0
+        if lane.running is not None:
+            share = lane.running.share
+            self.usage.ran(lane.name, lane.running.action, self.now_ns - lane.running.started_ns)
         lost = lane.clear(self.now_ns)
-        self._repace(lane)
+        self._repace(lane, share)
         for action in lost:
             self._probed.pop(action.work_id, None)
+            self._given_ns.pop(action.work_id, None)
             jobs = action.jobs if isinstance(action, RunBatch) else ()
             self.reference_model.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs],
                                           True)

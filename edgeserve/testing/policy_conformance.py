@@ -9,12 +9,14 @@ Besides, three policies that keep the scheduler honest: :class:`Idle` never move
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type
 
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, PolicyError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.scheduler import Scheduler
@@ -151,7 +153,8 @@ HONEST: Mapping[str, type] = {"idle": Idle, "random": Random, "rude": Rude}
 
 
 class PolicyConformance:
-    """The shared tests. ``kind`` names the policy in ``POLICIES``; ``options`` are those of ``[policy.*]``.
+    """The shared tests. ``kind`` names the policy in ``POLICIES``, or is ``"module:Class"`` on the Python path;
+    ``options`` are those of ``[policy.*]``.
 
     ``work_conserving``: an idle lane starts a lone request in the step in which it arrives. ``remembered_max``: how
     many records of ended requests, jobs and works the policy may hold at most, in tables that it bounds.
@@ -167,6 +170,11 @@ class PolicyConformance:
     elsewhere = True
     soak_seeds: Tuple[int, ...] = (1, 2, 3, 4, 5, 6)
     world_seeds: Tuple[int, ...] = (1, 2, 3)
+
+    @pytest.fixture(autouse=True)
+    def _import_kind(self) -> None:
+        if ":" in self.kind and self.kind not in POLICIES:
+            POLICIES[self.kind] = imported(self.kind)
 
     def make(self, **changes: Any) -> Scheduler:
         """A scheduler with one app of one model of batch sizes 1, 2, 4 (2, 3, 5 ms) under this policy."""
@@ -203,6 +211,21 @@ class PolicyConformance:
             scheduler.check()
         waiting = [job for policy in scheduler.policies for job in policy.queued()]
         assert waiting == []
+
+    def test_the_deadline_that_a_refusal_says_would_do_is_not_refused(self) -> None:
+        """A policy that judges deadlines by rules of its own says so in ``expected_end``."""
+        config = parse_config({
+            "model": {"m": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "4ms", "2": "6ms"}}},
+            "policy": {"p": {"kind": self.kind, **self.options, "trials": False}},  # a trial is no refusal
+            "app": {"a": {"model": "m", "slo": "50ms"}}})
+        for before in (0, 1, 6):
+            for slo_ms in (1, 2, 3, 5, 7):
+                end = _end_at_arrival(config, before, slo_ms * NS_PER_MS)
+                lacked = end.shortfall if end is not None else None
+                if end is not None and lacked is not None and lacked.slo_ns_min is not None:
+                    assert lacked.slo_ns_min > slo_ms * NS_PER_MS, f"{slo_ms} ms were not enough: {lacked}"
+                    again = _end_at_arrival(config, before, lacked.slo_ns_min)
+                    assert again is None or again.reason != end.reason, f"given up: {lacked}; and with that: {again}"
 
     def test_asking_for_a_bid_changes_nothing(self) -> None:
         count = [0]
@@ -286,6 +309,20 @@ class PolicyConformance:
         assert [job for policy in run.scheduler.policies for job in policy.queued()] == []
 
 
+def imported(kind: str) -> Type[Policy]:
+    """The policy class that ``"module:Class"`` names. Raises :class:`ConfigError` where there is none."""
+    module, _, name = kind.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"PolicyConformance: kind = {kind!r} cannot be imported: {error}. Expected 'module:Class' of "
+                          f"a module on the Python path, or one of {', '.join(sorted(POLICIES))}") from None
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError(f"PolicyConformance: kind = {kind!r} is a {type(found).__name__}; expected a subclass of "
+                          "edgeserve.sched.policy_api.policy.Policy")
+    return found
+
+
 def finished(work: RunBatch, started_ns: int, finished_ns: int) -> WorkFinished:
     """A lane's answer: every job of the batch is done."""
     return WorkFinished(work.work_id, started_ns, finished_ns, tuple(JobResult(job) for job in work.jobs))
@@ -296,6 +333,17 @@ def answer(scheduler: Scheduler, work: Action, started_ns: int, finished_ns: int
     assert isinstance(work, RunBatch)
     actions = scheduler.step(finished_ns, [finished(work, started_ns, finished_ns)])
     return [action for action in actions if isinstance(action, FinishRequest)]
+
+
+def _end_at_arrival(config: Config, before: int, slo_ns: int) -> FinishRequest | None:
+    """The end of a request that comes behind ``before`` others, of which one runs; None when it is not given up at
+    once."""
+    scheduler, now_ns = build_scheduler(config), NS_PER_MS
+    scheduler.step(0, [RequestArrived(Request(index, "a", 0, 500 * NS_PER_MS)) for index in range(before)])
+    for action in scheduler.step(now_ns, [RequestArrived(Request(before, "a", now_ns, now_ns + slo_ns))]):
+        if isinstance(action, FinishRequest) and action.request_id == before:
+            return action
+    return None
 
 
 def _asked_twice(kind: Type[Policy], count: List[int]) -> Type[Policy]:

@@ -85,7 +85,7 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any]) -> Scenario:
         "faults": {"lane_loss_every": f"{draw.randrange(40, 90)}ms", "lane_loss": "15ms",
                    "hang": draw.choice((0.0, 0.3)), "refuse": 0.04, "fail_job": 0.02, "unfinished": 0.05,
                    "cancel": 0.05, "slow": 0.05, "speed_every": "100ms"},
-        "run": {"duration": "300ms", "noise": 0.03}}
+        "run": {"duration": "300ms", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"}}
     return parse_scenario(table, source=f"(policy world of seed {seed})")
 
 

@@ -19,8 +19,8 @@ import zipfile
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
+from edgeserve.config.files import cache_directory, file_sha256
 from edgeserve.config.loading import read_toml
-from edgeserve.engines.files import cache_directory, file_sha256
 from edgeserve.errors import ConfigError, EdgeServeError, nearest
 
 DOWNLOAD_S_MAX = 900

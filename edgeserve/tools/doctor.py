@@ -15,23 +15,25 @@ import re
 import stat
 import sys
 from dataclasses import asdict, dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve import compiled
+from edgeserve.config.files import model_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
-from edgeserve.config.profiles import find_profiles
+from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.files import model_path
 from edgeserve.engines.python import import_function
-from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileError
+from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, installed
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError
 from edgeserve.ipc.endpoints import default_endpoint, prepare_endpoint, read_server_keys, split_endpoint
 from edgeserve.live.plugins import import_policies
 from edgeserve.live.predictors import load_predictors
+from edgeserve.live.profiles import instead, matched_profiles
 from edgeserve.live.request import InputRule
 from edgeserve.sched.core.build import build_scheduler, model_lanes
-from edgeserve.units import NS_PER_MS, format_size
+from edgeserve.units import NS_PER_MS, counted, format_size
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
 
@@ -42,9 +44,6 @@ PYTHON_MIN, PYTHON_MAX = (3, 8), (3, 13)
 
 PACKAGES = {"numpy": "numpy", "zmq": "pyzmq", "msgpack": "msgpack", "psutil": "psutil", "rich": "rich"}
 """Module -> package that the run time needs."""
-
-ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
-"""All of them install the same module: two at once overwrite each other's files."""
 
 MEMORY_BYTES_LITTLE = 1 << 30  # a small vision model with its working memory, and the server
 MEMORY_BYTES_NONE = 256 << 20  # the server alone needs about a third of this
@@ -122,8 +121,8 @@ def check_processor(root: str, cores: int) -> List[Finding]:
                          "give the container or virtual machine a second core")]
     if slow:
         found.append(Finding(
-            "clocks", NOTE, f"governor {', '.join(slow)} on {sum(governors[name] for name in slow)} cores: the first "
-            "work after a pause runs on a low clock",
+            "clocks", NOTE, f"governor {', '.join(slow)} on {counted(sum(governors[name] for name in slow), 'core')}: "
+            "the first work after a pause runs on a low clock",
             "sudo jetson_clocks" if jetson else
             "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"))
     elif governors:
@@ -131,7 +130,7 @@ def check_processor(root: str, cores: int) -> List[Finding]:
     else:
         found.append(Finding("clocks", GOOD, "not visible from here (virtual machine or container)"))
     if capped:
-        found.append(Finding("clocks", NOTE, f"{capped} cores are capped below their highest clock",
+        found.append(Finding("clocks", NOTE, f"{counted(capped, 'core')} capped below the highest clock",
                              "raise scaling_max_freq to cpuinfo_max_freq, or choose a stronger power mode"))
     return found + _throttling(root)
 
@@ -274,12 +273,13 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
         config = load_config(path)
     except ConfigError as error:
         return [Finding("configuration", WRONG, str(error), f"correct {path}")]
-    found = [Finding("configuration", GOOD, f"{path}: {len(config.apps)} apps, {len(config.models)} models")]
+    found = [Finding("configuration", GOOD, f"{path}: {counted(len(config.apps), 'app')}, "
+                     f"{counted(len(config.models), 'model')}")]
     threads = sum(lane.threads for lane in config.lanes.values())
     if threads > cores:
-        found.append(Finding("lanes", NOTE, f"{len(config.lanes)} lanes with {threads} threads share {cores} cores: "
-                             "their times will vary", f"lower [lane.*] threads in {path}, or give busy lanes a core of "
-                             "their own (cores = [...])"))
+        found.append(Finding("lanes", NOTE, f"{counted(len(config.lanes), 'lane')} with {threads} threads on "
+                             f"{counted(cores, 'core')}: times will vary", f"lower [lane.*] threads in {path}, or give "
+                             "busy lanes a core of their own (cores = [...])"))
     return [*found, *check_models(config), *check_policies(config), *check_inputs(config), *check_predictors(config),
             *check_profiles(config)]
 
@@ -342,25 +342,30 @@ def check_predictors(config: Config) -> List[Finding]:
 
 
 def check_profiles(config: Config) -> List[Finding]:
-    """Which models and batch sizes have no time measured on this machine."""
+    """Which profiles of this machine match the configuration, and where the times of the other models come from."""
     directory = os.path.join(config.profiles_path, device_slug())
-    mend = f"edgeserve profile {config.source}"
-    try:
-        profiles = {profile.model: profile for profile in find_profiles(config.profiles_path)}
-    except ProfileError as error:
-        return [Finding("profiles", WRONG, str(error), mend)]
-    unmeasured = []
+    matches, errors = matched_profiles(config)
+    found = [Finding("profiles", NOTE, f"{error}. The server starts without this file",
+                     f"edgeserve profile {config.source}") for error in errors]
+    for match in matches:
+        name, mend = match.profile.model, profile_command(config, match.profile.model)
+        reasons = (*match.mismatches, *match.lacking)
+        if reasons:
+            found.append(Finding("profiles", NOTE, f"{name} does not match its profile: {'; '.join(reasons)}. "
+                                 f"When the server starts, {instead(config, match)}", mend))
+        if match.doubts and match.usable.lanes:
+            found.append(Finding("profiles", NOTE, f"the profile of {name} may be off: {'; '.join(match.doubts)}",
+                                 f"{profile_command(config, name, force=True)} (in a quiet moment)"))
+    usable = {match.profile.model: match.usable for match in matches}
+    sources: Dict[str, List[str]] = {}
     for model in config.models.values():
-        measured: Set[int] = set()
-        if model.name in profiles:
-            measured = {size for lane in profiles[model.name].lanes.values() for size in lane.timings}
-        lacking = [str(size) for size in model.batch if size not in measured and size not in model.expected]
-        if lacking:
-            unmeasured.append(f"{model.name} (batch {', '.join(lacking)})")
-    if unmeasured:
-        return [Finding("profiles", NOTE, f"no measured time in {directory}: {'; '.join(unmeasured)}. The server "
-                        "measures them a few times at its start instead", mend)]
-    return [Finding("profiles", GOOD, f"every model and batch size is measured ({directory})")]
+        sources.setdefault(times_from(config, model, usable.get(model.name)), []).append(model.name)
+    told = "; ".join(f"{source}: {', '.join(sources[source])}" for source in (MEASURED, EXPECTED, AT_START)
+                     if source in sources)
+    if AT_START in sources:
+        return [*found, Finding("profiles", NOTE, f"times of models in {directory}: {told}",
+                                f"edgeserve profile {config.source}")]
+    return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {told or 'there is no model'}")]
 
 
 def _asset_mend(path: str) -> str:
@@ -398,18 +403,6 @@ def usable_cores(root: str = "/") -> int:
     if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
         cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
     return cores
-
-
-def installed(names: Iterable[str]) -> Dict[str, str]:
-    """Those packages that are installed, with their versions."""
-    from importlib import metadata
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
-from edgeserve.errors import BadInput, RequestError
+from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -54,7 +54,9 @@ def main(args: argparse.Namespace) -> int:
     except RequestError as error:
         reason = getattr(error, "reason", "")
         if args.json:
-            print(json.dumps({"error": error.code, "message": str(error), "reason": reason}))
+            numbers = {name: getattr(error, name) for name in REFUSAL_NUMBERS
+                       if getattr(error, name, None) is not None}
+            print(json.dumps({"error": error.code, "message": str(error), "reason": reason, "id": error.id, **numbers}))
         else:
             print(f"{error.code}{f' ({reason})' if reason else ''}: {error}", file=sys.stderr)
         return 1
@@ -132,7 +134,7 @@ def as_json(answer: Answer) -> Dict[str, Any]:
     """The whole answer as plain values."""
     outputs = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in answer.items()}
     return {"outcome": answer.outcome, "late": answer.late, "reason": answer.reason, "outputs": outputs,
-            "total_ms": answer.total_ms, "breakdown_ms": dict(answer.breakdown_ms)}
+            "id": answer.id, "total_ms": answer.total_ms, "breakdown_ms": dict(answer.breakdown_ms)}
 
 
 def as_text(answer: Answer) -> str:

@@ -1,8 +1,8 @@
 """``edgeserve profile CONFIG``: measure models on this device's lanes and write ``profiles/<device>/<model>.json``.
 
 For every model, lane and batch size: warm-up, then runs until the p99 is known well enough (``tools/measure.py``), on a
-thread that is pinned as the lane is. What was measured for the same model file, versions and settings is kept, so an
-interrupted run goes on where it stopped.
+thread that is pinned as the lane is. What was measured for the same model file, versions and settings is kept
+(``config/profile_match.py``), so an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import ctypes
 import datetime
 import functools
 import gc
-import hashlib
-import json
 import os
 import platform
 import sys
@@ -25,27 +23,32 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 import psutil
 
-from edgeserve import __version__
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_name, device_slug
+from edgeserve.config.machine_costs import machine_path
+from edgeserve.config.profile_match import differences, identity, lane_settings
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.device.host import clocks_mhz, load_average
+from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
-from edgeserve.engines.files import file_sha256, resolve_path
+from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
+from edgeserve.tools.machine import lines_of, profile_machine
 from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
-from edgeserve.units import format_duration, format_size, s_to_ns
+from edgeserve.units import counted, format_duration, format_size, s_to_ns
 
 DRIFT_MAX = 0.05
 """Above this the device was getting slower while it was measured: throttling, or other work on the machine."""
 
 ALONE_FACTOR = 10
 """An app's requests are measured alone for at most this many times what a batch size may take (``--seconds``)."""
+
+MACHINE_S_MAX = 2.0
+"""Of ``--seconds`` for each part of the machine's own costs: all of them take about six times as long."""
 
 CHECK_RUNS = 20
 """Runs of the first size again after the last, to see drift over the whole lane."""
@@ -63,6 +66,7 @@ class Outcome(NamedTuple):
     why: str = ""
     path: str = ""
     alone: Tuple[str, ...] = ()  # apps whose requests were measured alone now
+    changed: Tuple[str, ...] = ()  # why what had been measured before does not count any more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="", metavar="DIR", help="profiles directory (default: [server] profiles)")
     parser.add_argument("--device", default="", metavar="NAME", help="the device's name (default: from this machine)")
     parser.add_argument("--seconds", type=float, default=3.0, help="longest time per batch size (default: 3)")
+    parser.add_argument("--no-machine", action="store_true",
+                        help="only models: not what the machine and the server's loop cost (machine.toml)")
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no table")
 
@@ -93,14 +99,29 @@ def main(args: argparse.Namespace) -> int:
              for lane in config.models[model].lanes or tuple(config.lanes) if lane in lanes]
     if not plans:
         raise ConfigError(f"nothing to measure: no model of {', '.join(models)} may run on {', '.join(lanes)}")
+    machine: List[str] = []
+    if not args.no_machine:
+        machine = _profile_machine(config, models, machine_path(out, device), args)
     outcomes = _with_progress(plans, args.quiet, lambda plan, progress, stopped: profile_model(
         config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped))
     if not args.quiet:
         print_outcomes(outcomes, out, device)
+        print("\n".join(machine))
     for outcome in outcomes:
         if outcome.why:
             print(f"edgeserve: not measured: {outcome.model} on {outcome.lane}: {outcome.why}", file=sys.stderr)
     return 1 if any(outcome.why for outcome in outcomes) else 0
+
+
+def _profile_machine(config: Config, models: Sequence[str], path: str, args: argparse.Namespace) -> List[str]:
+    """Measure the machine's own costs where they are not known; what they say, for people."""
+    from rich.console import Console
+    with Console(stderr=True, quiet=args.quiet).status("measuring") as status:
+        costs, lacking = profile_machine(config, models, path, min(args.seconds, MACHINE_S_MAX), args.force,
+                                         lambda text: status.update(f"measuring {text}"))
+    for why in lacking:
+        print(f"edgeserve: not measured: {why}", file=sys.stderr)
+    return lines_of(costs)
 
 
 # --- one model on one lane --------------------------------------------------------------------------------------------
@@ -125,8 +146,8 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
     model = replace(config.models[model_name], batch=tuple(sizes))
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
-    profile = _start_from(path, model_name, device, identity(model, config.directory))
-    settings = {"device_kind": info.device_kind, "threads": info.threads, "cores": list(info.cores)}
+    profile, changed = _start_from(path, model, device, config)
+    settings = lane_settings(config, lane)
     lane_circumstances = profile.circumstances["lanes"]
     before = profile.lanes.get(lane, LaneProfile({})) if lane_circumstances.get(lane, {}).get(
         "settings") == settings else LaneProfile({})
@@ -154,11 +175,12 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
             _write(path, profile, lane, replace(before, alone=alone), footprint.weights_bytes, profile.work_bytes)
             return Outcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
         item = engine.example()
+        profile.circumstances["inputs"] = described(item)
         load_ns = measure_loads(engine, clock_ns)
         progress("warming up", 0)
         work_bytes = _measured_work_bytes(engine, info, item, todo, clock_ns)
         session = engine.open(info)
-        begun_s, busy_s = time.perf_counter(), time.process_time()
+        noted = _watched(pinned.cores)
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
@@ -166,18 +188,28 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
             if stopped():
                 return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
             timings[size] = summarise(samples)
-            lane_circumstances[lane] = {
-                "settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0, "examples": examples,
-                # Well below the number of threads on a CPU lane: the machine had other work to do.
-                "cpu_share": round((time.process_time() - busy_s) / (time.perf_counter() - begun_s), 3)}
+            lane_circumstances[lane] = {"settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0,
+                                        "examples": examples, **noted()}
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes,
                              work_bytes)
         progress("checking", len(todo))
         lane_circumstances[lane]["drift"] = _drift_over_lane(session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
-        return Outcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers))
+        return Outcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
+
+
+def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
+    """What else the machine did on a lane's ``cores`` from now on, each time that is asked."""
+    begun_s, busy_s, busy = time.perf_counter(), time.process_time(), busy_time(cores)
+
+    def noted() -> Dict[str, Any]:
+        elapsed_s = time.perf_counter() - begun_s
+        # A share well below the number of threads on a CPU lane: the machine had other work to do.
+        return {"cpu_share": round((time.process_time() - busy_s) / elapsed_s, 3),
+                "load": {"others": round(others_busy(busy, busy_time(cores), elapsed_s), 2), "cores": len(cores)}}
+    return noted
 
 
 def _fitted(timings: Dict[int, Timing], load_ns: int, alone: Dict[str, Tuple[int, ...]]) -> LaneProfile:
@@ -194,36 +226,32 @@ def _write(path: str, profile: Profile, lane: str, measured: LaneProfile, weight
     return profile
 
 
-def _start_from(path: str, model: str, device: str, same: Dict[str, Any]) -> Profile:
-    """The profile that is there, when it was measured with the same file, versions and settings; else an empty one."""
-    fresh = Profile(model, device, {}, circumstances={
-        "same": same, "lanes": {}, "device_name": device_name(), "host": platform.node(),
+def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> Tuple[Profile, Tuple[str, ...]]:
+    """The profile that is there, when it was measured with the same file, versions and settings; else an empty one,
+    and what has changed."""
+    same = identity(model, config.directory, engine_versions(model.engine))
+    fresh = Profile(model.name, device, {}, circumstances={
+        "same": same, "lanes": {}, "inputs": {}, "device_name": device_name(), "host": platform.node(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "clocks_mhz": clocks_mhz(), "load_average": round(load_average(), 2), "cores": os.cpu_count() or 1,
         "system": platform.platform()})
     if not os.path.exists(path):
-        return fresh
+        return fresh, ()
     try:
         found = read_profile(path)
-    except ProfileError:
-        return fresh  # damaged or of another format: measuring it again is the mend that its message names
-    return found if found.circumstances.get("same") == same and "lanes" in found.circumstances else fresh
+    except ProfileError as error:
+        return fresh, (str(error).partition(";")[0],)
+    before = found.circumstances.get("same")
+    if not isinstance(before, dict) or not isinstance(found.circumstances.get("lanes"), dict):
+        return fresh, ("it does not say what it was measured with",)
+    changed = tuple(differences(before, same))
+    return (fresh, changed) if changed else (found, ())
 
 
-def identity(model: ModelConfig, directory: str) -> Dict[str, Any]:
-    """What must be equal for an old measurement to still count: the model's file, the versions, its settings."""
-    files = [resolve_path(model.file, directory)] if model.file else []
-    files += [os.path.join(directory, *source.partition(":")[0].split(".")) + ".py"
-              for source in (model.function, model.engine) if ":" in source]
-    found = [file_sha256(file) for file in files if os.path.isfile(file)]
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "edgeserve": __version__}
-    library = sys.modules.get("onnxruntime")
-    if model.engine == "onnx" and library is not None:
-        versions["onnxruntime"] = library.__version__
-    settings = json.dumps([model.function, model.shapes, model.pad, model.state, model.expected, model.options],
-                          sort_keys=True, default=str)
-    return {"engine": model.engine, "file_sha256": "/".join(found),
-            "versions": versions, "settings_sha256": hashlib.sha256(settings.encode()).hexdigest()}
+def described(item: Values) -> Dict[str, Any]:
+    """The example that was measured: name -> (dtype, shape) of an array, the type's name of anything else."""
+    return {name: [str(value.dtype), list(value.shape)] if isinstance(value, np.ndarray) else type(value).__name__
+            for name, value in item.items()}
 
 
 def _resident_bytes() -> int:
@@ -362,6 +390,7 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
                      f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
                      f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
                      f"{circumstances['drift']:+.1%} from beginning to end")
+        lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
     console = Console(soft_wrap=True)
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
@@ -372,7 +401,7 @@ def alone_text(times: Sequence[int]) -> str:
     """The spread of an app's times alone; ``times`` rises."""
     shown = ", ".join(f"{name} {format_duration(times[min(len(times) - 1, int(q * len(times)))])}" for name, q in (
         ("least", 0.0), ("median", 0.5), ("p99", 0.99)))
-    return f"{len(times)} requests, {shown}"
+    return f"{counted(len(times), 'request')}, {shown}"
 
 
 def _cells(timing: Timing, kept: bool) -> Tuple[List[str], List[str]]:

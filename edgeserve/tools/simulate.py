@@ -9,25 +9,31 @@ import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.config.loading import load_config, parse_config
-from edgeserve.config.profiles import Profile, find_profiles
+from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
 from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import Timeline, timeline_of
-from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
+from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import OnStep
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event
-from edgeserve.sim.report import Report, print_reports, report_of
-from edgeserve.sim.run import setting_of, simulate
-from edgeserve.sim.scenario import Scenario, load_scenario, with_policy
+from edgeserve.sim.machine import Measured, charged
+from edgeserve.sim.report import Report, print_reports, print_sweep, report_of
+from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, setting_of, simulate
+from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
+from edgeserve.tools import plots
+from edgeserve.units import counted
 
 SEEDS_MAX = 10_000
 """As for [run] seeds: more take days."""
+
+LOAD_MAX = 100.0
+"""A multiple of the scenario's rates: more is a mistake."""
 
 WIDTH = 120
 """Columns of the tables when the output is no terminal."""
@@ -39,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="put every app under this policy; several times to compare on the same arrivals")
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds (default: the scenario's)")
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the scenario's)")
+    parser.add_argument("--loads", default="", metavar="0.5,0.7,...",
+                        help="once per load, a multiple of the scenario's rates, and what is in time by load")
+    parser.add_argument("--plot", default="", metavar="FILE.svg", help="with --loads: draw it (extra 'plots')")
     parser.add_argument("--profiles", default="", help="directory of profiles (default: [server] profiles)")
     parser.add_argument("--json", default="", metavar="FILE", help="write the report as JSON ('-': to the screen)")
     parser.add_argument("--trace", default="", metavar="FILE",
@@ -59,7 +68,8 @@ def main(args: argparse.Namespace) -> int:
         if ":" not in kind and kind not in POLICIES:
             raise ConfigError(f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}; "
                               "or 'module:Class' of your own)")
-    profiles = _profiles(scenario.config, args.profiles)
+    profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
+    args.measured = machine_to_simulate(scenario.config, args.profiles)
     compared = [(kind, with_policy(scenario, kind)) for kind in args.policy] or [(_title(scenario), scenario)]
     for _, each in compared:
         import_policies(each.config)
@@ -67,6 +77,13 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seeds {args.seeds}: expected 1 to {SEEDS_MAX}")
     first = scenario.run.seed if args.seed is None else args.seed
     seeds = list(range(first, first + (args.seeds or scenario.run.seeds)))
+    if args.plot and not args.loads:
+        raise ConfigError(f"--plot {args.plot}: there is nothing to draw without --loads, such as --loads "
+                          "0.5,0.7,0.9,1.1")
+    if args.plot:
+        plots.check_library()  # before minutes of simulating
+    if args.loads:
+        return _sweep(compared, read_loads(args.loads), seeds, profiles, args)
     reports = _run_all(compared, seeds, profiles, args)
     if not any(report.total.offered for report in reports.values()):
         raise ConfigError(f"{args.scenario}: no request arrived in the time that counts; look at [run] duration and "
@@ -80,10 +97,11 @@ def _title(scenario: Scenario) -> str:
     return " + ".join(used)
 
 
-def _profiles(config: Config, directory: str) -> List[Profile]:
+def profiles_directory(config: Config, directory: str) -> str:
+    """Where the profiles are looked for."""
     if directory and not os.path.isdir(directory):
         raise ConfigError(f"--profiles {directory}: there is no such directory")
-    return find_profiles(directory or config.profiles_path, elsewhere=True)
+    return directory or config.profiles_path
 
 
 def _run_all(compared: Sequence[Tuple[str, Scenario]], seeds: Sequence[int], profiles: Sequence[Profile],
@@ -96,14 +114,49 @@ def _run_all(compared: Sequence[Tuple[str, Scenario]], seeds: Sequence[int], pro
             worlds: List[SimWorld] = []
             for seed in seeds:
                 watched = index == 0 and seed == seeds[0]
-                worlds.append(_run_one(scenario, seed, profiles, args.trace if watched else "",
+                worlds.append(_run_one(scenario, seed, profiles, args.measured, args.trace if watched else "",
                                        args.record if watched else ""))
                 progress.advance(bar)
             reports[title] = report_of(worlds, scenario.run.warmup_ns, scenario.run.duration_ns)
+            reports[title].costs = charged(scenario, args.measured).source
     return reports
 
 
-def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], trace: str, record: str) -> SimWorld:
+def read_loads(text: str) -> List[float]:
+    """The loads of ``--loads``, rising."""
+    found = []
+    for word in text.split(","):
+        try:
+            load = float(word)
+        except ValueError:
+            load = -1.0
+        if not 0 < load <= LOAD_MAX:
+            raise ConfigError(f"--loads {text!r}: {word!r} is no load; expected multiples of the scenario's rates, "
+                              f"above 0 and at most {LOAD_MAX:g}, such as 0.5,0.7,0.9,1.1")
+        found.append(load)
+    return sorted(set(found))
+
+
+def _sweep(compared: Sequence[Tuple[str, Scenario]], loads: Sequence[float], seeds: Sequence[int],
+           profiles: Sequence[Profile], args: argparse.Namespace) -> int:
+    """Every policy at every load: a row per app and load, and a plot."""
+    found: Dict[float, Dict[str, Report]] = {}
+    for load in loads:
+        found[load] = _run_all([(title, with_load(scenario, load)) for title, scenario in compared], seeds, profiles,
+                               args)
+        args.trace = args.record = ""  # of the first load
+    if args.json != "-":
+        print_sweep(found, wide_console())
+    write_json(args.json, {"seeds": list(seeds), "loads": {str(load): {title: report.as_table() for title, report in
+                                                                       reports.items()}
+                                                            for load, reports in found.items()}})
+    if args.plot:
+        plots.draw_sweep(args.plot, found)
+    return 0
+
+
+def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile],
+             measured: Measured, trace: str, record: str) -> SimWorld:
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     watchers: List[OnStep] = []
     timeline = Timeline() if trace else None
@@ -111,14 +164,15 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], trace: 
         watchers.append(timeline.add)
     recorder = None
     if record:
-        recorder = Recorder(record, {"config": scenario.edge, **start_of(setting.footprints, setting.resident)})
+        recorder = Recorder(record, {"config": scenario.edge, **start_of(
+            setting.footprints, setting.resident, profiled=parts_of(profiles))})
         watchers.append(recorder.record)
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         for watch in watchers:
             watch(now_ns, events, actions)
 
-    world = simulate(scenario, seed, profiles, on_step=on_step if watchers else None).world
+    world = simulate(scenario, seed, profiles, on_step=on_step if watchers else None, measured=measured).world
     if recorder is not None:
         recorder.close()
     if timeline is not None:
@@ -129,12 +183,22 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], trace: 
 def _show(reports: Dict[str, Report], seeds: Sequence[int], json_file: str) -> None:
     table: Dict[str, Any] = {"seeds": list(seeds), "policies": {title: report.as_table()
                                                                 for title, report in reports.items()}}
+    if json_file != "-":
+        print_reports(reports, wide_console())
+    write_json(json_file, table)
+
+
+def wide_console() -> Any:
+    """The terminal, or :data:`WIDTH` columns where there is none."""
+    from rich.console import Console
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+
+
+def write_json(json_file: str, table: Dict[str, Any]) -> None:
+    """Write a table as JSON: to a file, to the screen (``-``), or nowhere (``""``)."""
     if json_file == "-":
         print(json.dumps(table, indent=1))
-        return
-    from rich.console import Console
-    print_reports(reports, Console() if sys.stdout.isatty() else Console(width=WIDTH))
-    if json_file:
+    elif json_file:
         with open(json_file, "w", encoding="utf-8") as file:
             json.dump(table, file, indent=1)
             file.write("\n")
@@ -150,7 +214,8 @@ def _replay(args: argparse.Namespace) -> int:
     else:
         raise ConfigError(f"{args.replay} does not hold its configuration; give the server's with --config edge.toml")
     import_policies(config)
-    scheduler = build_scheduler(config, _profiles(config, args.profiles), **build_inputs(recording.start))
+    profiles = find_profiles(profiles_directory(config, args.profiles), elsewhere=True)
+    scheduler = build_scheduler(config, used_profiles(recording.start, profiles), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
     if args.trace:
         timeline_of(recording.steps).write(args.trace)
@@ -158,5 +223,5 @@ def _replay(args: argparse.Namespace) -> int:
         print(difference)
         return 1
     actions = sum(len(step.actions) for step in recording.steps)
-    print(f"{len(recording.steps)} steps with {actions} actions: every decision is the same")
+    print(f"{counted(len(recording.steps), 'step')} with {counted(actions, 'action')}: every decision is the same")
     return 0

@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from inputs import LEARNT, PIXELS, TUNED, digits, photographed, view
 
-from edgeserve.engines.files import resolve_path
+from edgeserve.config.files import resolve_path
 
 FILE = "cache:dynamic-digits-1/exits.onnx"
 WIDE = 2048  # of each of the three hidden layers: 33 MB, which one digit reads as a whole and a batch shares

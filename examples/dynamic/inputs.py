@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, Mapping, Tuple
 
 import numpy as np
 
-from edgeserve.engines.files import resolve_path
+from edgeserve.config.files import resolve_path
 
 Values = Dict[str, np.ndarray]
 

@@ -17,7 +17,7 @@ from typing import Dict, List, Optional, Sequence
 import numpy as np
 
 import edgeserve
-from edgeserve.engines.files import resolve_path
+from edgeserve.config.files import resolve_path
 from edgeserve.errors import Dropped, Rejected, RequestError
 
 SPEECH = "cache:pyannote.audio-3.3.2/speech.wav"

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import edgeserve
-from edgeserve.engines.files import resolve_path
+from edgeserve.config.files import resolve_path
 from edgeserve.errors import Dropped, Rejected, RequestError
 
 PAGE = "cache:scikit-image-0.26.0/page.png"

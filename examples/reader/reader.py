@@ -13,8 +13,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 import cv2
 import numpy as np
 
+from edgeserve.config.files import resolve_path
 from edgeserve.engines.base import Result
-from edgeserve.engines.files import resolve_path
 from edgeserve.engines.python import Parts
 
 Values = Dict[str, Any]

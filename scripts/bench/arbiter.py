@@ -65,7 +65,7 @@ def scenario(load: float, seconds: float, batch: float = BATCH) -> Scenario:
                 "lm": {"model": "lm", "slo": "1500ms", "policy": "lm"}},
         "workload": {name: {"app": name, "kind": "gamma", "rate": rate, "cv": 0.5,
                             **({"hints": {"steps": 20}} if name == "lm" else {})} for name, rate in rates.items()},
-        "run": {"duration": f"{seconds}s", "noise": 0.03}})
+        "run": {"duration": f"{seconds}s", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"}})
 
 
 def value_in_time(report: Report, counted: Dict[str, float]) -> float:

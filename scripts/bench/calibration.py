@@ -58,7 +58,7 @@ def scenario(policy: str, seconds: float) -> Scenario:
         "truth": {"m": {"fixed": f"{FIXED_MS}ms", "per_unit": "10us", "hint": "work", "noise": NOISE}},
         "policy": {"dynamic": {"kind": policy, "window": 200}},
         "app": {app: {"model": "m", "slo": f"{SLO_MS}ms"} for app in BEFORE},
-        "workload": workloads, "run": {"duration": f"{seconds}s"}})
+        "workload": workloads, "run": {"duration": f"{seconds}s", "step_cost": "20us", "event_cost": "15us"}})
 
 
 def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[str, int]]:

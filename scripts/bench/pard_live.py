@@ -47,7 +47,7 @@ READER = os.path.dirname(os.path.abspath(reader_load.__file__))
 LOCAL = "cohorts (pard_local)"
 POLICIES: Mapping[str, Tuple[Dict[str, Any], str]] = {  # policy table, what late requests get
     LOCAL: ({"kind": "pard_local"}, "drop"),
-    "reactive (pard, rule back)": ({"kind": "pard", "rule": "back"}, "drop"),
+    "reactive (pard, rule back)": ({"kind": "pard", "rule": "back", "batch_times": "full"}, "drop"),
     "fifo": ({"kind": "fifo"}, "drop"),
     "fifo, nothing dropped": ({"kind": "fifo"}, "answer")}
 SERVICES = 5.0  # the deadline, in mean service times: room for a cohort of two or three pages
@@ -230,7 +230,7 @@ def run_simulated(policy: Dict[str, Any], on_late: str, service: float, load: fl
                            "pending_max": 100_000, "node": nodes}},
         "truth": dict(TRUTH),
         "workload": {name: {"app": "reader", "rate": rate, "hints": dict(hints)} for name, hints in PAGES.items()},
-        "run": {"duration": f"{seconds}s", "noise": NOISE}})
+        "run": {"duration": f"{seconds}s", "noise": NOISE, "step_cost": "20us", "event_cost": "15us"}})
     ledger = Ledger()
     simulate(scenario, seed, (), on_step=ledger.see)
     return ledger.result(seconds)

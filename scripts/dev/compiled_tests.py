@@ -20,7 +20,8 @@ from typing import Sequence
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPY = os.path.join(ROOT, ".compiled")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.so", "build", "dist", "*.egg-info", "node_modules")
-TESTS = ("tests/unit/test_compiled.py", "tests/golden", "tests/sim", "tests/conformance/test_policies.py",
+TESTS = ("tests/unit/test_compiled.py", "tests/golden", "tests/sim/test_soak.py", "tests/sim/test_soak_recovery.py",
+         "tests/sim/test_world.py", "tests/sim/test_returns.py", "tests/conformance/test_policies.py",
          "tests/unit/sched")
 
 

@@ -296,17 +296,21 @@ class Selection:
 
 
 class Tests:
-    """A pytest in a copy of the project, which has collected the fast tests and runs those that it is asked for."""
+    """A pytest in a copy of the project, which has collected the fast tests and runs those that it is asked for. Only a
+    change may keep it from collecting them (``is_changed``)."""
 
-    def __init__(self, tree: ChangedTree) -> None:
+    def __init__(self, tree: ChangedTree, is_changed: bool = False) -> None:
         self._pipe, theirs = Pipe()
-        self._process = tree.pytest("-W", "ignore", "-p", "dev.forking", *fast_tests(), stdout=subprocess.DEVNULL,
-                                    environment={"MUTANTS_PIPE": str(theirs.fileno())}, pass_fds=(theirs.fileno(),))
+        self._process = tree.pytest("-W", "ignore", "-p", "dev.forking", *fast_tests(tree.home),
+                                    stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
+                                    environment={"MUTANTS_PIPE": str(theirs.fileno())})
         theirs.close()
         try:
             self.names: List[str] = self._pipe.recv()
-        except EOFError:  # a change broke the collection
+        except EOFError:
             self.names = []
+        if not self.names and not is_changed:
+            raise RuntimeError("the fast tests cannot be collected without any mutant: what do they say by themselves?")
 
     def answer(self, job: Job) -> Answer:
         """Run the tests of a job."""
@@ -329,7 +333,7 @@ def judge(mutant: Mutant, tree: ChangedTree, tests: Tests, selection: Selection)
         return tests.answer(Job(asked, mutant.file, mutant.text)).failed
     tree.write(mutant.file, mutant.text)
     try:
-        own = Tests(tree)
+        own = Tests(tree, is_changed=True)
         failed = own.answer(Job(asked)).failed
         own.close()
         return failed

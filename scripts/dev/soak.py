@@ -3,6 +3,7 @@
     python scripts/dev/soak.py               1000 seeds
     python scripts/dev/soak.py --seed 4711   one of them again, exactly, with the story and a recording of it
     python scripts/dev/soak.py --policies pard pard_local    apps of these policies alone: other scenarios
+    python scripts/dev/soak.py --recovery    wrong beliefs, slow phases and outliers: every app is soon served again
 
 Exit status 1 when a rule was broken or something that should occur never did.
 """
@@ -16,6 +17,7 @@ from collections import Counter
 from typing import List, Sequence
 
 from edgeserve.sim.soak import POLICY_KINDS, SoakResult, missing_marks, soak
+from edgeserve.sim.soak_recovery import KINDS, recover
 
 
 def main() -> int:
@@ -26,8 +28,12 @@ def main() -> int:
     parser.add_argument("--policies", nargs="+", choices=POLICY_KINDS, default=POLICY_KINDS, metavar="KIND",
                         help="draw from these policies alone (all: %(choices)s)")
     parser.add_argument("--deep", action="store_true", help="lanes of depth 2 and 3, packing, contention")
+    parser.add_argument("--recovery", action="store_true", help="the soak of edgeserve/sim/soak_recovery.py instead")
     parser.add_argument("--record", default="", help="with --seed: write the recording here")
     args = parser.parse_args()
+    if args.recovery:
+        kinds = [kind for kind in KINDS if kind in args.policies] if args.policies is not POLICY_KINDS else KINDS
+        return run_recovery([args.seed] if args.seed is not None else range(args.start, args.start + args.runs), kinds)
     if args.seed is not None:
         print(f"seed {args.seed}", flush=True)
         result = soak(args.seed, args.record, tuple(args.policies), args.deep)
@@ -36,6 +42,23 @@ def main() -> int:
         print_accounts([result])
         return 0
     return run_many(args.start, args.runs, tuple(args.policies), args.deep)
+
+
+def run_recovery(seeds: Sequence[int], kinds: Sequence[str]) -> int:
+    """Run the seeds one after another; what was not served again is named with its seed and story."""
+    failed, totals = 0, [0, 0, 0, 0]
+    for seed in seeds:
+        try:
+            result = recover(seed, kinds)
+        except Exception as error:  # noqa: BLE001 the others must run too
+            failed += 1
+            print(f"seed {seed}: {error}", flush=True)
+            continue
+        totals = [total + count for total, count in zip(totals, result[2:])]
+    before, lost_before, after, lost_after = totals
+    print(f"{len(seeds)} seeds, {failed} not served again; {lost_before} of {before} requests lost before recovery was "
+          f"due, {lost_after} of {after} after")
+    return 1 if failed else 0
 
 
 def print_accounts(results: Sequence[SoakResult]) -> None:

@@ -22,6 +22,7 @@ from lib import drawn
 
 from edgeserve.config import readers, schema
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.policy import COMMON_OPTIONS
 from edgeserve.units import format_duration, format_size
 
 PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
@@ -109,14 +110,18 @@ def _default(item: Field[Any]) -> str:
 
 def _policy_table() -> str:
     lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
+    lines += [_option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", *item)
+              for item in COMMON_OPTIONS.items()]
     for kind, policy in sorted(POLICIES.items()):
         if not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own
-        for option, value in policy.defaults.items():
-            shown = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"| [`{kind}`](policies/{page_of(kind)}) | `{option}` | {TYPE_WORDS[type(value)]} | "
-                         f"`{shown}` |")
+        lines += [_option_row(f"[`{kind}`](policies/{page_of(kind)})", *item) for item in policy.defaults.items()]
     return "\n".join(lines)
+
+
+def _option_row(kind: str, option: str, value: object) -> str:
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"| {kind} | `{option}` | {TYPE_WORDS[type(value)]} | `{shown}` |"
 
 
 def page_of(kind: str) -> str:

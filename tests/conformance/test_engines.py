@@ -8,10 +8,10 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
+from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Values
-from edgeserve.engines.files import resolve_path
 from edgeserve.testing.engine_conformance import EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")

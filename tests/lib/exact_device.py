@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.policies.pard_local.choice import Trial
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
 
@@ -36,6 +37,8 @@ class Device:
     """Answers the scheduler's batches after exactly the expected time; ``parts`` and ``routes`` by node."""
 
     def __init__(self, table):
+        for options in table["policy"].values():
+            options.setdefault("trials", False)  # refusals are what most tests are about
         self.scheduler = build_scheduler(parse_config(table))
         self.now_ns, self.running, self.batches, self.ends = 0, [], [], {}
         self.parts, self.routes = {}, {}
@@ -77,6 +80,14 @@ def fan(**options):
             "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
             "app": {"app": {"slo": "100ms", "node": [{"name": "look", "fan_out": True}, {"name": "part"},
                                                     {"name": "end", "gather": True}]}}}
+
+
+def together(end_of, from_ns=0):
+    """Cohorts that are answered all together, for ``equal_cohort``: ``end_of`` says when."""
+    def trial_of(count):
+        ends_ns = end_of(count)
+        return None if ends_ns is None else Trial(max(1, ends_ns - from_ns), [(count, ends_ns)])
+    return trial_of
 
 
 def ends_of(left, limit=None):

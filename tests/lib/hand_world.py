@@ -93,12 +93,14 @@ def table(models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any], **se
 
 
 class Driver:
-    """The real scheduler in a world where nothing happens by itself."""
+    """The real scheduler in a world where nothing happens by itself. ``trials``: what its policies refuse because of an
+    estimate may be run as a trial; most tests are about the refusal."""
 
     def __init__(self, models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any],
                  policy: Union[str, Mapping[str, Any]] = "edf",
-                 resident: Mapping[str, Sequence[str]] | None = None, **sections: Any) -> None:
-        sections["policy"] = {policy: {}} if isinstance(policy, str) else policy
+                 resident: Mapping[str, Sequence[str]] | None = None, trials: bool = False, **sections: Any) -> None:
+        kinds = {policy: {}} if isinstance(policy, str) else policy
+        sections["policy"] = {name: {"trials": trials, **options} for name, options in kinds.items()}
         self.config = parse_config(table(models, apps, **sections))
         self.scheduler = build_scheduler(self.config, resident=resident)
         self.now_ms: float = 0

@@ -35,7 +35,7 @@ from edgeserve.errors import (
     UnknownApp,
 )
 from edgeserve.ipc import endpoints, wire
-from edgeserve.ipc.bus import Ask, Cancel, ClientGone
+from edgeserve.ipc.bus import Ask, Cancel, ClientGone, Control
 from edgeserve.ipc.endpoints import default_endpoint
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -123,7 +123,16 @@ def test_many_threads_share_one_client(client):
 
 def test_control_questions(client):
     for kind in wire.CONTROL_KINDS:
-        assert getattr(client, kind)() == {"kind": kind, "ready": True}
+        if kind != "story":
+            assert getattr(client, kind)() == {"kind": kind, "ready": True}
+
+
+def test_a_story_is_asked_for_by_the_number_of_a_request(server, client):
+    server.told = {"story": ["one", "two"]}
+    assert client.story(17) == ["one", "two"]
+    assert server.seen(Control).request_id == 17
+    with pytest.raises(Malformed, match="request_id = None: expected the request_id of an answer or an error"):
+        client.ask("story")
 
 
 def test_a_question_whose_answer_cannot_travel_gets_an_error_and_spares_the_requests(server, client):

@@ -9,6 +9,8 @@ import pytest
 from bus_server import BusServer
 
 from edgeserve import cli
+from edgeserve.config.loading import parse_config
+from edgeserve.runtime import Runtime
 
 
 @pytest.fixture
@@ -61,3 +63,26 @@ def test_an_image_needs_pillow_or_arrives(endpoint, tmp_path, capsys):
     pillow.new("RGB", (4, 2), (1, 2, 3)).save(path)
     assert cli.main(["infer", "echo", "--in", f"x={path}", "--endpoint", endpoint]) == 0
     assert "uint8 [2, 4, 3]  1 2 3" in capsys.readouterr().out
+
+
+def test_a_story_is_printed_and_one_that_nobody_remembers_is_status_1(tmp_path, capsys):
+    with BusServer(f"ipc://{tmp_path}/run/bus") as server:
+        server.told = {"story": ["request 7 of app a: completed", "  +1ms: arrived"]}
+        assert cli.main(["story", "7", "--endpoint", server.endpoint]) == 0
+        assert capsys.readouterr().out == "request 7 of app a: completed\n  +1ms: arrived\n"
+        server.told = {"story": []}
+        assert cli.main(["story", "8", "--endpoint", server.endpoint]) == 1
+        assert "the server remembers no request 8" in capsys.readouterr().err
+
+
+def test_json_of_a_refusal_has_its_id_and_numbers(tmp_path, capsys):
+    config = parse_config({"server": {"endpoint": f"ipc://{tmp_path}/run/bus"},
+                           "policy": {"edf": {"trials": False}},
+                           "model": {"m": {"engine": "synthetic", "expected": {"1": "400ms"}}},
+                           "app": {"short": {"model": "m", "slo": "300ms"}}})
+    with Runtime(config, serve=True) as runtime:
+        assert cli.main(["infer", "short", "--json", "--endpoint", runtime.endpoints[0]]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["error"], said["reason"], said["id"]) == ("rejected", "cannot_make_deadline", 1)
+    assert (said["expected_ms"], said["wait_ms"]) == (400.0, 0.0)
+    assert said["slo_ms_min"] >= 400

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import edgeserve
+from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import parse_config, read_toml
-from edgeserve.engines.files import resolve_path
 from edgeserve.engines.python import import_function
 from edgeserve.errors import Dropped, Rejected
 from edgeserve.tools import assets

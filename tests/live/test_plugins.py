@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import textwrap
 
 import numpy as np
@@ -124,3 +126,23 @@ def test_the_doctor_says_that_it_cannot_be_imported(home):
     (home / "edge.toml").write_text(EDGE.format(kind="quiet:Loud"))
     found = [finding for finding in doctor.check_config_file("edge.toml", 64) if finding.subject == "policies"]
     assert len(found) == 1 and found[0].status == doctor.WRONG
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ('"python"', '"pythn"', "[model.echo] engine = 'pythn' is no engine; did you mean 'python'?"),
+    ('"steps:echo"', '"steps:eco"', "[model.echo] function = 'steps:eco'"),
+    ('kind = "fifo"', 'kind = "fifa"', "[policy.p] kind = 'fifa' does not exist; did you mean 'fifo'?"),
+    ('kind = "fifo"', 'kind = "steps:none"', "[policy.p] kind = 'steps:none'"),
+    ('batch = [1]', 'batch = [1]\nmemory = "2GiB"\n[device.cpu]\nmemory = "1GiB"\n', "model 'echo' needs 2GiB"),
+    ('slo = "20s"', 'slo = "20s"\ninputs = { x = { dtype = "flot" } }', "dtype = 'flot'")])
+def test_what_serve_cannot_start_with_is_said_once_with_the_file(tmp_path, old, new, says):
+    path = tmp_path / "edge.toml"
+    path.write_text(EDGE.replace("{kind}", "fifo").replace(old, new))
+    (tmp_path / "steps.py").write_text(STEPS)
+    done = subprocess.run([sys.executable, "-m", "edgeserve.cli", "serve", str(path), "--endpoint",
+                           f"ipc://{tmp_path}/bus/socket"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if says in line]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith(f"edgeserve: {path}: ")
+    assert "loading 1 model ..." in done.stderr or "flot" in says

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import edgeserve
-from edgeserve.engines.files import resolve_path
+from edgeserve.config.files import resolve_path
 from edgeserve.engines.python import import_function
 from edgeserve.errors import Failed
 from edgeserve.tools import assets

@@ -61,7 +61,7 @@ def test_who_was_answered_too_late_is_told_apart():
 def test_a_request_that_is_lost_is_noticed():
     accounts, world, scheduler = played()
     accounts.step([arrived(10**6)], [])
-    with pytest.raises(AccountsError, match="1 requests have no end"):
+    with pytest.raises(AccountsError, match="1 request without an end"):
         accounts.check(world, scheduler)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import glob
 import json
 import os
+import sys
 
 import pytest
 
 from edgeserve.cli import main
+from edgeserve.config.loading import parse_config
 from edgeserve.config.machine import device_slug
+from edgeserve.config.machine_costs import MachineCosts, machine_path, write_machine
+from edgeserve.config.profile_match import identity, lane_settings
 from edgeserve.config.profiles import (
     QUANTILES,
     LaneProfile,
@@ -23,7 +27,7 @@ from edgeserve.config.profiles import (
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.report import report_of
-from edgeserve.sim.run import simulate
+from edgeserve.sim.run import profiles_to_simulate, simulate
 from edgeserve.sim.scenario import load_scenario
 
 MS = 10**6
@@ -48,6 +52,8 @@ slo = "30ms"
 [run]
 duration = "2s"
 noise = 0.05
+step_cost = "20us"
+event_cost = "15us"
 [workload.w]
 app = "a"
 rate = 300.0
@@ -141,7 +147,8 @@ def measured(tmp_path):
     """A scenario whose model has no time but that of profiles; ``measured(device, ms)`` writes one."""
     (tmp_path / "edge.toml").write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\nslo = "1s"\n')
     path = tmp_path / "scenario.toml"
-    path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\n[workload.w]\napp = "a"\nkind = "closed"\n')
+    path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n'
+                    '[workload.w]\napp = "a"\nkind = "closed"\n')
 
     def write(device, ms):
         timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
@@ -186,6 +193,157 @@ def test_of_several_other_devices_one_has_to_be_named(measured, tmp_path, capsys
     assert p50_ms(path, "--profiles", str(tmp_path / "profiles" / "xavier")) == pytest.approx(30, abs=0.2)
     assert main(["simulate", path, "--profiles", str(tmp_path / "absent")]) == 2
     assert "absent: there is no such directory" in capsys.readouterr().err
+
+
+@pytest.fixture
+def stale(tmp_path, caplog):
+    """A scenario whose model was measured with 20 ms and another option. ``run(model)`` simulates it with more keys of
+    the model, both ways; the median time and the warnings."""
+    config = parse_config({"model": {"m": {"engine": "python", "function": "f:g", "options": {"batched": True}}},
+                           "app": {"a": {"model": "m"}}}, str(tmp_path))
+    timing = Timing(10, 20 * MS, 20 * MS, 20 * MS, 0, (20 * MS,) * len(QUANTILES))
+    write_profile(profile_path(str(tmp_path / "profiles"), "orin", "m"), Profile(
+        "m", "orin", {"cpu0": LaneProfile({1: timing})},
+        circumstances={"same": identity(config.models["m"], str(tmp_path), {"python": "2.7"})}))
+    path = tmp_path / "scenario.toml"
+    path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n'
+                    '[workload.w]\napp = "a"\nkind = "closed"\n')
+
+    def run(model):
+        (tmp_path / "edge.toml").write_text(
+            f'[model.m]\nengine = "python"\nfunction = "f:g"\n{model}\n[app.a]\nmodel = "m"\nslo = "1s"\n')
+        seen = []
+        for way in (p50_ms, in_python):
+            caplog.clear()
+            seen.append((way(str(path)), [record.getMessage() for record in caplog.records]))
+        assert seen[0] == seen[1]
+        return seen[0]
+    return run
+
+
+def test_a_profile_of_something_else_is_simulated_only_where_nothing_else_is_known(stale):
+    assert stale("options = { batched = true }") == (pytest.approx(20, abs=0.2), [])  # versions are another machine's
+    median_ms, (warning,) = stale("")
+    assert median_ms == pytest.approx(20, abs=0.2)
+    assert "the profile of model m (orin) does not hold: options.batched is not set now, it was true when measured" in (
+        warning)
+    assert "it is used all the same, since nothing else is known" in warning
+    median_ms, (warning,) = stale('expected = { 1 = "4ms" }')
+    assert median_ms == pytest.approx(4, abs=0.2)
+    assert "[model.m.expected] is used instead" in warning
+
+
+def test_a_recording_is_replayed_without_the_profile_that_was_left_out(stale, tmp_path, capsys):
+    stale('expected = { 1 = "4ms" }')
+    recorded = str(tmp_path / "recorded.jsonl")
+    assert main(["simulate", str(tmp_path / "scenario.toml"), "--seeds", "1", "--record", recorded]) == 0
+    replay = ["simulate", "--replay", recorded, "--config", str(tmp_path / "edge.toml")]
+    assert main(replay) == 0
+    text = (tmp_path / "recorded.jsonl").read_text()
+    assert '"profiled":[]' in text
+    (tmp_path / "recorded.jsonl").write_text(text.replace('"profiled":[]', '"profiled":[["m","cpu0",[]]]', 1))
+    assert main(replay) == 1  # the times of the profile decide otherwise
+    capsys.readouterr()
+
+
+def test_of_a_profile_with_one_lane_that_changed_the_other_is_simulated(tmp_path, caplog):
+    table = {"lane": {"cpu0": {}, "cpu1": {"threads": 2}}, "model": {"m": {"engine": "python", "function": "f:g"}},
+             "app": {"a": {"model": "m"}}}
+    config = parse_config(table, str(tmp_path))
+    timing = Timing(10, MS, MS, MS, 0)
+    write_profile(profile_path(str(tmp_path / "profiles"), "orin", "m"), Profile(
+        "m", "orin", {lane: LaneProfile({1: timing}) for lane in ("cpu0", "cpu1", "gone")},
+        circumstances={"same": identity(config.models["m"], str(tmp_path), {}),
+                       "lanes": {lane: {"settings": lane_settings(config, lane)} for lane in config.lanes}}))
+
+    def lanes(**model):
+        caplog.clear()
+        used = profiles_to_simulate(parse_config({**table, "model": {"m": {**table["model"]["m"], **model}}},
+                                                 str(tmp_path)))
+        return [sorted(profile.lanes) for profile in used], len(caplog.records)
+    assert lanes() == ([["cpu0", "cpu1"]], 0)
+    table["lane"] = {"cpu0": {}, "cpu1": {"threads": 4}}
+    assert lanes() == ([["cpu0", "cpu1", "gone"]], 1)
+    assert lanes(expected={"1": "4ms"}) == ([["cpu0"]], 1)
+    assert lanes(function="f:h", expected={"1": "4ms"}) == ([], 1)
+
+
+# --- loads, and what is charged ---
+
+
+def test_a_sweep_over_loads_tells_what_is_in_time_at_each(scenario, tmp_path, capsys):
+    path = str(tmp_path / "r.json")
+    assert main(["simulate", scenario, "--policy", "edf", "--policy", "fifo", "--seeds", "2", "--loads", "1.5,0.2",
+                 "--json", path]) == 0
+    shown = capsys.readouterr().out
+    assert "in time by load (2 seeds x 2 s)" in shown
+    assert "(all)" in shown
+    with open(path, encoding="utf-8") as file:
+        loads = json.load(file)["loads"]
+    assert list(loads) == ["0.2", "1.5"]
+    offered = [loads[load]["edf"]["total"]["offered"] for load in loads]
+    assert offered[1] == pytest.approx(7.5 * offered[0], rel=0.1)
+    rates = [loads[load]["edf"]["total"]["finish_rate"] for load in loads]
+    assert rates[0] > 0.95 > rates[1] + 0.1
+    row = next(line for line in shown.splitlines() if line.startswith("│ b") and " 1.5 " in line)
+    assert f"{loads['1.5']['edf']['apps']['b']['finish_rate']:.1%}" in row
+
+
+@pytest.mark.parametrize("text", ["0", "1,x", "-1", "1e9", "nan", ""])
+def test_wrong_loads_are_refused(scenario, capsys, text):
+    status = main(["simulate", scenario, "--loads", text, "--seeds", "1"])
+    if text:
+        assert status == 2
+        assert f"--loads {text!r}: " in capsys.readouterr().err
+    else:
+        assert status == 0  # as if it were left out
+
+
+def test_a_plot_needs_loads_and_its_library(scenario, tmp_path, capsys, monkeypatch):
+    plot = str(tmp_path / "p.svg")
+    assert main(["simulate", scenario, "--plot", plot]) == 2
+    assert "nothing to draw without --loads" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # not installed
+    assert main(["simulate", scenario, "--loads", "1", "--plot", plot]) == 2
+    assert "pip install 'edgeserve-runtime[plots]'" in capsys.readouterr().err
+
+
+def test_a_plot_shows_every_app_and_policy_and_is_the_same_each_time(scenario, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
+    plots = [tmp_path / "p.svg", tmp_path / "q.svg"]
+    for plot in plots:
+        assert main(["simulate", scenario, "--policy", "edf", "--policy", "fifo", "--seeds", "2", "--loads", "0.5,1",
+                     "--plot", str(plot)]) == 0
+    assert plots[0].read_bytes() == plots[1].read_bytes()
+    assert main(["simulate", scenario, "--loads", "1", "--seeds", "1", "--plot", str(tmp_path / "no" / "p.svg")]) == 2
+
+
+def test_it_says_which_costs_were_charged(measured, tmp_path, capsys):
+    path = measured("orin", 20)
+    assert main(["simulate", path, "--seeds", "1"]) == 0
+    assert "costs of the loop and the machine: as [run] says, nothing else" in capsys.readouterr().out
+    with open(path, encoding="utf-8") as file:
+        text = file.read().replace('step_cost = "20us"\n', "")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    assert main(["simulate", path, "--seeds", "1"]) == 0
+    assert "assumed, since none were measured here" in capsys.readouterr().out
+    costs = MachineCosts(answer_ns=5 * MS, circumstances={"date": "2026-11-22"})
+    write_machine(machine_path(str(tmp_path / "profiles"), "orin"), costs)
+    assert p50_ms(path) == in_python(path) == pytest.approx(25, abs=0.2)
+    assert "measured 2026-11-22" in capsys.readouterr().out
+    assert p50_ms(path, "--profiles", str(tmp_path / "profiles" / "orin")) == pytest.approx(25, abs=0.2)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('[machine]\nanswer = "1ms"\n')
+    assert p50_ms(path) == in_python(path) == pytest.approx(21, abs=0.2)
+    assert "(but as [machine] says)" in capsys.readouterr().out
+
+
+def test_a_hint_stretches_what_was_profiled(measured, tmp_path):
+    path = measured("orin", 20)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('hints = { size = 1.5 }\n[truth.m]\nhint = "size"\n')
+    assert p50_ms(path) == pytest.approx(30, abs=0.2)
 
 
 @pytest.mark.parametrize("count", ["-1", "10001"])

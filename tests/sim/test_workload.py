@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 
 import pytest
 
 from edgeserve.errors import ConfigError
-from edgeserve.sim.scenario import parse_scenario, read_spread, with_policy
+from edgeserve.sim.run import make_world, simulate
+from edgeserve.sim.scenario import parse_scenario, with_load, with_policy
+from edgeserve.sim.spreads import read_hint, read_spread
 from edgeserve.sim.workload import Source, read_trace
 
 S = 10**9
@@ -145,5 +148,133 @@ def test_spreads(value, mean):
 
 
 def test_a_wrong_spread_says_what_was_expected():
-    with pytest.raises(ConfigError, match=r"x = 'many': expected a whole number, \[low, high\] or"):
+    with pytest.raises(ConfigError, match=r"x = 'many': expected a whole number, \[low, high\], {value"):
         read_spread("many", "x")
+
+
+# --- lognormal work ---------------------------------------------------------------------------------------------------
+
+
+def test_lognormal_work_has_its_median_and_its_spread():
+    made = source(kind="poisson", rate=1.0, hints={"work": {"lognormal": [2.0, 0.5]},
+                                                   "cut": {"lognormal": [1.0, 1.5], "max": 4.0}})
+    arrival = made.first()[0][0]
+    drawn = [made.request(index, arrival, "c").hints for index in range(4000)]
+    logs = [math.log(hints["work"]) for hints in drawn]
+    assert statistics.mean(logs) == pytest.approx(math.log(2.0), abs=0.03)
+    assert statistics.pstdev(logs) == pytest.approx(0.5, abs=0.02)
+    cut = [hints["cut"] for hints in drawn]
+    assert max(cut) == 4.0
+    assert statistics.median(cut) == pytest.approx(1.0, rel=0.1)
+    again = source(kind="poisson", rate=1.0, hints={"work": {"lognormal": [2.0, 0.5]},
+                                                    "cut": {"lognormal": [1.0, 1.5], "max": 4.0}})
+    assert [again.request(index, arrival, "c").hints for index in range(10)] == drawn[:10]
+
+
+def test_whole_numbers_can_be_lognormal_too():
+    spread = read_spread({"lognormal": [8, 0.6]}, "x")
+    assert all(type(value) is int for value in spread.values)
+    assert spread.pick(0.5) == 8
+    assert spread.mean() == pytest.approx(8 * math.exp(0.18), rel=0.02)
+    assert spread.pick(0.0) < spread.pick(0.999)
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ({"lognormal": [1.0]}, r"x lognormal = \[1.0\]: expected \[median, sigma\]"),
+    ({"lognormal": [0, 1.0]}, "a median above 0"),
+    ({"lognormal": [1.0, -0.1]}, "a sigma from 0 to 10"),
+    ({"lognormal": [2.0, 1.0], "max": 1.0}, "x max = 1.0: expected a number, at least the median 2"),
+    ({"lognormal": [2.0, 1.0], "most": 3.0}, "x has no key 'most'")])
+def test_a_wrong_lognormal_law_says_what_was_expected(value, message):
+    for read in (read_hint, read_spread):
+        with pytest.raises(ConfigError, match=message):
+            read(value, "x")
+
+
+# --- changes within a workload ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["poisson", "gamma", "onoff", "periodic"])
+def test_a_workload_changes_its_rate_and_its_work(kind):
+    changes = [{"at": "200s", "rate": 60.0}, {"at": "400s", "rate": 0.0},
+               {"at": "600s", "rate": 20.0, "hints": {"work": 3.0}}]
+    made = source(kind=kind, rate=20.0, hints={"work": 1.0, "length": 7}, changes=changes, on="100ms", off="100ms")
+    times = arrivals(made)
+    counts = [sum(low * S <= at < high * S for at in times) for low, high in ((0, 200), (200, 400), (400, 600),
+                                                                             (600, 1000))]
+    assert counts == [pytest.approx(4000, rel=0.12), pytest.approx(12_000, rel=0.12), 0, pytest.approx(8000, rel=0.12)]
+    assert times == sorted(times)
+    again = source(kind=kind, rate=20.0, hints={"work": 1.0, "length": 7}, changes=changes, on="100ms", off="100ms")
+    first = again.first()[0][0]
+    assert again.request(1, first._replace(at_ns=599 * S), "c").hints == {"work": 1.0, "length": 7}
+    assert again.request(2, first._replace(at_ns=600 * S), "c").hints == {"work": 3.0, "length": 7}
+
+
+def test_a_change_before_the_start_holds_from_the_start():
+    times = arrivals(source(kind="poisson", rate=50.0, start="10s", changes=[{"at": "5s", "rate": 5.0}]))
+    assert times[0] >= 10 * S
+    assert len(times) == pytest.approx(4950, rel=0.08)
+
+
+def test_without_changes_nothing_is_drawn_otherwise():
+    assert arrivals(source(seconds=50, kind="gamma", rate=30.0)) == arrivals(
+        source(seconds=50, kind="gamma", rate=30.0, changes=[{"at": "60s", "rate": 90.0}]))
+
+
+@pytest.mark.parametrize(("workload", "message"), [
+    ({"rate": 1.0, "changes": [{"at": "2s"}, {"at": "1s"}]}, r"changes\[1\] at = '1s': expected a time after 2s"),
+    ({"rate": 1.0, "changes": [{"rate": 2.0}]}, r"changes\[0\] lacks the key 'at'"),
+    ({"rate": 1.0, "changes": [{"at": "2s", "clients": 2}]}, r"changes\[0\] has no key 'clients'"),
+    ({"kind": "closed", "changes": [{"at": "2s", "rate": 2.0}]}, "kind 'closed' has no rate to change"),
+    ({"kind": "poisson", "rate": 1.0, "axis": "day"}, "kind 'poisson' reads no trace"),
+    ({"kind": "trace", "file": "x.csv", "rate": 2.0, "axis": "day"}, "stretch all of the axis by the same scale")])
+def test_a_wrong_change_or_axis_says_what_to_mend(workload, message):
+    with pytest.raises(ConfigError, match=message):
+        source(**workload)
+
+
+def test_a_load_multiplies_every_rate():
+    table = {"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}},
+             "workload": {"w": {"app": "a", "rate": 10.0, "changes": [{"at": "5s", "rate": 4.0}, {"at": "6s"}]},
+                          "t": {"app": "a", "kind": "trace", "file": "t.csv", "scale": 3.0}}}
+    open_, trace = with_load(parse_scenario(table), 2.0).workloads
+    assert (open_.rate, open_.changes[0].rate, open_.changes[1].rate) == (20.0, 8.0, -1.0)
+    assert (trace.scale, trace.rate) == (1.5, 0.0)
+    table["workload"] = {"c": {"app": "a", "kind": "closed"}}
+    with pytest.raises(ConfigError, match="it has no rate to multiply"):
+        with_load(parse_scenario(table), 2.0)
+
+
+# --- several traces on one time axis ----------------------------------------------------------------------------------
+
+
+def on_one_axis(tmp_path, second, **keys):
+    (tmp_path / "first.csv").write_text("arrival_s\n100.5\n101.0\n")
+    (tmp_path / "second.csv").write_text(second)
+    return parse_scenario({
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}},
+        "run": {"duration": "60s", "step_cost": "0us"},
+        "workload": {name: {"app": "a", "kind": "trace", "file": f"{name}.csv", "axis": "day", "start": "2s",
+                            **(keys if name == "second" else {})} for name in ("second", "first")}}, str(tmp_path))
+
+
+def arrivals_in(made):
+    world = simulate(made, 1, ()).world
+    return sorted((item.request.client, item.request.arrival_ns / S) for item in world.ended)
+
+
+def test_traces_on_one_axis_keep_their_distance(tmp_path):
+    made = on_one_axis(tmp_path, "arrival_s\n103.0\n100.0\n")
+    assert arrivals_in(made) == [("first", 2.5), ("first", 3.0), ("second", 2.0), ("second", 5.0)]
+    alone = {name: {"app": "a", "kind": "trace", "file": f"{name}.csv"} for name in ("second", "first")}
+    apart = parse_scenario({**made.edge, "run": {"duration": "60s", "step_cost": "0us"}, "workload": alone},
+                           str(tmp_path))
+    assert arrivals_in(apart) == [("first", 0.0), ("first", 0.5), ("second", 0.0), ("second", 3.0)]
+
+
+@pytest.mark.parametrize(("second", "keys", "message"), [
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.98,4,5\n", {}, "counts time by seconds from its"),
+    ("arrival_s\n103.0\n", {"scale": 2.0}, "an axis is stretched as a whole")])
+def test_traces_that_cannot_share_an_axis_are_refused(tmp_path, second, keys, message):
+    with pytest.raises(ConfigError, match=message):
+        make_world(on_one_axis(tmp_path, second, **keys), 1)

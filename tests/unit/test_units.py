@@ -22,6 +22,10 @@ def test_sizes_are_read(text, expected_bytes):
     assert units.parse_size_bytes(text) == expected_bytes
 
 
+def test_one_thing_has_no_plural():
+    assert [units.counted(count, "model") for count in (0, 1, 2)] == ["0 models", "1 model", "2 models"]
+
+
 @pytest.mark.parametrize("text", ["50", "ms", "-5ms", "5 parsecs", "", "1e3ms", "5ms later", 50, None])
 def test_wrong_durations_name_the_value_and_what_was_expected(text):
     with pytest.raises(ValueError) as caught:
@@ -61,3 +65,17 @@ def test_fractions_of_a_millisecond_round_to_the_nearest_nanosecond():
     assert units.ms_to_ns(0.1) == 100_000
     assert units.ms_to_ns(1e-6 * 1.6) == 2
     assert units.s_to_ns(0.0333) == 33_300_000
+
+
+@given(st.integers(0, 10**16))
+def test_a_duration_rounded_up_is_never_less_and_hardly_more(value_ns):
+    text = units.format_duration(value_ns, round_up=True)
+    read_ns = units.parse_duration_ns(text)
+    assert value_ns <= read_ns <= value_ns * 1.01 + 1
+
+
+@pytest.mark.parametrize(("value_ns", "text"), [
+    (0, "0ns"), (850_000, "850us"), (70_040_000, "70.1ms"), (70_100_000, "70.1ms"), (999_600, "1000us"),
+    (2_000_000_001, "2.01s"), (118_000_000_000, "118s"), (150_000_000_000, "2.5min")])
+def test_durations_rounded_up(value_ns, text):
+    assert units.format_duration(value_ns, round_up=True) == text

@@ -11,38 +11,38 @@ from typing import Dict, List, Tuple
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
-from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import READY, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
-from edgeserve.units import NS_PER_MS
-
-CRITICAL_MEMORY_NS = 1000 * NS_PER_MS
-"""How long after its last critical request an app is protected from background work that could block the next."""
 
 
 class Auction:
-    """Fills the lanes. ``background_at_ns``: when background work that had to yield may be tried again, or None."""
+    """Fills the lanes. ``returns``: which of them wait for clients that were just answered."""
 
     def __init__(self, state: State, request_manager: RequestManager, probes: Probes) -> None:
-        self.background_at_ns: int | None = None
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
+        self._trials = request_manager.trials
         self._probes = probes
+        self.returns = Returns(state)
         self._bidders: Dict[str, Tuple[Policy, ...]] = {
-            lane.name: tuple([policy for policy in state.policies if any(_uses(app, lane) for app in policy.apps)])
+            lane.name: tuple([policy for policy in state.policies
+                              if any(app in policy.apps for app in state.board.apps_on[lane.name])])
             for lane in state.run_lanes}
 
     def run(self) -> None:
         """Fill every lane that accepts a work with the best bid for it."""
         board = self._board
         now = board.now_ns
-        self.background_at_ns = None
+        returns = self.returns
+        returns.wake_ns = None
         for lane in self._state.run_lanes:
             while lane.accepts(now):
                 bids: List[Bid] = []
@@ -51,29 +51,82 @@ class Auction:
                     if bid is not None:
                         bid.policy = policy
                         bids.append(bid)
+                at_ns = lane.available_ns(now)
+                trial = self._trials.bid(lane, board) if self._trials.jobs else None
+                if trial is not None and self._trial_may_run(trial, bids, lane, at_ns):
+                    self.launch(lane, trial, at_ns)
+                    continue
                 if not bids:
                     break
-                at_ns = lane.available_ns(now)
                 bid = bids[0]
                 if len(bids) > 1:  # a probe competes with nobody
                     bid = arbiter.choose([other for other in bids if not other.probe] or bids, at_ns)
-                if (bid.probe or bid.klass == "background") and not self._background_may_run(bid, lane):
+                if bid.probe or bid.klass == "background":
+                    yielding = self._yielding(bid, lane)
+                    if yielding is None:
+                        break
+                    bid = yielding
+                if (returns.waits or now < returns.awaited_until_ns) and returns.holds(lane, bid, bids):
                     break
                 self.launch(lane, bid, at_ns)
 
-    def _background_may_run(self, bid: Bid, lane: Lane) -> bool:
-        """Whether background work would be over before the next critical request could need the lane, and a probe
-        before anybody could."""
-        now = self._board.now_ns
-        if bid.probe and not self._probes.may_start(bid, lane, now):
+    def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:
+        """Whether a trial may have the lane: nobody else wants it, or who wants it can wait, and no critical request
+        could need it before the trial is believed to be over."""
+        trial.policy = self._trials
+        others = [bid for bid in bids if not bid.probe]
+        if others and not self._trials.may_go_first(trial, arbiter.choose(others, at_ns), at_ns):
             return False
-        for app, (last_ns, slack_ns) in self._state.critical.items():
-            until_ns = last_ns + CRITICAL_MEMORY_NS
-            if until_ns > now and bid.expected_ns > slack_ns and _uses(self._state.apps[app], lane):
-                if self.background_at_ns is None or until_ns < self.background_at_ns:
-                    self.background_at_ns = until_ns
-                return False
-        return True
+        return trial.klass == "critical" or self._fits(trial, trial.size, lane)
+
+    def _yielding(self, bid: Bid, lane: Lane) -> Bid | None:
+        """What of background work or of a probe may run now: all of it, a smaller batch that is over before the next
+        critical request could need the lane, or nothing. A probe must delay nobody at all."""
+        if bid.probe and not self._probes.may_start(bid, lane, self._board.now_ns):
+            return None
+        latency = self._state.latency.get((bid.model, lane.name))
+        if latency is None or bid.size not in latency.sizes:
+            return bid  # not legal: launching it says why
+        if self._fits(bid, bid.size, lane):
+            return bid
+        if bid.probe:
+            return None
+        for size in reversed(latency.sizes):
+            if size < bid.size and self._fits(bid, size, lane):
+                return self._cut(bid, size, lane)
+        return bid if self._has_waited(bid) else None
+
+    def _fits(self, bid: Bid, size: int, lane: Lane) -> bool:
+        """Whether a batch of this size of a bid's jobs would be over, as slow as the slowest lately, before it could
+        make a critical request late."""
+        now, room_ns = self._board.now_ns, self._board.background_room_ns(lane)
+        if room_ns == NO_BOUND_NS:
+            return True
+        latency = self._state.latency[bid.model, lane.name]
+        takes_ns = max(latency.slowest_ns[size], latency.estimate_ns[size])
+        likely_ns = latency.likely_ns[bid.size]
+        if bid.expected_ns > likely_ns:  # several steps, or more work than usual
+            takes_ns = takes_ns * bid.expected_ns // likely_ns
+        return lane.available_ns(now) - now + takes_ns <= room_ns
+
+    def _cut(self, bid: Bid, size: int, lane: Lane) -> Bid:
+        """The first jobs of a bid as a smaller batch."""
+        latency = self._state.latency[bid.model, lane.name]
+        expected_ns = max(1, bid.expected_ns * latency.likely_ns[size] // latency.likely_ns[bid.size])
+        cut = Bid(bid.model, bid.jobs[:size], size, expected_ns, bid.utility, bid.remaining_ns, bid.start_after_ns,
+                  bid.start_before_ns, bid.latest_start_ns, bid.drops, bid.steps_max, klass=bid.klass)
+        cut.policy = bid.policy
+        return cut
+
+    def _has_waited(self, bid: Bid) -> bool:
+        """Whether a job of background work has waited for so long that it need not yield; then its app's next wait
+        begins."""
+        board = self._board
+        for job in bid.jobs:
+            if board.has_waited(job):
+                board.forced_ns[job.request.app.name] = board.now_ns
+                return True
+        return False
 
     def launch(self, lane: Lane, bid: Bid, at_ns: int) -> None:
         """Put a bid's batch on the lane, where it starts at ``at_ns``. An illegal one raises :class:`PolicyError` and
@@ -140,13 +193,9 @@ class Auction:
         for job in bid.jobs:
             if job.state != READY or job.node.model != bid.model or (job.lane and job.lane != lane.name):
                 return f"{job!r} is not ready for model {bid.model!r} here"
-            if self._state.policy_of[job.request.app.name] is not bid.policy or job.request in dropped:
+            if job.request.policy is not bid.policy or job.request in dropped:
                 return f"{job!r} is not this policy's, or its request is dropped by the same bid"
             seen.add(job.seq)
         if len(seen) != count:
             return "a job stands in the batch twice"
         return ""
-
-
-def _uses(app: App, lane: Lane) -> bool:
-    return any(node.model in lane.models for node in app.nodes)

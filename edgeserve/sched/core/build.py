@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.errors import ConfigError, ProfileError, nearest
+from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
@@ -61,7 +61,7 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     raises :class:`ProfileError` naming the mend. ``resident`` names the models in memory at start per device; by
     default as many as fit, pinned ones first, in the order of the file.
     """
-    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth)
+    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth, waits=lane.wait)
              for name, lane in config.lanes.items()}
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)
@@ -138,6 +138,6 @@ def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: 
 def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
     entry = config.policies[name]
     if entry.kind not in POLICIES:
-        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} does not exist{nearest(entry.kind, POLICIES)}; "
-                          f"take one of {', '.join(POLICIES)}, or 'module:Class' of a policy of your own")
+        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} does not exist{did_you_mean(entry.kind, POLICIES)} "
+                          f"Expected one of {', '.join(sorted(POLICIES))}, or 'module:Class' of a policy of your own")
     return POLICIES[entry.kind](name, [app for app in apps if app.policy == name], entry.options)

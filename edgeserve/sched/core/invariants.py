@@ -69,12 +69,13 @@ def _story(request: RequestRecord) -> str:
 
 
 def _check_queues(state: State) -> None:
-    """Every queued job stands in exactly one policy's queue, that of its app."""
+    """Every queued job stands in exactly one policy's queue, that of its request."""
     held: Dict[int, str] = {}
-    for policy in state.policies:
+    assert state.trials is not None
+    for policy in (*state.policies, state.trials):
         for job in policy.queued():
             assert job.seq not in held, f"{job!r} stands in the queues of {held[job.seq]} and {policy.name}"
-            assert job.request.app in policy.apps, f"{job!r} stands in the queue of {policy.name}"
+            assert job.request.policy is policy, f"{job!r} stands in the queue of {policy.name}"
             assert job.queued, f"{job!r} stands in a queue but is not marked so"
             assert job.state == READY, f"{job!r} stands in a queue"
             held[job.seq] = policy.name

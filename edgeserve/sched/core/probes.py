@@ -9,14 +9,13 @@ is retained here, for every policy. Knows no policy by name and no lane's thread
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, List, Sequence
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api.board import ProbeMoves
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
-from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import RESIDENT
@@ -32,10 +31,6 @@ class Probes(ProbeMoves):
     def __init__(self, state: State) -> None:
         self._state = state
         self._retained = state.retained
-        self._apps_on: Dict[str, Tuple[App, ...]] = {
-            lane.name: tuple([app for app in state.apps.values() if any(node.model in lane.models
-                                                                        for node in app.nodes)])
-            for lane in state.run_lanes}
 
     # --- what is retained ---------------------------------------------------------------------------------------------
 
@@ -98,7 +93,8 @@ class Probes(ProbeMoves):
         """Whether a request that arrives just after a probe started could still be answered by its app's deadline,
         for every app that uses the lane: the probe as slow as planning assumes, then the request alone."""
         takes_ns = self._state.latency[model, lane.name].alone_ns
-        return all(takes_ns + self._state.costs[app.name].alone_ns <= app.slo_ns for app in self._apps_on[lane.name])
+        return all(takes_ns + self._state.costs[app.name].alone_ns <= app.slo_ns
+                   for app in self._state.board.apps_on[lane.name])
 
     def may_start(self, bid: Bid, lane: Lane, now_ns: int) -> bool:
         """Whether a probe on this lane now delays nobody: nothing is on the lane, no ready job could run on it (also
@@ -106,7 +102,7 @@ class Probes(ProbeMoves):
         if lane.works or not self.fits(bid.model, lane):
             return False
         over_ns = now_ns + self._state.latency[bid.model, lane.name].alone_ns
-        for app in self._apps_on[lane.name]:
+        for app in self._state.board.apps_on[lane.name]:
             admission = self._state.admission[app.name]
             if not admission.pending:
                 continue

@@ -11,10 +11,12 @@ from heapq import heapify, heappop, heappush
 from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.state import State
+from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.board import RequestMoves
-from edgeserve.sched.protocol.actions import DropState, FinishRequest, LatencyBreakdown
+from edgeserve.sched.protocol.actions import DropState, FinishRequest, LatencyBreakdown, Shortfall
 from edgeserve.sched.protocol.events import JobResult, Part, Request, RequestArrived
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.admission import OVER_SHARE, QUEUE_FULL
@@ -44,10 +46,12 @@ class RequestManager(RequestMoves):
     """Every accepted request that has not ended, and the stories of the last that have.
 
     ``timers`` is a heap of times at which a request's deadline passes, or its joins settle for what there is.
+    ``trials`` are the requests that were taken from their policies.
     """
 
     def __init__(self, state: State) -> None:
         self.timers: List[Tuple[int, int, RequestRecord]] = []
+        self.trials = state.trials = Trials(state)
         self._state = state
         self._board = state.board
         self._memory = state.memory
@@ -70,7 +74,7 @@ class RequestManager(RequestMoves):
         if arrived.id in self._requests:
             raise PolicyError(f"request id {arrived.id} arrived twice")
         app = state.apps[arrived.app]
-        request = RequestRecord(arrived, app)
+        request = RequestRecord(arrived, app, state.policy_of[app.name])
         request.log.append((now, ("arrived",)))
         costs = state.costs[app.name]
         if now >= costs.fresh_until_ns:
@@ -93,27 +97,29 @@ class RequestManager(RequestMoves):
                 self._reject(request, OVER_SHARE if clients > 1 and admission.use(arrived.client) > 0 else QUEUE_FULL)
                 return
         self._in_request = request
-        refused = state.policy_of[app.name].on_request(request, self._board)
+        refused = request.policy.on_request(request, self._board)
         self._in_request = None
-        if refused is not None:
-            self._reject(request, refused)
+        if refused is not None and (displaced is not None or not self.trials.takes(request, refused)):
+            self._reject(request, refused, shortfall_of(state, request, None))
             return
         if displaced is not None and not displaced.ended:
             self.end(displaced, "drop", OVER_SHARE)
         admission.enter(request)
+        admission.last_ns = now
         self._accept(request, arrived)
 
     def _accept(self, request: RequestRecord, arrived: Request) -> None:
         app = request.app
         self._requests[request.id] = request
         if request.klass == "critical":
-            slack = request.deadline_ns - request.arrival_ns - self._state.costs[app.name].alone_ns
-            self._state.critical[app.name] = (self._board.now_ns, slack)
+            self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
             self._timer_seq += 1
             heappush(self.timers, (request.deadline_ns, self._timer_seq, request))
         if request.stream is not None:
             if app.stream == "newest_wins":
+                key = (app.name, request.stream)
+                request.successor_ns = self._state.frame_periods.arrived(key, self._board.now_ns)
                 for older in reversed(self._streams.superseded(request)):
                     self.end(older, "drop", SUPERSEDED)
             if not self._streams.arrive(request):
@@ -147,7 +153,8 @@ class RequestManager(RequestMoves):
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up."""
-        self.end(request, "drop", reason)
+        if request.ended or not self.trials.takes(request, reason):
+            self.end(request, "drop", reason, shortfall_of(self._state, request, None))
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
         """Restrict a request to some of its first nodes and branches; legal during its ``on_request`` only."""
@@ -173,7 +180,12 @@ class RequestManager(RequestMoves):
         """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
         for it, any other is dropped."""
         request = job.request
-        if request.on_late == PARTIAL and joins.feeds_joins(job):
+        if self.trials.takes(request, reason):
+            return
+        goes_on = request.on_late == PARTIAL and joins.feeds_joins(job)
+        # While its policy still holds the job. What goes on for sure is spared that: a fan-out has many parts.
+        shortfall = None if goes_on and len(request.jobs) > 1 else shortfall_of(self._state, request, job)
+        if goes_on:
             del request.jobs[job.seq]
             self._take_out(job)
             request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
@@ -182,7 +194,7 @@ class RequestManager(RequestMoves):
             if ready or request.jobs or request.done_exits:
                 self._proceed(request, ready, request.breakdown)
                 return
-        self.end(request, "drop", reason)
+        self.end(request, "drop", reason, shortfall)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -213,7 +225,7 @@ class RequestManager(RequestMoves):
             self._make_ready(job)
         else:
             job.queued = True
-            self._state.policy_of[request.app.name].on_ready(job, self._board)
+            request.policy.on_ready(job, self._board)
 
     def _make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
@@ -227,7 +239,7 @@ class RequestManager(RequestMoves):
         if job.hints:  # an iterative job's next step must leave time for those behind it
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         job.queued = True
-        self._state.policy_of[request.app.name].on_ready(job, self._board)
+        request.policy.on_ready(job, self._board)
 
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one."""
@@ -402,28 +414,33 @@ class RequestManager(RequestMoves):
             if job.queued:
                 job.queued = False
                 self._memory.unwant(job)
-                self._state.policy_of[job.request.app.name].on_gone(job, self._board)
+                job.request.policy.on_gone(job, self._board)
         elif job.state == RUNNING:
             move_job(job, "leave")
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def _reject(self, request: RequestRecord, reason: str) -> None:
+    def _reject(self, request: RequestRecord, reason: str, shortfall: Shortfall | None = None) -> None:
         move_request(request, "reject")
-        request.log.append((self._board.now_ns, ("rejected:", reason)))
+        words = ("rejected:", reason) if shortfall is None else ("rejected:", reason, "-", shortfall)
+        request.log.append((self._board.now_ns, words))
         self._ended[request.id] = request
         if len(self._ended) > STORIES_KEPT:
             self._ended.popitem(last=False)
-        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
+        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
 
-    def end(self, request: RequestRecord, what: str, reason: str) -> None:
+    def end(self, request: RequestRecord, what: str, reason: str, shortfall: Shortfall | None = None) -> None:
         """Give a request its one outcome; its jobs leave the queues, or become orphans on their lanes."""
         move_request(request, what)
         request.log.append((self._board.now_ns, (request.state, reason) if reason else (request.state,)))
+        if shortfall is not None:
+            request.log.append((self._board.now_ns, (shortfall,)))
         del self._requests[request.id]
         self._state.admission[request.app.name].leave(request)
         if what != "complete" and request.stream is not None:
             self._streams.abandon(request)
+        if request.policy is self.trials:
+            self.trials.ended(request, what == "complete" and self._board.now_ns <= request.deadline_ns)
         if request.jobs:
             jobs = list(request.jobs.values())
             request.jobs.clear()
@@ -433,7 +450,7 @@ class RequestManager(RequestMoves):
         ended[request.id] = request
         if len(ended) > STORIES_KEPT:
             ended.popitem(last=False)
-        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown))
+        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
         if request.stream is not None and request.running == 0:
             self._release_stream(request)
 

@@ -56,6 +56,7 @@ class Scheduler:
         self._request_manager = RequestManager(state)
         self._probes = Probes(state)
         self._auction = Auction(state, self._request_manager, self._probes)
+        self._returns = self._auction.returns
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
         self._wakers = tuple([policy for policy in policies
@@ -75,6 +76,7 @@ class Scheduler:
         if now_ns < board.now_ns:
             raise PolicyError(f"step at {now_ns} ns after one at {board.now_ns} ns: time must not go backwards")
         board.now_ns = now_ns
+        board.background_at_ns = None
         board.ends_ns.clear()
         actions: List[Action] = []
         state.actions = actions
@@ -82,6 +84,8 @@ class Scheduler:
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
+        if events and self._returns.learns:
+            self._returns.arrived(events)
         for event in events:
             self._handlers[type(event)](event)
         timers, silent_ns = request_manager.timers, state.streams.due_ns
@@ -109,7 +113,8 @@ class Scheduler:
     def _set_wake(self, now_ns: int) -> None:
         """Find out when something is due by itself: the earliest of all timers, later than now."""
         state = self.state
-        times = [self._request_manager.next_timer_ns(), state.streams.due_ns, self._auction.background_at_ns]
+        times = [self._request_manager.next_timer_ns(), state.streams.due_ns, self._board.background_at_ns,
+                 self._returns.wake_ns]
         for policy in self._wakers:
             at = policy.next_wakeup_ns(self._board)
             if at is not None and at <= now_ns:
@@ -132,6 +137,10 @@ class Scheduler:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
         request = self._request_manager.find(request_id)
         return request.story() if request is not None else []
+
+    def trials(self) -> Mapping[str, Any]:
+        """Per app that had any: requests that were run as a trial, and how many of them were in time."""
+        return self._request_manager.trials.figures()
 
     def check(self) -> None:
         """Assert every invariant (``sched/core/invariants.py``). O(everything)."""
@@ -197,6 +206,8 @@ class Scheduler:
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             took_ns = event.finished_ns - event.started_ns
             latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.steps)
+            if self._returns.learns:
+                self._returns.answered(work, took_ns)
             self._board.ends_ns.clear()
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 
@@ -320,7 +331,7 @@ class Scheduler:
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """A model could not be loaded again: those that no device can serve need not wait for it."""
-        for policy in self.state.policies:
+        for policy in (*self.state.policies, self._request_manager.trials):
             for job in policy.queued():
                 if job.node.model == model and not job.request.ended and self.state.memory.is_hopeless(job):
                     self._request_manager.end(job.request, "fail", reason)

@@ -1,4 +1,4 @@
-"""All tables of the scheduler in one record. Whoever decides reads them here; nothing is decided here.
+"""All tables of the scheduler in one record. The modules that decide read them here; nothing is decided here.
 
 ``request_manager`` changes what is open, ``auction`` and ``scheduler`` what runs, ``probes`` what is retained. The time
 of the step is ``board.now_ns``.
@@ -14,8 +14,10 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.requests.admission import Admission
+from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_loader import Memory
@@ -27,15 +29,16 @@ class State:
 
     *Configured*: ``apps``, ``policies``, ``policy_of`` (by app), ``devices``, ``lanes`` (all of them), ``run_lanes``,
     ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by
-    model), ``costs`` (by app). *Open*: ``requests``, ``admission`` (by app), ``streams``, ``critical`` (app -> its last
-    critical arrival and the slack of that request), ``draining``. *On lanes and devices*: ``works``, ``memory``,
-    ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first). ``actions`` is what this
-    step asks of the world, in order.
+    model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*: ``requests``, ``admission`` (by app),
+    ``streams``, ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``,
+    ``memory``, ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first), ``trials``
+    (who decides about requests that were taken from their policies). ``actions`` is what this step asks of the world,
+    in order.
     """
 
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
-                 "latencies_of", "costs", "requests", "admission", "streams", "critical", "draining", "works", "memory",
-                 "retained", "actions", "board")
+                 "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
+                 "works", "memory", "retained", "actions", "board", "trials")
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency]) -> None:
@@ -56,14 +59,16 @@ class State:
         self.requests: Dict[int, RequestRecord] = {}
         self.admission = {app.name: Admission(app) for app in apps}
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
-        self.critical: Dict[str, Tuple[int, int]] = {}
+        self.frame_periods = FramePeriods()
+        self.critical = CriticalArrivals()
         self.draining = False
         self.works = Works()
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models)
         self.retained: Dict[int, Job] = {}
         self.actions: List[Action] = []
+        self.trials: Policy | None = None
         self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
-                           self.retained)
+                           self.retained, self.critical, self.apps)
 
     def can_run(self, model: str, only: str = "") -> bool:
         """Whether some lane, or this one alone, could run a model now, or after a load."""

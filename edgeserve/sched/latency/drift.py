@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, Mapping, Tuple
 
-PPM = 1_000_000
+from edgeserve.sched.latency.skew import PPM, Skew
+
 DRIFT_LEN = 10  # measured batches that the pace looks back on, of any size
+FEW = 5  # fewer measured batches than this: see _likely_index
 BIAS_STEP = 32  # a batch that was slower or faster than the pace moves its size's place by this part
 BIAS_MAX = 2  # a size is at most so many times slower or faster beside the others than the profile says
 
@@ -24,14 +26,17 @@ class Drift:
     ``typical_ns`` is the middle of what batches take, ``likely_ns`` their 75th percentile, ``slowest_ns`` what a batch
     takes that is as slow as the slowest of those looked back on. ``pace_ppm`` is how many times longer than in the
     profile batches typically take now. ``shape_ns`` are the times at pace 1; ``likely_ppm`` is how much longer than
-    these the 75th percentile is, before any batch was measured.
+    these the 75th percentile is, before any batch was measured. Where inputs turn out unequal (``skew``), larger sizes
+    take longer beside the smaller ones than these times say; ``fixed_ns`` is the part that unequal inputs leave alone.
     """
 
-    __slots__ = ("typical_ns", "likely_ns", "slowest_ns", "pace_ppm", "_shape_ns", "_bias_ppm", "_ratios", "_first_ppm",
-                 "_paces_ppm")
+    __slots__ = ("typical_ns", "likely_ns", "slowest_ns", "pace_ppm", "skew", "_told_ns", "_shape_ns", "_bias_ppm",
+                 "_ratios", "_first_ppm", "_paces_ppm")
 
-    def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM) -> None:
-        self._shape_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
+    def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM, fixed_ns: int = 0) -> None:
+        self._told_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
+        self._shape_ns = self._told_ns
+        self.skew = Skew(self._told_ns, fixed_ns)
         self._bias_ppm: Dict[int, int] = dict.fromkeys(shape_ns, PPM)  # how a size's place differs from the profile's
         self._ratios: Deque[Tuple[int, int, int]] = deque(maxlen=DRIFT_LEN)  # (when, size, measured over shape in ppm)
         self._first_ppm = likely_ppm
@@ -47,12 +52,16 @@ class Drift:
         """How many measured batches the pace stands on, :data:`DRIFT_LEN` at most."""
         return len(self._ratios)
 
-    def observe(self, now_ns: int, size: int, duration_ns: int) -> bool:
-        """A batch of this size took so long. True where a time changed.
+    def observe(self, now_ns: int, size: int, duration_ns: int, told: bool = False) -> bool:
+        """A batch of this size took so long. True where a time changed. ``told``: its jobs said how much work they are,
+        so that how unequal they are is known otherwise.
 
         Its place in the shape is judged by the other sizes' last batches: where only one size runs, nothing tells its
         place from the pace, and noise alone would carry it away (after 300 such batches with 8 % of noise every other
-        size seemed twice as slow, so that it was never run again)."""
+        size seemed twice as slow, so that it was never run again). Where the others ran less often than this size, its
+        place moves by less: one slow batch of a rare size must not move the usual one ten times."""
+        if not told and self.skew.observe(size, duration_ns):
+            self._tilt()
         ratio = duration_ns * PPM // self._shape_ns[size]
         bias = self._bias_ppm
         others = sorted([other * PPM // bias[its_size] for _, its_size, other in self._ratios if its_size != size])
@@ -61,7 +70,8 @@ class Drift:
         if others:
             middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) // 2
             surprise = ratio * PPM // bias[size] - middle
-            step = bias[size] // BIAS_STEP
+            own = len(self._ratios) - len(others)
+            step = bias[size] * len(others) // (BIAS_STEP * max(len(others), own))
             moved += step if surprise > 0 else -step if surprise < 0 else 0
             moved = min(PPM * BIAS_MAX, max(PPM // BIAS_MAX, moved))
         is_moved = moved != bias[size]
@@ -77,13 +87,24 @@ class Drift:
             ratios.popleft()
         return self._renew(False)
 
+    def _tilt(self) -> None:
+        """The inputs are more or less unequal than was believed: another shape, and what was measured beside it."""
+        before = self._shape_ns
+        self._shape_ns = {size: self.skew.time_ns(size, time_ns) for size, time_ns in self._told_ns.items()}
+        rows = [(at_ns, size, ratio * before[size] // self._shape_ns[size]) for at_ns, size, ratio in self._ratios]
+        self._ratios.clear()
+        self._ratios.extend(rows)
+        self._paces_ppm = (0, 0, 0)
+
     def _renew(self, is_moved: bool) -> bool:
         """Make the tables anew unless neither a place nor a pace has changed. O(sizes).
 
         No time is less than a nanosecond: rates divide by it."""
         bias, first = self._bias_ppm, self._first_ppm
         ratios = sorted([max(1, ratio * PPM // bias[size]) for _, size, ratio in self._ratios])
-        paces = (ratios[len(ratios) // 2], ratios[3 * len(ratios) // 4], ratios[-1]) if ratios else (PPM, first, first)
+        count = len(ratios)
+        middle = (count - 1) // 2 if count < FEW else count // 2
+        paces = (ratios[middle], ratios[_likely_index(count)], ratios[-1]) if ratios else (PPM, first, first)
         if paces == self._paces_ppm and not is_moved:
             return False
         self._paces_ppm = paces
@@ -98,3 +119,9 @@ class Drift:
             slowest[size] = max(1, -(place * slowest_ppm // (PPM * PPM)))
         self.typical_ns, self.likely_ns, self.slowest_ns = typical, likely, slowest
         return True
+
+
+def _likely_index(count: int) -> int:
+    """Where the 75th percentile stands among so many sorted values. The one of up to four is not their largest: a
+    single outlier would decide for as long as nothing else was measured."""
+    return 3 * (count - 1) // 4 if count < FEW else 3 * count // 4

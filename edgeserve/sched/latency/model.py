@@ -12,9 +12,11 @@ from typing import Any, Deque, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ProfileError
-from edgeserve.sched.latency.confidence import EXPECTED, LIVE, PROFILE, Confidence
+from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, LIVE, PROFILE, Confidence
+from edgeserve.sched.latency.contradiction import Contradiction, Served
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.latency.drift import PPM, Drift
+from edgeserve.sched.latency.drift import Drift
+from edgeserve.sched.latency.skew import PPM
 from edgeserve.sched.latency.usual_work import UsualWork
 from edgeserve.units import NS_PER_MS, ns_to_ms
 
@@ -49,7 +51,8 @@ class ModelLatency:
 
     ``sizes`` are the batch sizes that have a time, and ``size_for[n]`` is the one that n jobs run as: the smallest that
     holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest.
-    ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``learns_work``: somebody asks for
+    ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``observed_ns`` is when a batch was
+    measured last. ``learns_work``: somebody asks for
     :meth:`usual`, so :meth:`observe` wants to know the work. What does not change: ``seeds``, the timings that the
     tables began with, ``fixed_ns`` (c0 of the affine fit) and ``alone``, the profiled times alone by app, for models
     whose time depends on the input, all at speed 1.
@@ -58,7 +61,7 @@ class ModelLatency:
     __slots__ = ("model", "lane", "sizes", "size_max", "size_for", "seeds", "fixed_ns", "alone", "age_ns", "version",
                  "speed", "estimate_ns", "likely_ns", "typical_ns", "slowest_ns", "profiled_ns", "alone_ns",
                  "alone_likely_ns", "fixed_now_ns", "learns_work", "phases", "_sources", "_windows", "_drift",
-                 "_usual", "_oldest_ns")
+                 "_usual", "_oldest_ns", "observed_ns", "_served")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
                  age_ns: int = WINDOW_AGE_NS, fixed_ns: int = 0,
@@ -86,8 +89,10 @@ class ModelLatency:
         self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Deque[Tuple[int, int]]] = {size: deque(maxlen=WINDOW_LEN) for size in self.sizes}
         self._oldest_ns = 2**62
-        self._drift = _drift_of(self.seeds)
+        self.observed_ns = -(2**62)
+        self._drift = _drift_of(self.seeds, self.fixed_ns)
         self._usual: UsualWork | None = None
+        self._served = Served({size: seed.median_ns for size, seed in self.seeds.items()}, self.fixed_ns)
         self.estimate_ns: Dict[int, int] = {}
         self.profiled_ns: Dict[int, int] = {}
         self.alone_ns = 0
@@ -111,15 +116,18 @@ class ModelLatency:
         if steps > 1:
             took_ns = -(-took_ns // steps)
         duration_ns = took_ns if self.speed == 1.0 else math.ceil(took_ns * self.speed)
+        self.observed_ns = now_ns
         window = self._windows[size]
         window.append((now_ns, duration_ns))
         if now_ns < self._oldest_ns:
             self._oldest_ns = now_ns
         self._set_estimate(size)
-        if self._drift.observe(now_ns, size, duration_ns):
+        if self._drift.observe(now_ns, size, duration_ns, over_milli is not None):
             self._set_drift()
         if self._usual is not None:
             self._usual.observe(now_ns, size, took_ns, self.typical_ns, over_milli)
+        if now_ns >= self._served.due_ns:
+            self._served.observe(now_ns, size, duration_ns, over_milli or 0)
 
     def forget(self, now_ns: int) -> None:
         """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
@@ -171,6 +179,7 @@ class ModelLatency:
             found = self.phases[name] = ModelLatency(self.model, self.lane, self.seeds, self.sizes, self.age_ns,
                                                      self.fixed_ns, self.alone, self._sources)
             found.set_speed(self.speed)
+            found._served.due_ns = 2**62  # its seeds are the whole's: they say nothing of the phase
         return found
 
     def distribution(self, size: int) -> Distribution:
@@ -184,6 +193,14 @@ class ModelLatency:
             [seed.median_ns, seed.p99_ns], [0.5, 1.0])
         return known.scaled(1 / self.speed)
 
+    def fastest_alone_ns(self, since_ns: int) -> int:
+        """The shortest of the last ten runs of the smallest size, at the present speed; 0 where none was measured since
+        ``since_ns``."""
+        window = self._windows[self.sizes[0]]
+        if not window or window[-1][0] < since_ns:
+            return 0
+        return math.ceil(min([duration for _, duration in window]) / self.speed)
+
     def pace_ppm(self) -> int:
         """How many times longer than in the profile batches typically take now, in millionths, at equal speed."""
         return self._drift.pace_ppm
@@ -193,8 +210,16 @@ class ModelLatency:
         window, pace_count = self._windows[size], self._drift.measured
         if window:
             return Confidence(LIVE, len(window), max(0, now_ns - window[-1][0]), pace_count)
-        count = self.seeds[size].count
-        return Confidence(self._sources.get(size, PROFILE if count else EXPECTED), count, None, pace_count)
+        return Confidence(self._source(size), self.seeds[size].count, None, pace_count)
+
+    def contradiction(self) -> Contradiction | None:
+        """Whether the latest served batches contradict what the estimates began with."""
+        found = self._served.contradiction({size: self._source(size) for size in self.sizes})
+        return None if found is None or found.source == ASSUMED else found
+
+    def _source(self, size: int) -> str:
+        """What the estimates of a size began with."""
+        return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
 
     def figures(self, now_ns: int) -> Dict[str, Any]:
         """What is known, in plain numbers for people, times in ms: ``stats`` shows it."""
@@ -205,7 +230,13 @@ class ModelLatency:
                 "typical_ms": ns_to_ms(self.typical_ns[size]), "likely_ms": ns_to_ms(self.likely_ns[size]),
                 "estimate_ms": ns_to_ms(self.estimate_ns[size]), "source": known.source, "measured": known.measured,
                 "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns)}
-        table: Dict[str, Any] = {"pace": self.pace_ppm() / PPM, "pace_measured": self._drift.measured, "sizes": sizes}
+        table: Dict[str, Any] = {"pace": self.pace_ppm() / PPM, "skew": self._drift.skew.skew_ppm / PPM,
+                                 "pace_measured": self._drift.measured, "sizes": sizes}
+        found = self.contradiction()
+        if found is not None:
+            table["contradiction"] = {
+                "source": found.source, "size": found.size, "began_ms": ns_to_ms(found.began_ns),
+                "served_ms": ns_to_ms(found.served_ns), "batches": found.batches}
         if self.phases:
             table["phases"] = {name: phase.figures(now_ns) for name, phase in self.phases.items()}
         return table
@@ -252,8 +283,9 @@ def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
     return max(0, min(round(mean_ns - rise * mean_size), round(times_ns[first] - rise * first), min(times_ns.values())))
 
 
-def _drift_of(seeds: Mapping[int, Timing]) -> Drift:
+def _drift_of(seeds: Mapping[int, Timing], fixed_ns: int) -> Drift:
     """Before the first measurement: the profile's medians, and its spread over all sizes."""
     spreads = sorted([seed.quantiles_ns[LIKELY] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM
                       for seed in seeds.values()])
-    return Drift({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2])
+    return Drift({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2],
+                 fixed_ns)

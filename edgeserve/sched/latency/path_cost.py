@@ -11,10 +11,14 @@ from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.requests.graph import App, Node
+from edgeserve.sched.requests.work import MILLI, relative_milli
 from edgeserve.units import NS_PER_MS
 
 REFRESH_NS = 100 * NS_PER_MS
 """How old the numbers may be: far shorter than the drift of a device, far longer than a decision."""
+
+RUNS_MAX = 1_000_000
+"""More steps or parts than this are counted as so many."""
 
 PARTS_LEN = 32
 """Fan-outs remembered per node, to predict the next one's number of parts by their mean."""
@@ -101,6 +105,37 @@ class AppCosts:
             count *= -(-sum(seen) // len(seen)) if seen else 1
             scope = scope.scope
         return max(1, count)
+
+
+def least_alone_ns(app: App, hints: Mapping[str, float], latencies: Mapping[str, Sequence[ModelLatency]],
+                   since_ns: int) -> int:
+    """The least time that a request alone can take: on every path as fast as the fastest of each model's last runs,
+    with the steps, parts and work that its hints say. A model counts nothing where none of its lanes was measured since
+    ``since_ns``, so that what is not known makes the sum too small, never too large."""
+    longest_ns: Dict[str, int] = {}
+    for node in reversed(app.nodes):
+        places = latencies[node.model]
+        alone_ns = min([latency.fastest_alone_ns(since_ns) for latency in places])
+        if alone_ns and hints:
+            alone_ns *= _least_runs(app, node, hints, places)
+            work = relative_milli(hints, node.name)
+            if work is not None and work > MILLI:
+                fixed_ns = max([latency.fixed_now_ns for latency in places])
+                alone_ns += max(0, alone_ns - fixed_ns) * (work - MILLI) // MILLI
+        longest_ns[node.name] = alone_ns + max([longest_ns[succ.name] for succ in node.succs], default=0)
+    return max(longest_ns.values())
+
+
+def _least_runs(app: App, node: Node, hints: Mapping[str, float], places: Sequence[ModelLatency]) -> int:
+    """How many batches, one after the other, a request needs at a node at least, by its hints."""
+    jobs = 1
+    scope = node.scope
+    while scope is not None:
+        jobs *= max(1, int(min(hints.get(scope.name + ".parts", 1), RUNS_MAX)))
+        scope = scope.scope
+    runs = jobs // (max([latency.size_max for latency in places]) * len(places))
+    steps = int(min(hints.get("steps" if app.simple else node.name + ".steps", 1), RUNS_MAX))
+    return min(RUNS_MAX, max(1, runs) * max(1, steps))
 
 
 def batch_time_ns(latencies: Sequence[ModelLatency], count: int) -> int:

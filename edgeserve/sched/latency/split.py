@@ -62,6 +62,18 @@ class BestSplit:
             count = rest
         return times
 
+    def batches(self, count: int) -> List[Tuple[int, int]]:
+        """(jobs, time) of the batches of ``count`` jobs (:data:`COUNT_MAX` at most), in their order."""
+        count = min(count, COUNT_MAX)
+        if count >= len(self.best_ns):
+            self._extend(count)
+        found: List[Tuple[int, int]] = []
+        while count > 0:
+            taken = min(count, self._first[count])
+            found.append((taken, self.best_ns[count] - self.best_ns[count - taken]))
+            count -= taken
+        return found
+
     def squares_us2(self, count: int) -> int:
         """The sum of the batches' squared times, in square microseconds (``count``: :data:`COUNT_MAX` at most): times
         a relative variance, how far the sum may be off."""

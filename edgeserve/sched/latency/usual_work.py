@@ -9,9 +9,10 @@ smallest batch's time that grows with it. Integers only; knows no clock, no requ
 from __future__ import annotations
 
 from collections import deque
+from math import isqrt
 from typing import Deque, Dict, List, Mapping, Tuple
 
-from edgeserve.sched.latency.drift import PPM
+from edgeserve.sched.latency.skew import PPM
 from edgeserve.sched.latency.split import COUNT_MAX, BestSplit
 from edgeserve.sched.requests.work import MILLI
 
@@ -30,6 +31,10 @@ JUMP = 4
 
 TOLD_LEN = 10
 """Batches that the pace looks back on where jobs tell their work: as many as ``drift.py`` does."""
+
+
+MISS_FROM = 16
+"""Batches after which :meth:`UsualWork.miss_ppm` is known: its own error is then below a fifth."""
 
 
 class UsualWork:
@@ -154,6 +159,11 @@ class UsualWork:
             if rest:
                 time_ns += (split.time_ns(whole + 1) - time_ns) * rest // MILLI
         return max(1, time_ns + self.each_ns * over_milli // MILLI) if over_milli else time_ns
+
+    def miss_ppm(self) -> int | None:
+        """The share by which batches take more or less than is believed, as a standard deviation; None while fewer than
+        :data:`MISS_FROM` were measured."""
+        return isqrt(self._surprise_ppm * PPM) if self._seen >= MISS_FROM else None
 
     def variance_us2(self, milli: int, over_milli: int = 0) -> int:
         """How far the lane time of these jobs may be off: the sum of the batches' variances, in square microseconds.

@@ -60,7 +60,7 @@ class Clipper(Policy):
         model = self._waiting.oldest(lane, board)
         if model is None:
             return None
-        jobs = self._waiting.first(model, lane, self._bounds.get((model, lane.name), 1))
+        jobs = self._waiting.first(model, lane, self._bounds.get((model, lane.name), 1), board)
         latency = board.latency(model, lane.name)
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.estimate_ns[size], board)

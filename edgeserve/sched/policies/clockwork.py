@@ -17,18 +17,19 @@ from typing import ClassVar, Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
-from edgeserve.sched.latency.model import WINDOW_LEN, ModelLatency
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
-    CANNOT_MAKE_DEADLINE,
     bid_for,
     droppable,
     earliest_end_ns,
+    must_yield,
     refusal,
     take,
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -49,12 +50,10 @@ class Clockwork(Policy):
     changes. With that and a narrow window a model whose time depends on its input fails every other batch: the
     behaviour that Orloj's authors report of Clockwork. ``refuse_early``: requests end as soon as no strategy can
     complete by the time at which the lane is *expected* to be free; otherwise when a lane asks for work. The same where
-    estimates are exact; where they are not, a lane that is free sooner still finds them. ``retry_ms``: ours. One hiccup
-    longer than the SLO would make the slowest of the last ten refuse everything, so that nothing new is measured: a
-    model that only refused for so long plans by the profile's mean, until ten batches were in time or one late."""
+    estimates are exact; where they are not, a lane that is free sooner still finds them. (One hiccup longer than
+    the SLO makes the slowest of the last ten refuse everything: the core's trials measure anew.)"""
 
-    defaults: ClassVar[Options] = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True,
-                                   "retry_ms": 1000.0}
+    defaults: ClassVar[Options] = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True}
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
@@ -65,20 +64,12 @@ class Clockwork(Policy):
                               f"{', '.join(ESTIMATES)}")
         self._refuse_early = bool(self.options["refuse_early"])
         self._plans_by_mean = self.options["estimate"] == "mean"
-        self._retry_ns = ms_to_ns(float(str(self.options["retry_ms"]))) or 2**62
-        self._refusing_since: Dict[str, int] = {}  # model -> since when it has refused, and run nothing
-        self._trying: Dict[str, int] = {}  # model -> batches that it may still plan by the profile's mean
         self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         if not self._refuse_early:
             return None
-        reason = refusal(request, board, self._alone_ns)
-        if reason == CANNOT_MAKE_DEADLINE:
-            tried = [self._tries(node.model, board) for node in request.app.entries]
-            if any(tried):
-                reason = refusal(request, board, self._alone_ns)
-        return reason
+        return refusal(request, board, self._alone_ns)
 
     def on_ready(self, job: Job, board: Board) -> None:
         queue = self._queues.get(job.node.model)
@@ -90,15 +81,8 @@ class Clockwork(Policy):
         self._remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        self._refusing_since.pop(work.model, None)
         for job in work.jobs:
             self._remove(job)
-
-    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if work.model in self._trying:
-            self._trying[work.model] -= 1
-            if not self._trying[work.model] or finished_ns > min([job.deadline_ns for job in work.jobs]):
-                del self._trying[work.model]
 
     def on_refused(self, work: Work, board: Board) -> None:
         """A rejected action is an error result: its requests fail, nothing is retried (section 4.2)."""
@@ -116,8 +100,6 @@ class Clockwork(Policy):
                 continue
             ends_ns = earliest_end_ns(model, board, self._alone_ns)
             late = list(queue.rows[:queue.position(ends_ns)]) if ends_ns is not None else []
-            if late and self._tries(model, board):
-                continue
             for _, _, job in late:
                 if job.state != READY or not droppable(job):  # another job of its request has taken it along
                     continue
@@ -136,6 +118,8 @@ class Clockwork(Policy):
             if model not in lane.models or not board.is_resident(model, lane):
                 continue
             latency = board.latency(model, lane.name)
+            if must_yield(queue, lane, board):
+                continue
             for size in reversed(latency.sizes):
                 if size > len(queue.rows):
                     continue
@@ -153,6 +137,9 @@ class Clockwork(Policy):
         jobs = take(queue, lane, first, size)
         overtaken = [(job.request, OVERTAKEN) for job in queue.slice(0, first) if droppable(job)]
         return self._bid(jobs, lane, board, overtaken) if jobs else None
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        return expected_end(request, job, board, self._alone_ns, self._margin_ns)
 
     def queued(self) -> List[Job]:
         return [job for queue in self._queues.values() for job in queue]
@@ -174,18 +161,8 @@ class Clockwork(Policy):
         return bid_for(jobs, size, self._took_ns(latency, size), board, start_before_ns=before_ns,
                        drops=[row for row in drops if row[0].id not in staying])
 
-    def _tries(self, model: str, board: Board) -> bool:
-        """Requests of a model are about to be refused: whether it begins to plan by the profile's mean instead."""
-        since_ns = self._refusing_since.setdefault(model, board.now_ns)
-        if model in self._trying or board.now_ns - since_ns < self._retry_ns:
-            return False
-        self._refusing_since[model] = board.now_ns
-        self._trying[model] = WINDOW_LEN
-        return True
-
     def _took_ns(self, latency: ModelLatency, size: int) -> int:
-        by_mean = self._plans_by_mean or latency.model in self._trying
-        return latency.profiled_ns[size] if by_mean else latency.estimate_ns[size]
+        return latency.profiled_ns[size] if self._plans_by_mean else latency.estimate_ns[size]
 
     def _alone_ns(self, latency: ModelLatency) -> int:
         return self._took_ns(latency, latency.sizes[0])

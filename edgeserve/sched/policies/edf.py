@@ -4,19 +4,20 @@ Requests that cannot make their deadline are refused at arrival or dropped as so
 size, those jobs that would still be in time at its end are counted, in deadline order; the size that saves most per
 lane time runs. (Cutting the batch to what its tightest member allows collapses under overload: the head never has
 slack, so every batch shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and
-a size that loses fewer of them is preferred before anything else is compared. An idle lane never waits for a fuller
-batch. Among several models, the auction's own rule decides (``sched/policy_api/arbiter.py``).
+a size that loses fewer of them is preferred before anything else is compared. The policy never waits for a fuller batch
+(``sched/core/returns.py`` may, for every policy). Among several models, the auction's own rule decides
+(``sched/policy_api/arbiter.py``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from collections import deque
+from typing import ClassVar, Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
-    CANNOT_MAKE_DEADLINE,
     bid_for,
     droppable,
     ends_by_lane,
@@ -28,7 +29,7 @@ from edgeserve.sched.policies.common.bidding import (
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -38,20 +39,26 @@ ALMOST = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
 of the estimates, and the fuller first batch is then the better one."""
 
+STARTS_LEN = 8
+"""Batches of a model over which the rate of its arrivals is taken."""
+
 
 class ModelQueues:
     """The ready jobs of one model, two queues per class, each in deadline order.
 
     Iterative jobs that have ``begun`` (their state occupies memory, their steps are spent) stand before those of their
     class that are ``fresh``: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
-    ``count`` the number of jobs in all of them.
+    ``count`` the number of jobs in all of them. ``arrived`` counts the fresh jobs so far, ``starts`` has that count
+    and the time at each of the last batches' starts.
     """
 
-    __slots__ = ("model", "count", "queues", "begun", "fresh")
+    __slots__ = ("model", "count", "queues", "begun", "fresh", "arrived", "starts")
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.count = 0
+        self.arrived = 0
+        self.starts: Deque[Tuple[int, int]] = deque(maxlen=STARTS_LEN)
         self.begun = {klass: JobQueue() for klass in CLASSES}
         self.fresh = {klass: JobQueue() for klass in CLASSES}
         self.queues = tuple([queue for klass in CLASSES for queue in (self.begun[klass], self.fresh[klass])])
@@ -59,12 +66,20 @@ class ModelQueues:
     def add(self, job: Job) -> None:
         """A job is ready."""
         self.count += 1
+        if not job.steps:
+            self.arrived += 1
         (self.begun if job.steps else self.fresh)[job.request.klass].add(job.deadline_ns, job)
 
     def remove(self, job: Job) -> None:
         """A job was launched or has left."""
         self.count -= 1
         (self.begun if job.steps else self.fresh)[job.request.klass].remove(job)
+
+    def rate(self, now_ns: int) -> float:
+        """Arrivals per nanosecond since the first of the last batches' starts."""
+        if not self.starts or now_ns <= self.starts[0][0]:
+            return 0.0
+        return (self.arrived - self.starts[0][1]) / (now_ns - self.starts[0][0])
 
     def critical(self) -> List[JobQueue]:
         """The queues of critical jobs that hold something."""
@@ -95,6 +110,7 @@ class Edf(Policy):
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self._models[work.model]
+        queues.starts.append((board.now_ns, queues.arrived))
         for job in work.jobs:
             queues.remove(job)
 
@@ -132,7 +148,7 @@ class Edf(Policy):
 
     def _best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
         """The size that loses fewest critical jobs, and of those the one that saves most per lane time, together with
-        the best batch of what would be left after it. O(sizes * (sizes + log n)) per batch.
+        the best batch of what would be left after it or have arrived meanwhile. O(sizes * (sizes + log n)) per batch.
 
         Without the second batch, times that rise in steps mislead: 12 of 16 jobs in 13 ms look better than all 16 in
         20, but the other 4 take 8 more.
@@ -142,7 +158,9 @@ class Edf(Policy):
         if queues.count == 1:
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
-        best_size = self._best_size(queues, filled, starts_ns, latency)
+        # Between models the lane decides anew: then nobody knows that the next batch is one of this model.
+        rate = queues.rate(starts_ns) if len(lane.models) == 1 else 0.0
+        best_size = self._best_size(queues, filled, starts_ns, latency, rate)
         if best_size is None:
             return None
         ends_ns = starts_ns + latency.likely_ns[best_size]
@@ -156,7 +174,7 @@ class Edf(Policy):
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def _best_size(self, queues: ModelQueues, filled: List[JobQueue], starts_ns: int,
-                   latency: ModelLatency) -> int | None:
+                   latency: ModelLatency, rate: float) -> int | None:
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
@@ -172,9 +190,11 @@ class Edf(Policy):
             if in_time == 0:
                 break
             lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
-            left = min(later, in_time - size)
             count = min(size, in_time)
-            saved = _saved_per_time(count, took_ns, left, times_ns) if left > 0 else count / took_ns
+            left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
+            saved = count / took_ns
+            if left + coming > 0:
+                saved = _saved_per_time(count, took_ns, filled, left, coming, ends_ns, times_ns)
             choices.append((lost, saved, count / took_ns, size))
             if in_time <= size:
                 break  # a larger size would only hold padding
@@ -206,11 +226,20 @@ def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
     return best_size
 
 
-def _saved_per_time(count: int, took_ns: int, left: int, times_ns: Sequence[Tuple[int, int]]) -> float:
-    """Jobs saved per nanosecond by a batch of ``count`` and the best one for the ``left`` jobs that could follow."""
+def _saved_per_time(count: int, took_ns: int, filled: List[JobQueue], left: int, coming: int, ends_ns: int,
+                    times_ns: Sequence[Tuple[int, int]]) -> float:
+    """Jobs saved per nanosecond by a batch of ``count`` that ends at ``ends_ns`` and the best one that could follow: of
+    the ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile."""
     best = 0.0
     for size, then_ns in times_ns:
-        best = max(best, (count + min(size, left)) / (took_ns + then_ns))
+        due_ns = ends_ns + then_ns
+        in_time = 0
+        for queue in filled:
+            in_time += len(queue.rows) - bisect_left(queue.rows, (due_ns,))
+        follow = min(left, in_time) + coming
+        best = max(best, (count + min(size, follow)) / (took_ns + then_ns))
+        if size >= follow:
+            break  # a larger one takes longer, and saves no more
     return best
 
 

@@ -47,7 +47,7 @@ class Fifo(Policy):
         if model is None:
             return None
         latency = board.latency(model, lane.name)
-        jobs = self._waiting.first(model, lane, min(latency.size_max, self._batch_max or latency.size_max))
+        jobs = self._waiting.first(model, lane, min(latency.size_max, self._batch_max or latency.size_max), board)
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.estimate_ns[size], board)
 

@@ -16,11 +16,12 @@ from typing import ClassVar, Dict, List, Sequence, Tuple
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.arrival_order import InOrder
-from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, bid_for, droppable
+from edgeserve.sched.policies.common.bidding import bid_for, droppable
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 
 FITS = 2
@@ -69,9 +70,14 @@ class Nexus(Policy):
         if model is None:
             return None
         latency = board.latency(model, lane.name)
-        jobs = self._waiting.first(model, lane, self._planned_size(latency))
+        jobs = self._waiting.first(model, lane, self._planned_size(latency), board)
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.profiled_ns[size], board)
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        if job is None:  # nothing is refused at arrival
+            return expected_end(request, job, board)
+        return expected_end(request, job, board, self._planned_ns, free_only=True)
 
     def queued(self) -> List[Job]:
         return list(self._waiting)
@@ -86,14 +92,16 @@ class Nexus(Policy):
                 latency.size_for[count]] <= slo_ns])
         return self._planned[place]
 
+    def _planned_ns(self, latency: ModelLatency) -> int:
+        """The mean time of a batch of the planned size."""
+        return latency.profiled_ns[latency.size_for[self._planned_size(latency)]]
+
     def _earliest_end_ns(self, model: str, board: Board) -> int | None:
         """When a batch of the planned size would end on the fastest lane that is free now, or None when none is."""
         ends_ns: int | None = None
         for lane in board.lanes_of(model):
             if not lane.accepts(board.now_ns) or not board.is_resident(model, lane):
                 continue
-            latency = board.latency(model, lane.name)
-            took_ns = latency.profiled_ns[latency.size_for[self._planned_size(latency)]]
-            at_ns = lane.available_ns(board.now_ns) + took_ns
+            at_ns = lane.available_ns(board.now_ns) + self._planned_ns(board.latency(model, lane.name))
             ends_ns = at_ns if ends_ns is None else min(ends_ns, at_ns)
         return ends_ns

@@ -10,6 +10,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, apps_on
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
@@ -55,17 +56,21 @@ class ProbeMoves:
 class Board:
     """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here.
 
-    ``lanes`` are those that run batches, in the order of the configuration. ``ends_ns`` are the answers of
-    :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane or an estimate has changed.
-    A policy may keep ends of its own there, under a name with a space: no model has one.
+    ``lanes`` are those that run batches, in the order of the configuration; ``apps_on`` the apps that use each.
+    ``ends_ns`` are the answers of :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane
+    or an estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one.
+    ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
+    step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield.
     """
 
     __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
-                 "_places", "ends_ns", "_request_moves", "_probe_moves")
+                 "_critical", "apps_on", "background_at_ns", "forced_ns", "_places", "ends_ns", "_request_moves",
+                 "_probe_moves")
 
     def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
                  latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
-                 copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job]) -> None:
+                 copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job],
+                 critical: CriticalArrivals, apps: Mapping[str, App]) -> None:
         self.now_ns = -1
         self.lanes = lanes
         self._lanes_of = lanes_of
@@ -74,6 +79,10 @@ class Board:
         self._copy_lanes = copy_lanes
         self._costs = costs
         self._retained = retained
+        self._critical = critical
+        self.background_at_ns: int | None = None
+        self.forced_ns: Dict[str, int] = {}
+        self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
         self._places: Dict[str, List[Tuple[Lane, ModelLatency, Placement]]] = {
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
             for model, places in lanes_of.items()}
@@ -103,7 +112,7 @@ class Board:
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
         :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all
-        that waits for the model: whoever hoped for that load would wait for ever."""
+        that waits for the model: a job that hoped for that load would wait for ever."""
         device = self._devices[lane.device]
         placement = device.placements[model]
         if placement.state == RESIDENT:
@@ -149,6 +158,32 @@ class Board:
     def rest_lane_ns(self, app: App, node: Node) -> int:
         """Lane time that a request still needs behind a node."""
         return self._costs[app.name].rest_lane_ns[node.name] if node.succs else 0
+
+    def expects_critical(self) -> bool:
+        """Whether critical requests come these days: without them no work yields."""
+        return self._critical.any
+
+    def background_room_ns(self, lane: Lane) -> int:
+        """How long work of class background that starts now may take on a lane: longer work could make the next
+        critical request late. :data:`~edgeserve.sched.requests.critical.NO_BOUND_NS` where none is expected."""
+        if not self._critical.any:
+            return NO_BOUND_NS
+        room_ns, grows_ns = self._critical.room_ns(self.apps_on[lane.name], self.now_ns)
+        if grows_ns is not None and (self.background_at_ns is None or grows_ns < self.background_at_ns):
+            self.background_at_ns = grows_ns
+        return room_ns
+
+    def has_waited(self, job: Job) -> bool:
+        """Whether a background job has waited for so long that its app lets it delay critical requests, which it may
+        once in that time (``background_wait``). If not yet, it is looked at again when it has."""
+        app = job.request.app
+        wait_ns = app.background_wait_ns
+        if wait_ns <= 0:
+            return False
+        due_ns = max(job.ready_ns, self.forced_ns.get(app.name, job.ready_ns)) + wait_ns
+        if due_ns > self.now_ns and (self.background_at_ns is None or due_ns < self.background_at_ns):
+            self.background_at_ns = due_ns
+        return due_ns <= self.now_ns
 
     def is_retained(self, job: Job) -> bool:
         """Whether the world keeps this job's inputs for a probe."""

@@ -6,10 +6,11 @@ thread and no I/O, and never changes a request or a job itself. ``docs/policies/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, List, Mapping, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, ClassVar, FrozenSet, List, Mapping, Protocol, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, object]
 """The keys of ``[policy.NAME]`` except ``kind``, with their values."""
+
+
+COMMON_OPTIONS: Options = {"trials": True}
+"""Options of every policy: ``trials``, whether requests that it gives up because of an estimate are run where the lane
+idles, so that a wrong estimate is corrected."""
+
+CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
+"""Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
 
 
 class UtilityOfStart(Protocol):
@@ -94,10 +103,14 @@ class Policy:
     defaults: ClassVar[Options] = {}
     """Option name -> default; the default's type is the accepted type. Anything else is refused."""
 
+    by_estimate: ClassVar[FrozenSet[str]] = frozenset((CANNOT_MAKE_DEADLINE,))
+    """Reasons for which it refuses and drops because of how long something is believed to take: such a request may be
+    run as a trial instead (``sched/core/trials.py``)."""
+
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         self.name = name
         self.apps = tuple(apps)
-        self.options = check_options(name, options, self.defaults)
+        self.options = check_options(name, options, {**COMMON_OPTIONS, **self.defaults})
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason). May ``board.choose`` the first nodes; default: all of them."""
@@ -115,6 +128,10 @@ class Policy:
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         """A work of yours ended: learn from it. (The shared latency model has learnt already.) ``work.failed`` says
         that nothing of it was done; with ``work.probe`` it was a probe of yours and has no jobs."""
+
+    def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
+        """A request that you gave up was run as a trial, and ``job`` of it took so long alone on the lane of ``work``:
+        learn from it. (The shared latency model has learnt already.) The request is not yours any more."""
 
     def on_refused(self, work: Work, board: Board) -> None:
         """The lane would not start it. Jobs whose request you leave open become ready again after this."""
@@ -136,6 +153,13 @@ class Policy:
     def next_wakeup_ns(self, board: Board) -> int | None:
         """When you want to be asked although nothing happens (later than now), or None."""
         return None
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """When a request would end that you are refusing or giving up (because of ``job``, where one is named): the
+        numbers in the error that its client reads, if they show that it cannot make its deadline. By default those of
+        the shared estimate, by which ``refusal`` and ``board.earliest_end_ns`` judge; a policy that judges otherwise
+        says here what it judges by. Also asked once per app at start, for a new request. Changes nothing."""
+        return expected_end(request, job, board)
 
     def figures(self) -> Mapping[str, Any]:
         """What it has learnt, as numbers, texts and tables, for people. ``stats`` shows the figures with text keys and

@@ -5,10 +5,11 @@ A work (batch, load, eviction) has an id; the world answers each with exactly on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Mapping, NamedTuple, Optional, Tuple, Union
 
 from edgeserve.sched.protocol.events import JobId
+from edgeserve.units import format_duration
 
 
 class Outcome:
@@ -35,6 +36,29 @@ class LatencyBreakdown(NamedTuple):
     load_ns: int = 0
     batch_ns: int = 0
     execute_ns: int = 0
+
+
+class Shortfall(NamedTuple):
+    """What a request lacked that was refused or given up since it cannot make its deadline, in nanoseconds.
+
+    On ``lane`` it was expected to end first: ``wait_ns`` until that could start its next job (the lane is free, the
+    model in memory) and then ``expected_ns`` alone, to the end of the request. ``left_ns`` were left until its deadline
+    (below 0: it had passed). ``slo_ns_min`` is the smallest deadline, counted from its arrival, with which its policy
+    would not have refused it for its deadline at that moment; None where the policy knows none.
+    """
+
+    lane: str
+    expected_ns: int
+    wait_ns: int
+    left_ns: int
+    slo_ns_min: Optional[int] = None
+
+    def __str__(self) -> str:
+        wait = f" and {format_duration(self.wait_ns)} of waiting" if self.wait_ns > 0 else ""
+        left = format_duration(self.left_ns) if self.left_ns > 0 else "nothing"
+        would_do = "" if self.slo_ns_min is None else \
+            f": {format_duration(self.slo_ns_min, round_up=True)} would do"
+        return f"expected {format_duration(self.expected_ns)} on {self.lane}{wait}, {left} left{would_do}"
 
 
 @dataclass(frozen=True)
@@ -106,12 +130,17 @@ class ReleaseInputs:
 
 @dataclass(frozen=True)
 class FinishRequest:
-    """The one end of a request. Its jobs that still run are ignored from now on."""
+    """The one end of a request. Its jobs that still run are ignored from now on.
+
+    ``shortfall`` is there where its deadline was the reason. It explains the decision and is no part of it: recordings
+    leave it out, and two ends that differ in nothing else are equal.
+    """
 
     request_id: int
     outcome: str
     reason: str = ""
     breakdown: LatencyBreakdown = LatencyBreakdown()
+    shortfall: Optional[Shortfall] = field(default=None, compare=False)
 
 
 Action = Union[RunBatch, LoadModel, EvictModel, DropState, RetainInputs, ReleaseInputs, FinishRequest]

@@ -16,13 +16,15 @@ OVER_SHARE = "over_share"
 
 
 class Admission:
-    """Accepted requests that have not ended, of one app, by client. Changed by the scheduler alone."""
+    """Accepted requests that have not ended, of one app, by client; ``last_ns`` is when the last came in. Changed by
+    the scheduler alone."""
 
-    __slots__ = ("app", "pending", "clients")
+    __slots__ = ("app", "pending", "clients", "last_ns")
 
     def __init__(self, app: App) -> None:
         self.app = app
         self.pending = 0
+        self.last_ns = -(2**62)
         self.clients: Dict[str, Dict[int, RequestRecord]] = {}
 
     def enter(self, request: RequestRecord) -> None:

@@ -62,7 +62,7 @@ class App:
     """
 
     __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
-                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "simple")
+                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple")
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
@@ -75,6 +75,7 @@ class App:
         self.state_ttl_ns = config.state_ttl_ns
         self.streams_max = config.streams_max
         self.pending_max = config.pending_max
+        self.background_wait_ns = config.background_wait_ns
         self.weights: Dict[str, float] = dict(config.weights)
         self.nodes = _graph(config)
         self.by_name = {node.name: node for node in self.nodes}

@@ -69,6 +69,10 @@ LEFT_OUT_LEN_MAX = 200
 """Length from which on no more reasons of an answer in part are added."""
 
 
+Expectation = Tuple[int, int]
+"""When something is expected, in nanoseconds: at the earliest, and at the latest."""
+
+
 class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
@@ -76,15 +80,19 @@ class RequestRecord:
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
     (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
     nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
-    ``stream`` is None where the app has none. ``left_out`` says what an answer in part does without, and why.
+    ``stream`` is None where the app has none; ``successor_ns`` is when the next request of the stream is expected,
+    which will end this one if it has not begun (None: it will not, or nothing is known). ``left_out`` says what an
+    answer in part does without, and why.
+    ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
     __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
                  "state", "ended", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
-                 "done_exits", "failure", "left_out", "part_hints")
+                 "done_exits", "failure", "left_out", "part_hints", "policy", "successor_ns")
 
-    def __init__(self, request: Request, app: App) -> None:
+    def __init__(self, request: Request, app: App, policy: Any = None) -> None:
         self.id = request.id
+        self.policy = policy
         self.app = app
         self.hints: Mapping[str, float] = request.hints
         self.part_hints: Dict[Part, Mapping[str, float]] | None = None
@@ -95,6 +103,7 @@ class RequestRecord:
         self.value = request.value
         self.on_late = request.on_late
         self.stream = request.stream if app.stream != "none" else None
+        self.successor_ns: Expectation | None = None
         self.state = NEW
         self.ended = False
         self.jobs: Dict[int, Job] = {}
@@ -118,6 +127,14 @@ class RequestRecord:
         if self.part_hints is None:
             self.part_hints = {}
         self.part_hints[part] = {**self.part_hints.get(part, {}), **hints}
+
+    def begin_by_ns(self, now_ns: int) -> int | None:
+        """By when the request must begin, lest the next of its stream end it; None when it has begun, or when nothing
+        is expected any more: the next one should have come already."""
+        if self.successor_ns is None or self.running or self.breakdown.execute_ns:
+            return None
+        earliest_ns, latest_ns = self.successor_ns
+        return earliest_ns if now_ns <= earliest_ns else latest_ns if now_ns <= latest_ns else None
 
     def leave_out(self, what: str) -> None:
         """The answer will be one in part. Of many reasons the first are told."""
@@ -144,7 +161,8 @@ class RequestRecord:
                 f"deadline {format_duration(self.deadline_ns - self.arrival_ns)} after arrival")
         lines = [head]
         for now_ns, what in self.log:
-            lines.append(f"  +{format_duration(now_ns - self.arrival_ns)}: {' '.join(str(word) for word in what)}")
+            words = " ".join([word for word in map(str, what) if word])  # a job that is no part names none
+            lines.append(f"  +{format_duration(now_ns - self.arrival_ns)}: {words}")
         if len(self.log) == STORY_LEN_MAX:
             lines.append(f"  (the story is cut after {STORY_LEN_MAX} lines)")
         return lines

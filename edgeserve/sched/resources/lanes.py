@@ -62,20 +62,21 @@ class Lane:
     than ``depth`` works. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
-    may run here.
+    may run here. ``waits``: it may wait for clients that were just answered (``sched/core/returns.py``).
     """
 
     __slots__ = ("name", "device", "copy", "ahead_ns", "depth", "hang_ns", "works", "free_at_ns", "head_due_ns",
-                 "up", "hung", "speed", "models", "busy_ns")
+                 "waits", "up", "hung", "speed", "models", "busy_ns")
 
     def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
-                 copy: bool = False, depth: int = 1) -> None:
+                 copy: bool = False, depth: int = 1, waits: bool = True) -> None:
         self.name = name
         self.device = device
         self.copy = copy
         self.ahead_ns = ahead_ns
         self.depth = depth
         self.hang_ns = hang_ns
+        self.waits = waits
         self.works: Deque[Work] = deque()
         self.free_at_ns = 0
         self.head_due_ns = 0  # when the work at the head is expected to end

@@ -100,13 +100,14 @@ def scenario_table(system: System, trace: Trace, slo_ns: int) -> Dict[str, Any]:
         truth = {"times": {str(size): f"{time_ms}ms" for size, time_ms in law.static_ms}, "noise": law.noise}
     return {"server": {"pending_max": 1_000_000}, "lane": {LANE: {"ahead": system.ahead}},
             "model": {MODEL: {"engine": "synthetic", "batch": sizes}},
-            "policy": {"p": {"kind": system.kind, **system.options}}, "app": apps, "truth": {MODEL: truth}}
+            "policy": {"p": {"kind": system.kind, **system.options}}, "app": apps, "truth": {MODEL: truth},
+            "run": {"step_cost": "20us", "event_cost": "15us"}}
 
 
 def simulate(system: System, trace: Trace, profile: Profile, factor: float, timed: bool = False) -> Result:
     """Run ``trace`` under ``system`` with an SLO of ``factor`` times the 99th percentile of its time alone.
 
-    Each step costs the simulator's default in virtual time (20 us, and 15 us an event) for every system, so that the
+    Each step costs the same in virtual time (20 us, and 15 us an event) for every system, so that the
     result does not depend on the machine; ``timed`` measures what the steps really cost.
     """
     slo_ns = round(factor * trace.p99_alone_ns())

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import (
     QUANTILES,
     LaneProfile,
@@ -15,6 +16,7 @@ from edgeserve.config.profiles import (
     profile_path,
     read_profile,
     read_profiles,
+    read_profiles_here,
     write_profile,
 )
 from edgeserve.errors import ProfileError
@@ -58,8 +60,24 @@ def test_another_format_is_refused_with_both_numbers(tmp_path):
     path = tmp_path / "m.json"
     write_profile(str(path), PROFILE)
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "format": 99}), encoding="utf-8")
-    with pytest.raises(ProfileError, match="format 99, expected 1"):
+    with pytest.raises(ProfileError, match="format 99, expected 2"):
         read_profile(str(path))
+
+
+def test_a_server_reads_the_files_of_this_machine_that_it_can_and_hears_of_the_others(tmp_path):
+    here = os.path.join(str(tmp_path), device_slug())
+    write_profile(os.path.join(here, "a.json"), Profile("a", "here", {}))
+    write_profile(profile_path(str(tmp_path), "another-device", "b"), Profile("b", "another-device", {}))
+    with open(os.path.join(here, "old.json"), "w", encoding="utf-8") as file:
+        file.write('{"format": 1}')
+    with open(os.path.join(here, "torn.json"), "w", encoding="utf-8") as file:
+        file.write("{")
+    profiles, errors = read_profiles_here(str(tmp_path))
+    assert [profile.model for profile in profiles] == ["a"]
+    assert len(errors) == 2
+    assert "old.json: format 1, expected 2; measure it again with 'edgeserve profile'" in str(errors[0])
+    assert "torn.json: is not a profile" in str(errors[1])
+    assert read_profiles_here(str(tmp_path / "absent")) == ([], [])
 
 
 def test_an_absent_file_says_how_to_make_it(tmp_path):

@@ -9,11 +9,11 @@ import textwrap
 import numpy as np
 import pytest
 
+from edgeserve.config.files import cache_directory, file_sha256, resolve_path
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, BlockingSession, Engine, Footprint, LaneInfo, Result, run_whole
-from edgeserve.engines.files import cache_directory, file_sha256, resolve_path
 from edgeserve.engines.python import Parts, Route, import_function, state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.engines.warm import warm_up
@@ -23,7 +23,9 @@ from edgeserve.errors import ConfigError, EngineError
 
 
 def test_unknown_kinds_are_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'onx' is no engine; did you mean 'onnx'"):
+    with pytest.raises(ConfigError, match=r"'abc' is no engine\. Expected one of onnx, python, synthetic, or 'mod"):
+        make_engine(ModelConfig(name="m", engine="abc"), [LaneInfo()])
+    with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'onx' is no engine; did you mean 'onnx'\? Exp"):
         make_engine(ModelConfig("m", "onx"), [LaneInfo()])
 
 

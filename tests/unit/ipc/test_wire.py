@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgeserve.errors import (
     BadInput,
+    Dropped,
     Failed,
     Malformed,
     Rejected,
@@ -91,6 +92,38 @@ def test_errors_keep_their_type_and_reason(error):
     assert type(back.error) is type(error)
     assert str(back.error) == str(error)
     assert getattr(back.error, "reason", "") == getattr(error, "reason", "")
+
+
+def test_numbers_and_ids_of_answers_and_errors_arrive():
+    error = Dropped("late", "proactive")
+    error.id, error.lane, error.expected_ms, error.wait_ms, error.left_ms = 2**40, "gpu0", 53.25, 0.0, -1.5
+    back = wire.decode_reply([wire.encode_error(3, error)], BYTES_MAX).error
+    assert type(back) is Dropped
+    assert (back.id, back.lane, back.expected_ms, back.wait_ms, back.left_ms, back.slo_ms_min) == (
+        2**40, "gpu0", 53.25, 0.0, -1.5, None)
+    error.slo_ms_min = 70.000001
+    assert wire.decode_reply([wire.encode_error(3, error)], BYTES_MAX).error.slo_ms_min == 70.000001
+    plain = wire.decode_reply([wire.encode_error(3, Rejected("full", "queue_full"))], BYTES_MAX).error
+    assert (plain.id, plain.lane, plain.expected_ms, plain.slo_ms_min) == (0, "", None, None)
+    answer = wire.encode_answer(3, {}, BYTES_MAX, request_id=2**40)
+    assert wire.decode_reply(answer, BYTES_MAX).request_id == 2**40
+
+
+def test_numbers_of_a_wrong_kind_are_left_out():
+    fields = {"kind": "error", "id": 3, "code": "rejected", "message": "no", "request_id": "x", "expected_ms": "long",
+              "slo_ms_min": True}
+    back = wire.decode_reply([wire.pack_header(fields)], BYTES_MAX).error
+    assert (back.id, back.expected_ms, back.slo_ms_min) == (0, None, None)
+    answer = {"kind": "answer", "id": 3, "request_id": "x"}
+    with pytest.raises(Malformed, match="request_id = 'x': expected a whole number"):
+        wire.decode_reply([wire.pack_header(answer)], BYTES_MAX)
+
+
+@pytest.mark.parametrize("request_id", [None, -1, "7", 2**63, True])
+def test_a_story_needs_the_number_of_a_request(request_id):
+    assert wire.take_request_id(wire.unpack_header(wire.encode_story(5, 7))) == 7
+    with pytest.raises(Malformed, match="expected the request_id of an answer or an error"):
+        wire.take_request_id({"request_id": request_id} if request_id is not None else {})
 
 
 def test_an_error_with_half_a_character_arrives():

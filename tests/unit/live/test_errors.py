@@ -13,9 +13,9 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import EngineError
-from edgeserve.live.errors import EngineFailures
-from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.errors import Cancelled, Dropped, EngineError, Failed, Rejected
+from edgeserve.live.errors import EngineFailures, error_for, refusal
+from edgeserve.sched.protocol.actions import RunBatch, Shortfall
 from edgeserve.sched.protocol.events import JobId
 
 
@@ -53,3 +53,32 @@ def test_what_failed_is_let_go_of_without_the_collector(tmp_path: Path) -> None:
         assert [reference() is None for reference in kept] == [True, True]
     finally:
         gc.enable()
+
+
+def test_a_refusal_for_its_deadline_says_the_numbers_as_fields_and_in_its_text() -> None:
+    lacked = Shortfall("cpu0", 53_000_000, 14_000_000, 33_000_000, 70_000_000)
+    error = refusal("read", "rejected", "cannot_make_deadline", 7, lacked)
+    assert isinstance(error, Rejected)
+    assert str(error) == ("app 'read': rejected: cannot_make_deadline (expected 53ms on cpu0 and 14ms of waiting, "
+                          "33ms left: 70ms would do)")
+    assert (error.id, error.reason, error.lane) == (7, "cannot_make_deadline", "cpu0")
+    assert (error.expected_ms, error.wait_ms, error.left_ms, error.slo_ms_min) == (53.0, 14.0, 33.0, 70.0)
+    error = refusal("read", "dropped", "proactive", 8, lacked._replace(slo_ns_min=None))
+    assert isinstance(error, Dropped)
+    assert (error.id, error.expected_ms, error.slo_ms_min) == (8, 53.0, None)
+
+
+def test_other_ends_have_an_id_and_no_numbers() -> None:
+    for outcome, kind in (("rejected", Rejected), ("dropped", Dropped), ("cancelled", Cancelled), ("failed", Failed)):
+        error = refusal("read", outcome, "queue_full", 9)
+        assert type(error) is kind
+        assert (error.id, getattr(error, "expected_ms", None), getattr(error, "slo_ms_min", None)) == (9, None, None)
+    assert "[app.read] pending_max" in str(refusal("read", "rejected", "queue_full", 9))
+
+
+def test_an_error_that_many_get_is_a_copy_for_each() -> None:
+    shared = Rejected("the runtime has stopped", "stopped")
+    mine, yours = error_for(1, shared), error_for(2, shared)
+    assert (mine.id, yours.id, shared.id) == (1, 2, 0)
+    assert isinstance(mine, Rejected)
+    assert (str(mine), mine.reason) == ("the runtime has stopped", "stopped")

@@ -6,9 +6,12 @@ from edgeserve.live.receive_coalescing import (
     AGAIN_NS_MAX,
     AGAIN_PAUSE_NS,
     AGAIN_SHARE,
+    EARLY_SHARE,
     HOLD_NS_MAX,
     HOLD_NS_MIN,
     HOLD_SHARED_NS_MAX,
+    LOOK_SHARE,
+    MISSES_MAX,
     ReceiveCoalescing,
 )
 
@@ -49,7 +52,7 @@ def test_what_was_read_while_all_lanes_are_busy_begins_another_nap():
 def test_after_many_answers_a_burst_is_let_in_until_all_are_back_or_the_time_is_up():
     patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 16 * MS)
-    patience.answered(20 * MS, 16)
+    patience.answered(20 * MS, 16, is_busy=False)
     assert patience.expects_more(20 * MS, 1)
     assert patience.expects_more(20 * MS, 15)
     assert not patience.expects_more(20 * MS, 16)
@@ -59,7 +62,7 @@ def test_after_many_answers_a_burst_is_let_in_until_all_are_back_or_the_time_is_
 def test_a_lone_request_starts_at_once():
     patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 16 * MS)
-    patience.answered(20 * MS, 1)
+    patience.answered(20 * MS, 1, is_busy=False)
     assert not patience.expects_more(20 * MS, 1)
     assert not patience.expects_more(20 * MS, 0)
 
@@ -67,8 +70,56 @@ def test_a_lone_request_starts_at_once():
 def test_the_wait_for_others_is_bounded_and_nothing_for_short_batches():
     patience = ReceiveCoalescing(shares_cores=True)
     patience.launched(0, 10_000 * MS)
-    patience.answered(0, 16)
+    patience.answered(0, 16, is_busy=False)
     assert not patience.expects_more(AGAIN_NS_MAX, 1)
     patience.launched(0, AGAIN_PAUSE_NS)
-    patience.answered(0, 16)
+    patience.answered(0, 16, is_busy=False)
     assert not patience.expects_more(0, 1)
+
+
+def busy_after_answers(patience: ReceiveCoalescing, now_ns: int, count: int) -> int:
+    """A batch was launched and answers were sent: until when reading waits."""
+    patience.launched(now_ns, 16 * MS)
+    patience.answered(now_ns, count, is_busy=True)
+    until_ns = patience.receive_at_ns(now_ns)
+    assert until_ns is not None
+    return until_ns - now_ns
+
+
+def test_after_answers_a_busy_loop_looks_early_for_who_asks_again():
+    patience = ReceiveCoalescing(shares_cores=True)
+    assert busy_after_answers(patience, 0, 8) == 16 * MS // LOOK_SHARE
+    patience.received(2 * MS, 3)  # the others are on their way
+    assert patience.receive_at_ns(2 * MS) == 2 * MS + 16 * MS // LOOK_SHARE // 2
+    patience.received(3 * MS, 5)  # all are here
+    assert patience.receive_at_ns(3 * MS) == 23 * MS
+    assert busy_after_answers(patience, 100 * MS, 8) == 16 * MS // LOOK_SHARE, "it was worth it"
+
+
+def test_early_looks_end():
+    patience = ReceiveCoalescing(shares_cores=True)
+    busy_after_answers(patience, 0, 8)
+    late_ns = 16 * MS // EARLY_SHARE
+    patience.received(late_ns, 3)
+    assert patience.receive_at_ns(late_ns) == late_ns + 20 * MS
+
+
+def test_early_looks_in_vain_become_rarer_and_one_that_is_not_heals():
+    patience = ReceiveCoalescing(shares_cores=True)
+    looks = [busy_after_answers(patience, turn * 100 * MS, 8) < 16 * MS for turn in range(2 ** (MISSES_MAX + 2))]
+    taken = [turn for turn, looked in enumerate(looks) if looked]
+    gaps = [after - before for before, after in zip(taken, taken[1:])]
+    assert gaps[:MISSES_MAX] == [2**miss for miss in range(1, MISSES_MAX + 1)]
+    assert set(gaps[MISSES_MAX:]) == {2**MISSES_MAX}
+    now_ns = len(looks) * 100 * MS
+    while busy_after_answers(patience, now_ns, 8) > 16 * MS // LOOK_SHARE:
+        now_ns += 100 * MS
+    patience.received(now_ns + 2 * MS, 4)
+    assert busy_after_answers(patience, now_ns + 100 * MS, 8) == 16 * MS // LOOK_SHARE
+
+
+def test_no_early_look_where_reading_does_not_wait():
+    patience = ReceiveCoalescing(shares_cores=True)
+    patience.launched(0, HOLD_NS_MIN // 2)
+    patience.answered(0, 8, is_busy=True)
+    assert patience.receive_at_ns(0) is None

@@ -107,7 +107,7 @@ def test_a_change_in_a_copy_is_noticed_and_put_back():
 
 def test_a_mutant_is_judged_in_a_fork_or_where_it_runs_at_import_in_a_fresh_process(monkeypatch):
     test = "tests/unit/sched/requests/test_admission.py"
-    monkeypatch.setattr(mutants, "fast_tests", lambda: [test])
+    monkeypatch.setattr(mutants, "fast_tests", lambda root: [test])
     path = "edgeserve/sched/requests/admission.py"
     with ChangedTree() as tree:
         text = tree.read(path)
@@ -126,3 +126,14 @@ def test_a_mutant_is_judged_in_a_fork_or_where_it_runs_at_import_in_a_fresh_proc
         assert mutants.judge(at_import, tree, tests, selection).startswith(f"{test}::")
         assert tree.read(path) == text
         tests.close()
+
+
+def test_tests_that_cannot_be_collected_without_any_mutant_notice_nothing(monkeypatch):
+    """They once counted as noticing every mutant: a new test file was in the working tree and not yet in the copy."""
+    with ChangedTree() as tree:
+        os.remove(os.path.join(tree.home, "tests/unit/sched/requests/test_admission.py"))
+        assert "tests/unit/sched/requests/test_admission.py" not in mutants.fast_tests(tree.home)
+        monkeypatch.setattr(mutants, "fast_tests", lambda root: ["tests/unit/sched/requests/test_admission.py"])
+        with pytest.raises(RuntimeError, match="cannot be collected without any mutant"):
+            mutants.Tests(tree)
+        assert mutants.Tests(tree, is_changed=True).answer(mutants.Job([])).failed == "the collection of the tests"

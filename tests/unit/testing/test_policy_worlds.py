@@ -8,12 +8,14 @@ from collections import Counter
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
-from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished
+from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
 from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
 
 MS = 10**6
@@ -298,3 +300,25 @@ def test_a_settled_join_runs_and_its_waiting_branch_leaves(monkeypatch):
     end, now_ns, ran = joined(Settles, monkeypatch)
     assert (end.outcome, end.reason, now_ns, ran) == (
         Outcome.COMPLETED, "did not wait for right", 6 * MS, ["left", "end"])
+
+
+class TestNamedByItsModule(PolicyConformance):
+    """``module:Class``, as a configuration names it."""
+
+    kind = "edgeserve.sched.policies.fifo:Fifo"
+    soak_seeds = (1,)
+    world_seeds = (1,)
+
+    @pytest.fixture(autouse=True)
+    def _forgotten_afterwards(self, monkeypatch):
+        """The table of policies is the process's: other tests walk through it."""
+        monkeypatch.setitem(POLICIES, self.kind, Fifo)
+
+
+@pytest.mark.parametrize(("kind", "says"), [
+    ("no.such:Policy", "'no.such:Policy' cannot be imported: No module named 'no'"),
+    ("edgeserve.errors:Policy", "cannot be imported: module 'edgeserve.errors' has no attribute 'Policy'"),
+    ("edgeserve.errors:ConfigError", "is a type; expected a subclass")])
+def test_a_kind_that_is_no_policy_is_refused_by_name(kind, says):
+    with pytest.raises(ConfigError, match=says):
+        imported(kind)

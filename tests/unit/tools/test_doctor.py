@@ -12,8 +12,11 @@ import pytest
 import zmq.auth
 
 from edgeserve.cli import main as edgeserve_main
+from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
+from edgeserve.config.profile_match import identity, lane_settings
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
+from edgeserve.engines.versions import engine_versions
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
 
@@ -100,7 +103,7 @@ def test_capped_clocks_and_active_cooling_are_noted(machine):
                "sys/class/thermal/cooling_device1/cur_state": "1\n"}
     found = doctor.check_processor(machine({**cpufreq(2, "performance", 1200), **cooling}), 2)
     assert statuses(found) == [GOOD, GOOD, NOTE, NOTE]
-    assert "2 cores are capped" in found[2].text
+    assert "2 cores capped" in found[2].text
     assert "cpufreq-cpu0" in found[3].text
     assert "fan" not in found[3].text
 
@@ -246,26 +249,69 @@ def test_the_examples_would_start():
         assert all("no file" in finding.text or "cannot be imported" in finding.text for finding in wrong), wrong
 
 
-def test_unmeasured_batch_sizes_are_named(tmp_path):
+@pytest.fixture
+def profiled(tmp_path):
+    """``write(timings, ...)``: the profile of model ``echo`` of CONFIG as it would be measured; ``path`` of the
+    configuration."""
     path = write_config(tmp_path)
-    timing = Timing(10, 1000, 1500, 1100, 10)
-    profile = Profile("echo", "cpu", {"cpu0": LaneProfile({1: timing})})
-    write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "echo"), profile)
-    found = doctor.check_config_file(path, 2)
-    assert statuses(found) == [GOOD, NOTE]
-    assert "echo (batch 4)" in found[1].text
-    profile = Profile("echo", "cpu", {"cpu0": LaneProfile({1: timing, 4: timing})})
-    write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "echo"), profile)
-    assert statuses(doctor.check_config_file(path, 2)) == [GOOD, GOOD]
+
+    def write(sizes=(1, 4), drift=0.0, config_text=CONFIG):
+        config = load_config(write_config(tmp_path))
+        same = identity(config.models["echo"], config.directory, engine_versions("python"))
+        lanes = {"cpu0": {"settings": lane_settings(config, "cpu0"), "drift": 0.0}}
+        timings = {size: Timing(10, 1000, 1500, 1100, 10, drift=drift) for size in sizes}
+        write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "echo"), Profile(
+            "echo", device_slug(), {"cpu0": LaneProfile(timings)}, circumstances={"same": same, "lanes": lanes}))
+        write_config(tmp_path, config_text)
+        return [(finding.status, finding.text, finding.mend) for finding in doctor.check_config_file(path, 2)[1:]]
+    return write
 
 
-def test_a_broken_profile_is_wrong(tmp_path):
+def test_a_model_is_called_measured_where_its_profile_matches(profiled):
+    ((status, text, _),) = profiled()
+    assert (status, text.partition(": ")[2]) == (GOOD, "measured: echo")
+
+
+def test_unmeasured_batch_sizes_are_named(profiled, tmp_path):
+    (echo, total) = profiled(sizes=(1,))
+    assert echo[:2] == (NOTE, "echo does not match its profile: no time was measured for batch 4 on cpu0 (measured: 1)."
+                              " When the server starts, it is measured a few times at start for the rest")
+    assert echo[2] == f"edgeserve profile {tmp_path / 'edge.toml'} --model echo"
+    assert (total[0], total[1].partition(": ")[2]) == (NOTE, "measured at start: echo")
+
+
+def test_a_profile_of_something_else_is_no_measurement(profiled, tmp_path):
+    other = 'batch = [1, 4]\noptions = { batched = true }'
+    (echo, total) = profiled(config_text=CONFIG.replace("batch = [1, 4]", other))
+    assert echo[0] == NOTE
+    assert "options.batched is true now, it was not set when measured" in echo[1]
+    assert "it is measured a few times at start instead" in echo[1]
+    assert total[1].endswith("measured at start: echo")
+    expected = '\nexpected = { 1 = "1ms", 4 = "3ms" }'
+    (echo, total) = profiled(config_text=CONFIG.replace("batch = [1, 4]", other + expected))
+    assert "[model.echo.expected] is used instead" in echo[1]
+    assert (total[0], total[1].partition(": ")[2]) == (GOOD, "expected: echo")
+    ((status, text, _),) = profiled(config_text=CONFIG.replace("batch = [1, 4]", "batch = [1, 4]" + expected))
+    assert (status, text.partition(": ")[2]) == (GOOD, "measured: echo")
+
+
+def test_a_profile_that_may_be_off_is_noted_and_measured_all_the_same(profiled):
+    (echo, total) = profiled(drift=0.4)
+    assert echo[0] == NOTE
+    assert "the device got 40% slower" in echo[1]
+    assert "--force" in echo[2]
+    assert total[1].endswith("measured: echo")
+
+
+@pytest.mark.parametrize(("content", "text"), [("{", "is not a profile"), ('{"format": 1}', "format 1, expected 2")])
+def test_a_profile_that_cannot_be_read_is_noted(tmp_path, content, text):
     path = write_config(tmp_path)
     (tmp_path / "profiles" / device_slug()).mkdir(parents=True)
-    (tmp_path / "profiles" / device_slug() / "echo.json").write_text("{")
+    (tmp_path / "profiles" / device_slug() / "echo.json").write_text(content)
     found = doctor.check_config_file(path, 2)
-    assert statuses(found) == [GOOD, WRONG]
-    assert "echo.json" in found[1].text
+    assert statuses(found) == [GOOD, NOTE, NOTE]  # the server starts without it
+    assert f"echo.json: {text}" in found[1].text
+    assert found[2].text.endswith("measured at start: echo")
 
 
 def test_a_model_without_its_file_is_wrong_and_the_assets_command_mends_it(tmp_path):

@@ -13,9 +13,11 @@ import pytest
 
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import board_name, device_slug, slug
+from edgeserve.config.profile_match import match_profile
 from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
-from edgeserve.device.host import clocks_mhz, load_average
+from edgeserve.device.host import BusyTime, busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines.base import BlockingSession, Engine, Footprint, Result
+from edgeserve.engines.versions import engine_versions
 from edgeserve.errors import ConfigError
 from edgeserve.tools import profile as command
 from edgeserve.tools.alone import PASSES, measure_alone
@@ -205,7 +207,7 @@ def config(tmp_path):
 def run(config, *words):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return command.main(parser.parse_args([config, "--device", "here", "--seconds", "0.05", *words]))
+    return command.main(parser.parse_args([config, "--device", "here", "--seconds", "0.05", "--no-machine", *words]))
 
 
 def path_of(config, model):
@@ -316,6 +318,66 @@ def test_the_script_checks_every_model(config, tmp_path):
     assert (tmp_path / "checks.json").exists()
 
 
+# --- what a later run keeps ---
+
+
+def edited(config, old, new):
+    with open(config, encoding="utf-8") as file:
+        text = file.read()
+    assert old in text
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(text.replace(old, new))
+
+
+def test_what_is_measured_with_other_options_is_measured_again_and_said(config, capsys):
+    assert run(config, "--model", "steady", "--batch", "1") == 0
+    first = read_profile(path_of(config, "steady"))
+    edited(config, 'c1 = "100us"', 'c1 = "900us"')
+    assert run(config, "--model", "steady", "--batch", "1") == 0
+    second = read_profile(path_of(config, "steady"))
+    assert second.lanes["cpu0"].timings[1].median_ns > first.lanes["cpu0"].timings[1].median_ns + 700_000
+    assert "steady: all measured again: options.c1 is 900us now, it was 100us when measured" in capsys.readouterr().out
+
+
+def test_a_changed_expectation_measures_nothing_again_where_it_is_not_the_time(config):
+    assert run(config, "--model", "host") == 0
+    first = read_profile(path_of(config, "host"))
+    edited(config, 'options = { example', 'expected = { 1 = "3ms" }\noptions = { example')
+    assert run(config, "--model", "host") == 0
+    assert read_profile(path_of(config, "host")).lanes["cpu1"].timings == first.lanes["cpu1"].timings
+
+
+def test_what_was_measured_matches_the_configuration_that_it_was_measured_with(config):
+    assert run(config, "--model", "steady,host") == 0
+    loaded = load_config(config)
+    for model in ("steady", "host"):
+        versions = engine_versions(loaded.models[model].engine)
+        match = match_profile(read_profile(path_of(config, model)), loaded, versions)
+        assert (match.mismatches, match.lacking) == ((), ())
+
+
+def test_the_example_and_the_load_are_noted(config):
+    assert run(config, "--model", "host") == 0
+    known = read_profile(path_of(config, "host")).circumstances
+    assert known["inputs"] == {"x": "int"}
+    load = known["lanes"]["cpu1"]["load"]
+    assert load["cores"] >= 1
+    assert 0 <= load["others"] <= load["cores"] + 0.5
+    assert command.described({"x": np.zeros((3, 2), np.uint8)}) == {"x": ["uint8", [3, 2]]}
+
+
+def test_what_others_used_is_what_was_used_beyond_our_own():
+    assert others_busy(BusyTime(10.0, 4.0), BusyTime(13.0, 5.0), 2.0) == 1.0
+    assert others_busy(BusyTime(10.0, 4.0), BusyTime(11.0, 6.0), 2.0) == 0.0  # ours ran on other cores
+    assert others_busy(BusyTime(0.0, 0.0), BusyTime(1.0, 0.0), 0.0) == 0.0
+    before = busy_time(range(1024))
+    total = sum(index * index for index in range(1_000_000))
+    after = busy_time(range(1024))
+    assert total > 0
+    assert after.own_s >= before.own_s > 0
+    assert after.all_s >= before.all_s
+
+
 # --- apps alone ---
 
 APPS = """
@@ -378,7 +440,7 @@ def test_what_an_app_takes_alone_is_kept_until_its_examples_change(alone_config,
     assert second.timings == first.timings  # the sizes are not measured again
     assert second.alone["long"] == first.alone["long"]
     assert second.alone["short"][0] >= 6_000_000
-    assert "long alone on cpu1: 1 requests" in capsys.readouterr().out
+    assert "long alone on cpu1: 1 request," in capsys.readouterr().out
     assert run(alone_config, "--model", "host", "--force", "--quiet") == 0
     assert alone_of(alone_config)["long"] != first.alone["long"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List
 
-from edgeserve.sched.policies.common.bidding import take
+from edgeserve.sched.policies.common.bidding import must_yield, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
@@ -45,11 +45,17 @@ class InOrder:
         for model, queue in self.queues.items():
             if not queue.rows or model not in lane.models or not board.is_resident(model, lane):
                 continue
-            for head in take(queue, lane, 0, 1):
+            for head in self.first(model, lane, 1, board):
                 if oldest is None or (head.ready_ns, head.seq) < (oldest.ready_ns, oldest.seq):
                     oldest = head
         return None if oldest is None else oldest.node.model
 
-    def first(self, model: str, lane: Lane, count: int) -> List[Job]:
-        """The first ``count`` jobs of a model that may run on this lane."""
-        return take(self.queues[model], lane, 0, count)
+    def first(self, model: str, lane: Lane, count: int, board: Board) -> List[Job]:
+        """The first ``count`` jobs of a model that may run on this lane. Background jobs alone, where they would have
+        to yield to a critical request, let others go first."""
+        jobs = take(self.queues[model], lane, 0, count)
+        if must_yield(jobs, lane, board):
+            others = [job for job in self.queues[model] if job.request.klass != "background"
+                      and job.lane in ("", lane.name)]
+            return others[:count]
+        return jobs

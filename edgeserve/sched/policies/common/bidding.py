@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Seque
 
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import Board
     from edgeserve.sched.resources.lanes import Lane
 
-CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
-"""Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
-
 
 class Utility:
     """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
 
     A request counts its ``cost_share_ns`` (its lane time in full batches times its value) if it ends by its deadline.
-    One that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it. """
+    One that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it. One that the next
+    of its stream is expected to end, as seen at ``now_ns``, counts only if it begins before that (``now_ns`` left out:
+    nothing is expected).
+    """
 
     __slots__ = ("rows", "after_ns")
 
-    def __init__(self, jobs: Iterable[Job], after_ns: int) -> None:
+    def __init__(self, jobs: Iterable[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS) -> None:
         self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
         self.rows: List[Tuple[int, float, int]] = []
         counted = set()
@@ -42,8 +43,12 @@ class Utility:
                     continue
                 counted.add(request.id)
             soft_ns = request.deadline_ns - request.arrival_ns if request.on_late == "answer" else 0
-            self.rows.append((request.deadline_ns, request.cost_share_ns * request.value, max(1, soft_ns)
-                              if soft_ns else 0))
+            due_ns = request.deadline_ns
+            if request.successor_ns is not None:
+                begin_by_ns = request.begin_by_ns(now_ns)
+                if begin_by_ns is not None:
+                    due_ns = min(due_ns, begin_by_ns + after_ns)
+            self.rows.append((due_ns, request.cost_share_ns * request.value, max(1, soft_ns) if soft_ns else 0))
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
@@ -83,7 +88,7 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
         if job.hints:
             steps_ns = max(steps_ns, (steps_left(job) - 1) * expected_ns)
     rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
-    return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns),
+    return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns, board.now_ns),
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
 
 
@@ -93,19 +98,31 @@ class LikelyUtility:
     Like :class:`Utility` otherwise; ``after_ns`` is what follows the bid's own work.
     """
 
-    __slots__ = ("rows", "after_ns", "_known")
+    __slots__ = ("rows", "after_ns", "_known", "_begin_by_ns")
 
-    def __init__(self, jobs: Iterable[Job], known: Distribution, after_ns: int) -> None:
-        sure = Utility(jobs, after_ns)
-        self.rows = sure.rows
+    def __init__(self, jobs: Iterable[Job], known: Distribution, after_ns: int,
+                 now_ns: int = START_ANY_TIME_NS) -> None:
         self.after_ns = after_ns
         self._known = known
+        self.rows: List[Tuple[int, float, int]] = []
+        self._begin_by_ns: List[int] = []  # by row: a later start is worth nothing
+        rest: List[Job] = []
+        for job in jobs:
+            begin_by_ns = job.request.begin_by_ns(now_ns) if job.request.successor_ns is not None else None
+            if begin_by_ns is None:
+                rest.append(job)
+            else:
+                self.rows += Utility((job,), after_ns).rows
+                self._begin_by_ns.append(begin_by_ns)
+        self.rows += Utility(rest, after_ns).rows
 
     def value(self, start_ns: int) -> float:
         """The value expected if the work starts at ``start_ns``, in nanoseconds of lane time."""
         starts_ns = start_ns + self.after_ns
         total = 0.0
-        for deadline_ns, worth, soft_ns in self.rows:
+        for index, (deadline_ns, worth, soft_ns) in enumerate(self.rows):
+            if index < len(self._begin_by_ns) and start_ns > self._begin_by_ns[index]:
+                continue
             chance = self._known.p_by(deadline_ns - starts_ns)
             total += worth * chance
             if soft_ns and chance < 1.0:
@@ -119,7 +136,7 @@ def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board
     expected_ns = math.ceil(known.mean_ns())
     bid = bid_for(jobs, size, expected_ns, board)
     after_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
-    bid.utility = LikelyUtility(jobs, known, after_ns)
+    bid.utility = LikelyUtility(jobs, known, after_ns, board.now_ns)
     return bid
 
 
@@ -200,6 +217,24 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
             board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
         else:
             postpone(queue, job, ends_ns[job.lane])
+
+
+def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
+    """Whether jobs of one model are background work that may not start on a lane now, not even as the smallest batch:
+    it could make a critical request late, and none of them has waited for too long."""
+    if not board.expects_critical():
+        return False
+    waiting = list(jobs)
+    if not waiting or best_class(waiting) != "background":
+        return False
+    room_ns = board.background_room_ns(lane)
+    if room_ns == NO_BOUND_NS:
+        return False
+    latency = board.latency(waiting[0].node.model, lane.name)
+    smallest = latency.sizes[0]
+    if max(latency.slowest_ns[smallest], latency.estimate_ns[smallest]) <= room_ns:
+        return False
+    return not any(board.has_waited(job) for job in waiting)
 
 
 def best_class(jobs: Sequence[Job]) -> str:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.orloj.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
 from edgeserve.sched.policies.orloj.slack import SlackScore
 
 BINS = 50
@@ -42,6 +43,9 @@ GOLDEN = 2_654_435_769
 SEEDS_PER_SAMPLE = 8
 """Profiled times that one measured time displaces: a profile that was taken on a disturbed device must not outvote
 what happens now for minutes, since a request that seems hopeless is not run and teaches nothing but by probes."""
+
+ALONE_ENOUGH = 64
+"""Times alone of a class beside which batches have nothing to tell of it."""
 
 BIAS_LEN = 64
 """Batches per size that the bias looks back on."""
@@ -175,11 +179,48 @@ def lengths_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weigh
     if len(points) > POINTS_MAX:
         points = points[_different(np.round(np.linspace(0, len(points) - 1, POINTS_MAX)).astype(int))]
     classes = {name: np.interp(points, item[0], item[1]) for name, item in edges.items()}
-    total = sum(weights.get(name, 0.0) for name in classes)
+    return Lengths(fixed, _factors(latency, corrections), points, classes, _mix(classes, weights))
+
+
+def learnt_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weights: Mapping[str, float],
+              rows: Sequence[BatchRow], name_of: Callable[[str, float | None], str], speed: float,
+              corrected: bool = True) -> Tuple[Lengths, Dict[int, float]]:
+    """The table of a model on a lane while few times alone are known: batches (``rows``) tell, too
+    (``sched/policies/orloj/evidence.py``). And its corrections, by how these batches compare with it.
+
+    The fixed part is no more than the shortest time that was measured: what is configured or was measured at the start
+    may be too long. ``name_of`` an app and a hint is their class.
+    """
+    fixed = min([float(latency.fixed_ns)] + [row.took_ns for row in rows]
+                + [time_ns for window in windows.values() for _, time_ns in window.samples])
+    factors = _factors(latency, None)
+    observed = []
+    for row in rows:
+        members: Dict[str, int] = {}
+        for app, hint in row.members:
+            name = name_of(app, hint)
+            members[name] = members.get(name, 0) + 1
+        observed.append(Longest((row.took_ns - fixed) / factors[row.size], members))
+    alone = {name: [time_ns - fixed for _, time_ns in window.samples] for name, window in windows.items()}
+    usual_ns = latency.seeds[latency.sizes[0]].median_ns - fixed
+    points, classes = learn_lengths(observed, alone, usual_ns)
+    corrections: Dict[int, float] = {}
+    if corrected:
+        bias = SizeBias(fixed)
+        for row, longest_ns in zip(rows, expected_longest_ns(points, classes, observed)):
+            bias.observe(row.size, fixed + factors[row.size] * longest_ns, row.took_ns)
+        corrections = bias.corrections()
+    mix = _mix(classes, weights)
+    return Lengths(fixed / speed, _factors(latency, corrections), points / speed, classes, mix), corrections
+
+
+def _mix(classes: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """The CDF of any request: of the classes by their shares of the arrivals, equal ones where none is known."""
+    total = sum([weights.get(name, 0.0) for name in classes])
     shares = {name: weights.get(name, 0.0) / total if total > 0 else 1.0 / len(classes) for name in classes}
-    mix = np.sum([shares[name] * cdf for name, cdf in sorted(classes.items())], axis=0)
+    mix: Array = np.sum([shares[name] * cdf for name, cdf in sorted(classes.items())], axis=0)
     mix[-1] = 1.0
-    return Lengths(fixed, _factors(latency, corrections), points, classes, mix)
+    return mix
 
 
 def _edges(lengths: Sequence[float], bins: int) -> Tuple[Array, Array]:

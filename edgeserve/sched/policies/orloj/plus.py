@@ -11,7 +11,7 @@ What differs from the published policy (``orloj.py``), in the order of its effec
 4. *Even odds.* A request is dropped when it would more likely than not be late even alone.
 5. *Hints.* A predicted length (a declared number of the request) makes finer classes than the app does.
 
-An idle lane never waits for a fuller batch: every rule for waiting that was tried lost.
+The policy never waits for a fuller batch: every rule for waiting that was tried lost.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class OrlojPlus(DynamicPolicy):
     and those of :class:`DynamicPolicy`."""
 
     defaults: ClassVar[Options] = {"hint": "length", **DynamicPolicy.learning}
+    from_batches: ClassVar[bool] = True
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options, hint=str(dict(self.defaults, **options)["hint"]))

@@ -2,7 +2,7 @@
 
 Algorithm 1 as published. For each supported batch size, those requests that would be in time by the expected time of a
 batch of that size form its feasible set; a request in none is dropped. One size is chosen, and the requests of highest
-priority score (``sched/policies/orloj/slack.py``) go. Work-conserving: an idle lane never waits for a fuller batch.
+priority score (``sched/policies/orloj/slack.py``) go. Work-conserving: it never waits for a fuller batch.
 
 What the paper leaves open is an option, with the reading that reproduces its tables as the default:
 

@@ -12,7 +12,7 @@ hears only through ``on_finished``, with ``work.probe`` set and no jobs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 from zlib import crc32
 
 from edgeserve.sched.policies.common.bidding import Utility
@@ -20,7 +20,7 @@ from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, GONE, JOB_FAILED, Job, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.units import NS_PER_S
+from edgeserve.units import NS_PER_S, ns_to_ms
 
 if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import Board
@@ -70,6 +70,9 @@ class Sampler:
         self._retained: Dict[str, List[Job]] = {node.model: [] for app in apps for node in app.nodes}
         self._stepwise: Set[str] = set()  # models that returned unfinished jobs
         self._unused: Dict[str, Tuple[int, int]] = {}  # lane -> (lane time left in ns * PPM, as of)
+        self._spent: Dict[str, Tuple[int, int]] = {}  # lane -> (probes, their lane time in ns)
+        self._first_ns = -1
+        self._seen_ns = 0
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
@@ -99,9 +102,14 @@ class Sampler:
 
     def finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> Sample | None:
         """A work of the policy is over: the sample that it gives, if any."""
+        self._seen_ns = finished_ns
+        if self._first_ns < 0:
+            self._first_ns = started_ns
         if work.probe is not None:
             unused = self._unused_ns_ppm(work.lane, board.now_ns)
             self._unused[work.lane.name] = (unused - (finished_ns - started_ns) * PPM, board.now_ns)
+            count, spent_ns = self._spent.get(work.lane.name, (0, 0))
+            self._spent[work.lane.name] = (count + 1, spent_ns + finished_ns - started_ns)
             return None if work.failed else _sample(work.probe, work.lane, finished_ns - started_ns, True)
         if not self._draw_below or (len(work.jobs) > 1 and not self._retained[work.model]):
             return None
@@ -130,8 +138,14 @@ class Sampler:
                     times.append(board.now_ns + -unused // self._budget_ppm + 1)
         return min(times, default=None)
 
-    # --- the draw, the queue_key, the budget
-    # ------------------------------------------------------------------------------
+    def figures(self) -> Dict[str, Any]:
+        """Per lane that had any: how many probes there were, the lane time in ms that they took, and which share of the
+        time since the first work that is: ``budget`` at most, and what adds up unused, and one probe."""
+        since_ns = max(1, self._seen_ns - max(0, self._first_ns))
+        return {lane: {"probes": count, "probes_ms": ns_to_ms(spent_ns), "share": spent_ns / since_ns}
+                for lane, (count, spent_ns) in self._spent.items()}
+
+    # --- the draw, the budget -----------------------------------------------------------------------------------------
 
     def _is_drawn(self, job: Job) -> bool:
         """The draw is a function of the job's number and the seed: asked twice, it says the same."""

@@ -12,18 +12,28 @@ from collections import deque
 from typing import Any, ClassVar, Deque, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, droppable, look_at_bound, postpone
+from edgeserve.sched.policies.common.bidding import droppable, look_at_bound, postpone
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.orloj.calibration import QUANTILE, Calibration
-from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, SizeBias, lengths_of
+from edgeserve.sched.policies.orloj.evidence import Batches, BatchRow
+from edgeserve.sched.policies.orloj.lengths import (
+    ALONE_ENOUGH,
+    Lengths,
+    LengthWindow,
+    SizeBias,
+    learnt_of,
+    lengths_of,
+)
 from edgeserve.sched.policies.orloj.sampler import Sampler
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
 from edgeserve.units import NS_PER_MS, ms_to_ns, ns_to_ms
 
 REFRESH_NS = 250 * NS_PER_MS
@@ -31,6 +41,9 @@ REFRESH_NS = 250 * NS_PER_MS
 
 SAMPLES_MIN = 4
 """New samples that make new tables worth while; fewer wait for :data:`SHARES_MOVED`."""
+
+BATCHES_PART = 8
+"""While batches teach, new tables are made when this part of those that are remembered is new."""
 
 SHARES_MOVED = 0.02
 """A class's share of the arrivals that moved by so much makes new tables worth while."""
@@ -96,7 +109,7 @@ class DynamicModel:
     """
 
     def __init__(self, model: str, apps: Sequence[str], *, window_len: int, reset_ns: int, hint: str = "",
-                 learn: bool = True) -> None:
+                 learn: bool = True, from_batches: bool = False) -> None:
         self.model = model
         self.queues: Dict[QueueKey, JobQueue] = {}
         self.has_steps = False  # some job has come back unfinished
@@ -105,17 +118,21 @@ class DynamicModel:
         self._reset_ns = reset_ns
         self._hint = hint
         self._learn = learn
+        self._from_batches = from_batches
+        self._apps = tuple(apps)
         self._bins = HintBins()
         self._shares: Dict[str, float] = {app: 1.0 / len(apps) for app in apps}
         self._arrivals = 0
         self._windows: Dict[str, Dict[str, LengthWindow]] = {}  # lane -> app -> times alone
         self._hinted: Dict[str, Deque[Tuple[int, float, int]]] = {}  # lane -> (when, hint, time alone)
+        self._batches: Dict[str, Batches] = {}
         self._bias: Dict[str, SizeBias] = {}
         self._lengths: Dict[str, Lengths] = {}
         self._corrections: Dict[str, Dict[int, float]] = {}
         self._made_ns = -REFRESH_NS
         self._made_shares: Dict[str, float] = {}
         self._fresh_samples = 0
+        self._fresh_batches = 0
         self._stale = False
         self._queue_keys: Dict[int, QueueKey] = {}  # job -> its queue
         self._launched: Dict[int, Tuple[Work, Tuple[str, ...], float]] = {}  # work -> members, time by the law alone
@@ -146,6 +163,10 @@ class DynamicModel:
         queue.remove(job)
         if not queue.rows:
             del self.queues[queue_key]
+
+    def queue_key(self, job: Job) -> QueueKey | None:
+        """The queue of a job, or None when it does not wait here."""
+        return self._queue_keys.get(job.seq)
 
     def class_name(self, job: Job) -> str:
         """The length class of a job that waits."""
@@ -201,14 +222,28 @@ class DynamicModel:
         """A batch ended."""
         self.calibration.ended(work.id, took_ns)
         entry = self._launched.pop(work.id, None)
-        if entry is None or not self._learn:
+        if entry is None:
             return
         lane = work.lane.name
         latency = board.latency(self.model, lane)
+        if self._from_batches and not work.failed and not any(job.steps for job in work.jobs):
+            self._remember(work, took_ns * latency.speed, board.now_ns)
+        if not self._learn:
+            return
         bias = self._bias.get(lane)
         if bias is None:
             bias = self._bias[lane] = SizeBias(latency.fixed_ns)
         bias.observe(work.size, entry[2], took_ns * latency.speed)
+
+    def _remember(self, work: Work, took_ns: float, now_ns: int) -> None:
+        """A batch that may teach lengths (at speed 1)."""
+        lane = work.lane.name
+        if lane not in self._batches:
+            self._batches[lane] = Batches()
+        members = tuple([(job.request.app.name, job.hints.get(self._hint) if self._hint else None)
+                         for job in work.jobs])
+        self._batches[lane].add(BatchRow(now_ns, work.size, members, took_ns))
+        self._fresh_batches += 1
 
     def lost(self, work: Work) -> None:
         """A lane would not start a batch, or will not end it."""
@@ -229,10 +264,12 @@ class DynamicModel:
             return
         moved = any(abs(share - self._made_shares.get(name, 0.0)) > SHARES_MOVED
                     for name, share in self._shares.items())
-        if self._fresh_samples < SAMPLES_MIN and not moved:
+        taught = any(self._fresh_batches >= max(SAMPLES_MIN, len(batches.rows) // BATCHES_PART) and self._teach(lane)
+                     for lane, batches in self._batches.items())
+        if self._fresh_samples < SAMPLES_MIN and not moved and not taught:
             return
         self._made_ns = now
-        self._fresh_samples = 0
+        self._fresh_samples = self._fresh_batches = 0
         self._bins.cut()
         for lane in list(self._lengths):
             self._make(lane, board)
@@ -246,6 +283,7 @@ class DynamicModel:
                 "alone_ms": {name: {"mean": ns_to_ms(round(lengths.mean_alone_ns(name))),
                                     "p90": ns_to_ms(lengths.alone(name).quantile_ns(QUANTILE))}
                              for name in lengths.known},
+                "batches": len(self._batches[lane].rows) if self._teach(lane) else 0,
                 "corrections": {str(size): factor for size, factor in self._corrections.get(lane, {}).items()}}
         calibration = self.calibration
         return {"calibration": {"stated": calibration.stated, "covered": calibration.covered,
@@ -257,18 +295,35 @@ class DynamicModel:
         if self._reset_ns:
             for window in windows.values():
                 window.forget(board.now_ns - self._reset_ns)
+            if lane in self._batches:
+                self._batches[lane].forget(board.now_ns - self._reset_ns)
         for at_ns, hint, alone_ns in self._hinted.get(lane, ()):
             name = self._bins.name(hint)
             if name not in windows:
                 windows[name] = LengthWindow(self._window_len)
             windows[name].add(at_ns, alone_ns)
-        if self._learn and lane in self._bias:
-            self._corrections[lane] = self._bias[lane].corrections()
         self._made_shares = dict(self._shares)
         latency = board.latency(self.model, lane)
-        corrections = self._corrections.get(lane)
-        made = self._lengths[lane] = lengths_of(latency, windows, self._shares, corrections, latency.speed)
+        if self._teach(lane) and self._batches[lane].rows:
+            made, self._corrections[lane] = learnt_of(latency, windows, self._shares, self._batches[lane].rows,
+                                                      self._named, latency.speed, self._learn)
+            self._bias.pop(lane, None)  # it compares with what was believed then
+        else:
+            if self._learn and lane in self._bias:
+                self._corrections[lane] = self._bias[lane].corrections()
+            made = lengths_of(latency, windows, self._shares, self._corrections.get(lane), latency.speed)
+        self._lengths[lane] = made
         return made
+
+    def _named(self, app: str, hint: float | None) -> str:
+        return app if hint is None else self._bins.name(hint)
+
+    def _teach(self, lane: str) -> bool:
+        """Whether batches tell of lengths on this lane: some app has few times alone to go by."""
+        if lane not in self._batches:
+            return False
+        known, enough = self._windows.get(lane, {}), min(ALONE_ENOUGH, self._window_len)
+        return any(app not in known or len(known[app].samples) < enough for app in self._apps)
 
     def _of_lane(self, lane: str, board: Board) -> Dict[str, LengthWindow]:
         known = self._windows.get(lane)
@@ -292,6 +347,9 @@ class DynamicPolicy(Policy):
     learning: ClassVar[Options] = {"window": 512, "reset_ms": 0.0, "learn": True, "sample": 0.1, "budget": 0.02}
     """Options, with their defaults, that both kinds have."""
 
+    from_batches: ClassVar[bool] = False
+    """Whether batches teach lengths while few times alone are known."""
+
     def __init__(self, name: str, apps: Sequence[App], options: Options, hint: str = "") -> None:
         super().__init__(name, apps, options)
         window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(self.number("reset_ms"))
@@ -300,7 +358,8 @@ class DynamicPolicy(Policy):
             for model in dict.fromkeys(node.model for node in app.nodes):
                 asked_by.setdefault(model, []).append(app.name)
         self._models = {model: DynamicModel(model, names, window_len=window_len, reset_ns=reset_ns, hint=hint,
-                                            learn=bool(self.options["learn"])) for model, names in asked_by.items()}
+                                            learn=bool(self.options["learn"]), from_batches=self.from_batches)
+                        for model, names in asked_by.items()}
         self._hint = hint
         self._sampler = Sampler(name, self.apps, share=self.number("sample"), budget=self.number("budget"))
 
@@ -340,6 +399,12 @@ class DynamicPolicy(Policy):
         if work.probe is None:
             model.ended(work, finished_ns - started_ns, board)
 
+    def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
+        """A job that was given up ran alone after all: as a probe of it would."""
+        if work.size == board.latency(work.model, work.lane.name).sizes[0] and not job.steps:
+            hint = job.hints.get(self._hint) if self._hint else None
+            self._models[work.model].observe(work.lane.name, job.request.app.name, hint, took_ns, board)
+
     def on_refused(self, work: Work, board: Board) -> None:
         self._models[work.model].lost(work)
 
@@ -376,17 +441,34 @@ class DynamicPolicy(Policy):
             return arbiter.choose(bids, lane.available_ns(board.now_ns))
         return bids[0] if bids else self._sampler.offer(lane, board)
 
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """By the times of the job's own class of length: what :meth:`plan` judges by."""
+        model = self._models[job.node.model] if job is not None else None
+        queue_key = model.queue_key(job) if model is not None and job is not None else None
+        if model is None or job is None or queue_key is None:
+            return super().expected_end(request, job, board)
+        best: ExpectedEnd | None = None
+        behind_ns = request.deadline_ns - job.deadline_ns
+        for lane, starts_ns in _starts_ns(model.model, board):
+            if starts_ns >= NEVER_NS or (job.lane and job.lane != lane.name):
+                continue
+            alone_ns = self._hopeless_ns(model, queue_key, lane, board) + behind_ns
+            if best is None or starts_ns + alone_ns < board.now_ns + best.wait_ns + best.alone_ns:
+                best = ExpectedEnd(lane.name, starts_ns - board.now_ns, alone_ns, starts_ns + alone_ns)
+        return best
+
     def next_wakeup_ns(self, board: Board) -> int | None:
         return self._sampler.next_wakeup_ns(board)
 
     def figures(self) -> Mapping[str, Any]:
         """Per model: of the batches that were said to end by a time with 90 %, how many did (``covered`` of ``stated``,
         ``uncorrected`` by the model alone, ``recent`` the share of the last 200); samples that were measured; how each
-        class takes alone."""
+        class takes alone; how many ``batches`` teach that where few are measured alone (0: enough are). Per lane, the
+        ``probes`` and their share of its time."""
         models = {name: model.figures() for name, model in self._models.items()}
         sums = {key: sum([table["calibration"][key] for table in models.values()])
                 for key in ("stated", "covered", "uncorrected")}
-        return {"calibration": sums, "models": models}
+        return {"calibration": sums, "models": models, "probes": self._sampler.figures()}
 
     def queued(self) -> List[Job]:
         return [job for model in self._models.values() for job in model.jobs()]

@@ -18,6 +18,7 @@ from edgeserve.sched.policies.pard.waits import PPM
 from edgeserve.sched.policies.pard.work import DeclaredWork
 from edgeserve.sched.policies.pard.worker import Worker
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, steps_left
 from edgeserve.units import format_duration
@@ -28,10 +29,10 @@ OC_ADMITS_PPM = 600_000
 
 class Judge:
     """One rule. ``siblings``: a branch is judged by the latest of its request's branches too (the rules that look to
-    the end). ``work``: what requests declare of their work counts. ``measured``: batches count as those that run, not
-    as full ones. ``seed``: of the rule ``oc``'s lots."""
+    the end). ``work``: what requests declare of their work counts. ``measured`` (may be set later): batches count
+    as those that run, not as full ones. ``seed``: of the rule ``oc``'s lots."""
 
-    __slots__ = ("_rule", "_planner", "_siblings", "_work", "_measured", "_dice", "_first")
+    __slots__ = ("_rule", "_planner", "_siblings", "_work", "measured", "_dice", "_first")
 
     def __init__(self, rule: Rule, apps: Sequence[App], planner: Planner, *, siblings: Siblings | None,
                  work: DeclaredWork | None, measured: bool, seed: int) -> None:
@@ -39,7 +40,7 @@ class Judge:
         self._planner = planner
         self._siblings = siblings if rule.test == END_TO_END else None
         self._work = work
-        self._measured = measured
+        self.measured = measured
         self._dice: Any = np.random.RandomState(seed)
         self._first = {node.model for app in apps for node in app.entries}
 
@@ -67,6 +68,20 @@ class Judge:
             if slowest is not job and ends_ns - job.request.deadline_ns == excess_ns:
                 return f"{late} in its branch {slowest.node.name}"
         return late
+
+    def expected_end(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> ExpectedEnd:
+        """When a request would end whose job's batch starts at ``starts_ns``, as the rule sees it, and the smallest
+        deadline with which it would not be late."""
+        request, wait_ns = job.request, starts_ns - board.now_ns
+        excess_ns = self._excess_ns(job, worker, starts_ns, board)
+        if self._rule.test == END_TO_END:
+            ends_ns = request.deadline_ns + excess_ns
+            return ExpectedEnd(worker.lane.name, wait_ns, ends_ns - starts_ns, ends_ns)
+        part, whole = self._planner.share[job.node]
+        needed_ns = (request.deadline_ns - request.arrival_ns) * part // whole + excess_ns  # of its share of the SLO
+        slo_ns = -(-needed_ns * whole // part) if part else None
+        alone_ns = self._batch_ns(worker, board) + self._planner.batches_ns[job.node]
+        return ExpectedEnd(worker.lane.name, wait_ns, alone_ns, None if slo_ns is None else request.arrival_ns + slo_ns)
 
     def _turns_away(self, module: Module) -> bool:
         """Rule oc: the overloaded module, and the first while any is overloaded, admit by lot."""
@@ -96,7 +111,7 @@ class Judge:
 
     def _batch_ns(self, worker: Worker, board: Board) -> int:
         """How long the forming batch will take: full, or of as many as are there now."""
-        if not self._measured:
+        if not self.measured:
             return worker.module.times_ns[worker.lane.name]
         latency = board.latency(worker.module.model, worker.lane.name)
         count = min(worker.module.sizes[worker.lane.name], max(1, len(worker.forming) + len(worker.queue)))

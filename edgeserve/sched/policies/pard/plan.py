@@ -2,7 +2,7 @@
 
 A request that just misses a batch waits for a whole one, then rides in the next. With batches that take half of the SLO
 along the longest path that adds up to the SLO; with larger ones the policy would have to drop what it could serve (the
-paper's section 4.1 leaves it to whoever sets the pipeline up; section 3.6 of the specification has the rule). Pure.
+paper's section 4.1 leaves it to the pipeline's owner; section 3.6 of the specification has the rule). Pure.
 """
 
 from __future__ import annotations

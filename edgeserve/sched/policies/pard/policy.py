@@ -14,11 +14,11 @@ other jobs leave their queues (``sched/core/request_manager.py``).
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, FrozenSet, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.sched.policies.common.bidding import bid_for, droppable
+from edgeserve.sched.policies.common.bidding import bid_for, droppable, must_yield
 from edgeserve.sched.policies.pard import rules
 from edgeserve.sched.policies.pard.judge import Judge
 from edgeserve.sched.policies.pard.plan import plan_sizes
@@ -29,9 +29,10 @@ from edgeserve.sched.policies.pard.waits import PPM, Waits
 from edgeserve.sched.policies.pard.work import DeclaredWork
 from edgeserve.sched.policies.pard.worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import DROPPED, Job
+from edgeserve.sched.requests.states import DROPPED, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import ms_to_ns
 
@@ -51,7 +52,8 @@ class Pard(Policy):
     ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
     module goes next on a lane of several), ``paths`` (what counts of a fork that chooses one branch, where the request
     does not say which), ``siblings`` (judge a branch by the latest of the request's branches), ``work`` (what requests
-    declare of their work counts), ``batch_times`` (batches count as full, or as those that run), ``lam``,
+    declare of their work counts), ``batch_times`` (batches count as full, or as those that run; auto: as
+    those that run where modules share a lane), ``lam``,
     ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``, ``window_ms`` (the planner's period, its
     window), ``hbf_from``, ``lbf_from`` (load factors between which the order stays), ``recheck`` (judge a formed batch
     again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``plan`` (the largest batches
@@ -62,9 +64,10 @@ class Pard(Policy):
 
     defaults: ClassVar[Options] = {
         "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
-        "paths": "longest", "siblings": False, "work": False, "batch_times": "full", "lam": 0.1, "estimator": "uniform",
+        "paths": "longest", "siblings": False, "work": False, "batch_times": "auto", "lam": 0.1, "estimator": "uniform",
         "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False,
         "threshold_ms": 20.0, "plan": 0.53, "batch_max": 0, "seed": 1}
+    by_estimate: ClassVar[FrozenSet[str]] = frozenset((PROACTIVE,))
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
@@ -80,7 +83,8 @@ class Pard(Policy):
         self._batch_max = self._whole("batch_max", 0) or 2**31
         self._plan_ppm = round(self._number("plan", 0.0, OPTION_MAX) * PPM)
         self._planned: Dict[str, int] = {}
-        self._measured = self._one_of("batch_times", rules.BATCH_TIMES) == "measured"
+        batch_times = self._one_of("batch_times", rules.BATCH_TIMES)
+        self._measured, self._measures_shared = batch_times == "measured", batch_times == "auto"
         self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
         seed = self._whole("seed", 0)
         rising_from, falling_from = self._number("hbf_from", 0.0, OPTION_MAX), self._number("lbf_from", 0.0, OPTION_MAX)
@@ -164,6 +168,12 @@ class Pard(Policy):
         for worker in self._by_number:
             self._move_on(worker, board)
             self._touch(worker)
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        worker = self._home.get(job.seq) if job is not None else None
+        if worker is None or job is None:
+            return super().expected_end(request, job, board)
+        return self._judge.expected_end(job, worker, worker.lane.available_ns(board.now_ns), board)
 
     def queued(self) -> List[Job]:
         return [job for worker in self._by_number for job in worker.jobs()]
@@ -276,7 +286,8 @@ class Pard(Policy):
                 worker.queue.add(job.ready_ns if self._fifo else job.request.deadline_ns, job)
         starts_ns = lane.available_ns(board.now_ns)
         while True:
-            ready = [worker for worker in workers if worker.count() and board.is_resident(worker.module.model, lane)]
+            ready = [worker for worker in workers if worker.count() and board.is_resident(worker.module.model, lane)
+                     and not must_yield(worker.jobs(), lane, board)]
             if not ready:
                 return
             worker = choose_worker(self._across, ready, self._served.get(lane.name, -1), self._planner)
@@ -359,6 +370,8 @@ class Pard(Policy):
                 self._shared.append((lane, here))
                 for worker in here:
                     worker.shared = True
+        if self._measures_shared and self._shared:
+            self._measured = self._judge.measured = True
         self._plan_sizes(board)
         self._renew_times(board)
         self._planner.begin(board.now_ns)

@@ -2,8 +2,8 @@
 that it declared, and those that its earlier nodes said of it or of one part.
 
 ``NODE.work``, or ``work`` for every node, is relative to the usual 1.0 and scales the part of a batch's time that grows
-with its members; ``NODE.steps`` are the runs of an iterative model. Whoever is dear is seen to be late before lane time
-is spent on him, and who is cheap is not dropped for what others take. Knows no time but what it is given.
+with its members; ``NODE.steps`` are the runs of an iterative model. An expensive request is seen to be late before
+lane time is spent on it, and a cheap one is not dropped for what others take. Knows no time but what it is given.
 """
 
 from __future__ import annotations

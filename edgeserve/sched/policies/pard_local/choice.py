@@ -1,7 +1,7 @@
 """Which of the waiting requests make the next cohort: the largest of the tightest that surely end in time.
 
-Pure. ``dues`` rise; ``end_of`` says when a cohort would be over, margin included. Whoever has more time stays for the
-next cohort. A request with too little time for this cohort stays too, and is dropped only when it would be late
+Pure. ``dues`` rise; ``end_of`` says when a cohort would be over, margin included. A request with more time stays for
+the next cohort. A request with too little time for this cohort stays too, and is dropped only when it would be late
 alone.
 
 Classes go before values: the most urgent class chooses as if it were alone, and of the others as many join as make
@@ -18,6 +18,26 @@ EPSILON = 1e-9
 """Of a value: sums of the same values in another order differ by less."""
 
 
+ALMOST_PERCENT = 99
+"""Cohorts of at most half as many that serve this much per time go instead: equally good ones but for the noise of the
+estimates."""
+
+
+class Trial(NamedTuple):
+    """A cohort of some number: the lane time that it costs the others, and when its members are answered: (how many,
+    when) for each batch of the last module, in their order."""
+
+    time_ns: int
+    answers: Sequence[Tuple[int, int]]
+
+
+class Choice(NamedTuple):
+    """The positions of a cohort's members, and the lane time that it costs the others."""
+
+    members: Sequence[int]
+    time_ns: int
+
+
 class Candidate(NamedTuple):
     """One waiting request: when it is due, what it has left per node, what that costs in lane time (0: the price does
     not count for it), what it is worth, and its class (0 is the most urgent)."""
@@ -29,24 +49,53 @@ class Candidate(NamedTuple):
     rank: int = 0
 
 
-def equal_cohort(dues: Sequence[int], from_ns: int, end_of: Callable[[int], int | None]) -> Tuple[int, int]:
-    """(position of the first member, how many) among requests that all cost the same; (0, 0) when none can make it.
+def equal_cohort(dues: Sequence[int], trial_of: Callable[[int], Trial | None]) -> Choice:
+    """Who goes among requests that all cost the same; nobody when none can make it.
 
-    The number b that is served most per time, b / C(b), among those for which b requests are due no earlier than the
-    end; of equal ones the larger. The b tightest of them go. ``end_of`` is None for a number that must not be.
-    O(m log m) for m requests.
+    The number that is served most per time, b / C(b), among those for which enough requests are due no earlier than
+    the batches that answer them end. The tightest that can make it go, the tightest of these in the first batch. Where
+    half as many or fewer are served as fast they go: what could follow them is decided when they are over.
+    ``trial_of`` is None for a number that must not be. O(m log m) for m requests, times the batches of the last module.
     """
-    best, best_time_ns, found = 0, 1, (0, 0)
+    feasible: List[Choice] = []
     for count in range(1, len(dues) + 1):
-        ends_ns = end_of(count)
-        if ends_ns is None:
+        trial = trial_of(count)
+        if trial is None:
             continue
-        if ends_ns > dues[-1]:
+        if trial.answers[-1][1] > dues[-1]:
             break
-        first = bisect_left(dues, ends_ns)
-        time_ns = max(1, ends_ns - from_ns)
-        if len(dues) - first >= count and count * best_time_ns >= best * time_ns:
-            best, best_time_ns, found = count, time_ns, (first, count)
+        members = _tightest(dues, trial.answers)
+        if members:
+            feasible.append(Choice(members, trial.time_ns))
+    return feasible[best_number([(len(choice.members), choice.time_ns) for choice in feasible])] if feasible \
+        else Choice((), 1)
+
+
+def best_number(sizes: Sequence[Tuple[int, int]]) -> int:
+    """The position of the (number, time) that serves most per time, of equals the larger number; of one that serves
+    almost as much with half the number or fewer, as long as there is such a one. Numbers rise."""
+    best, best_time_ns, found = 0, 1, 0
+    for index, (count, time_ns) in enumerate(sizes):
+        if count * best_time_ns >= best * time_ns:
+            best, best_time_ns, found = count, time_ns, index
+    limit = best
+    for index in range(found - 1, -1, -1):
+        count, time_ns = sizes[index]
+        if count * 2 <= limit and count * best_time_ns * 100 >= best * time_ns * ALMOST_PERCENT:
+            limit, found = count, index
+    return found
+
+
+def _tightest(dues: Sequence[int], answers: Sequence[Tuple[int, int]]) -> List[int]:
+    """Positions of the tightest requests that are answered in time, so many by the end of each batch; or none."""
+    found: List[int] = []
+    place = 0
+    for size, ends_ns in answers:
+        place = max(place, bisect_left(dues, ends_ns))
+        if place + size > len(dues):
+            return []
+        found += range(place, place + size)
+        place += size
     return found
 
 
@@ -74,9 +123,9 @@ def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[i
     dues = [rows[index].due_ns for index in layer]
     limit_ns = min([rows[index].due_ns for index in chosen] + dues[-1:])
     ends: Dict[int, int] = {}  # how many may join -> when all would end
-    best, best_time_ns, full = have, 1, 0
+    sizes: List[Tuple[int, int]] = []
     if have:
-        best_time_ns = max(1, (end_of(have) or from_ns) - from_ns)
+        sizes.append((have, max(1, (end_of(have) or from_ns) - from_ns)))
     for count in range(1, len(layer) + 1):
         ends_ns = end_of(have + count)
         if ends_ns is None:
@@ -86,8 +135,8 @@ def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[i
         time_ns = max(1, ends_ns - from_ns)
         if len(dues) - bisect_left(dues, ends_ns) >= count:
             ends[count] = ends_ns
-            if (have + count) * best_time_ns >= best * time_ns:
-                best, best_time_ns, full = have + count, time_ns, count
+            sizes.append((have + count, time_ns))
+    full = sizes[best_number(sizes)][0] - have if sizes else 0
     if not full:
         return []
     by_value = sorted(layer, key=lambda index: (-rows[index].value, index))
@@ -104,7 +153,7 @@ def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[i
 
 
 def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Sequence[int], int], int | None],
-                   price: float = 0.0) -> List[int]:
+                   price: float = 0.0, count_max: int = 2**31) -> List[int]:
     """Positions of the members, among requests whose work differs.
 
     For each request as the tightest, those due no earlier are taken as long as all end in time: the most urgent class
@@ -134,7 +183,7 @@ def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Se
         eligible = [index for index in order if dues[index] >= limit_ns and (price > 0 or index >= start)]
         possible = sum([max(0.0, rows[index].value) for index in eligible], 0.0)
         for index in eligible:
-            if possible < beaten:
+            if possible < beaten or len(taken) == count_max:
                 break  # even with all the others it would be worth less than the best so far
             more = total[:]
             for place, item in enumerate(lefts[index]):

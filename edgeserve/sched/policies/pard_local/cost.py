@@ -1,7 +1,7 @@
 """When cohorts would end: what each has still to run, batch by batch, on lanes that they share (``pard_local``).
 
-Pure functions of learnt times (``sched/latency/usual_work.py``); the margin for noise is added by whoever compares an
-end with a deadline.
+Pure functions of learnt times (``sched/latency/usual_work.py``); the caller, which compares an end with a
+deadline, adds the margin for noise.
 """
 
 from __future__ import annotations

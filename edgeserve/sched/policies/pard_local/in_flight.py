@@ -7,10 +7,11 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 from __future__ import annotations
 
 from math import isqrt
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.sched.policies.pard_local.choice import Trial
 from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
-from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline
+from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
@@ -61,40 +62,62 @@ class Cohort:
         """How often the stage of an iterative node runs: as often as its longest member."""
         return most_steps(self.members)
 
-    def stage(self, board: Board) -> int:
-        """The first node that is not over, or -1. One whose jobs all wait for its model to be loaded is passed over,
-        and so is what may have to wait for those: memory may be waiting for the others to be served."""
-        nodes = self.pipeline.nodes
-        left = self.left()
-        open_nodes = [node.index for node in nodes if left[node.index]]
-        passed_over = False
-        for index in open_nodes:
-            is_ready = self.is_ready_at(index)
-            if can_run_now(nodes[index].model, board) if is_ready else not passed_over:
-                return index
-            passed_over = True
-        return open_nodes[0] if open_nodes else -1
-
-    def is_ready_at(self, index: int) -> bool:
-        """Whether a job stands ready at a node."""
+    def next_jobs(self, lane: Lane, stage_costs: StageCosts, board: Board) -> List[Job]:
+        """The cohort's next batch on this lane, or none. The first node with jobs for the lane whose batch would not
+        grow by waiting, since all of its jobs are there, or as many as its first batch takes; a smaller one where
+        nothing runs, and nothing at an earlier node can."""
+        left: List[int] | None = None
+        smaller: List[Job] = []
+        for node in self.pipeline.nodes:
+            if node.model not in lane.models or not board.is_resident(node.model, lane):
+                continue
+            jobs = ready_jobs(self, node.index, lane,
+                              bound=not stage_costs.serves(lane, node.model, self.home, board))
+            if not jobs:
+                continue
+            left = self.left() if left is None else left
+            running = sum([job.state == RUNNING and job.node is node for member in self.members
+                           for job in member.jobs.values()])
+            split = stage_costs.usual(node.model, lane.name, board).split
+            count = -(-left[node.index] // MILLI) - running
+            if len(jobs) >= count or len(jobs) >= split.first(count):
+                return jobs[:split.first(len(jobs))]
+            if not smaller:
+                smaller = jobs[:split.first(len(jobs))]
+        if not smaller or self.is_running():
+            return []
         for member in self.members:
-            for job in member.jobs.values():
-                if job.node.index == index and job.state == READY:
-                    return True
-        return False
+            for job in member.ready():
+                if job.node.index < smaller[0].node.index and can_run_now(job.node.model, board):
+                    return []
+        return smaller
 
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
         return not self.is_running() and not any(
             can_run_now(job.node.model, board) for member in self.members for job in member.ready())
 
-    def due_ns(self) -> int | None:
-        """When the first of those must be answered that would be dropped otherwise."""
+    def due_ns(self, early_ns: Mapping[int, int]) -> int | None:
+        """The latest end at which nobody is late of those that would be dropped then; ``early_ns`` says how long
+        before the end members are answered (:meth:`InFlight.early_ns`)."""
         found: int | None = None
         for member in self.members:
-            if member.request.on_late != "answer" and (found is None or member.due_ns < found):
-                found = member.due_ns
+            if member.request.on_late != "answer":
+                due_ns = member.due_ns + early_ns.get(member.request.id, 0)
+                if found is None or due_ns < found:
+                    found = due_ns
         return found
+
+    def needs(self, lane: Lane, stage_costs: StageCosts, board: Board) -> bool:
+        """Whether anything is left for this lane besides what is on lanes."""
+        left, home = self.left(), self.home
+        for node in self.pipeline.nodes:
+            if left[node.index] and node.model in lane.models and stage_costs.serves(lane, node.model, home, board):
+                running = sum([job.state == RUNNING and job.node is node for member in self.members
+                               for job in member.jobs.values()])
+                if left[node.index] > running * MILLI:
+                    return True
+        return False
 
     def is_running(self) -> bool:
         """Whether anything of it is on a lane."""
@@ -108,14 +131,6 @@ class Cohort:
         """Whether a batch of it is on this lane."""
         ours = {member.request.id for member in self.members}
         return any(job.request.id in ours for work in lane.works for job in work.jobs)
-
-    def waits_for_more(self) -> bool:
-        """Whether anything is left besides what is on lanes."""
-        running = 0
-        for member in self.members:
-            for job in member.jobs.values():
-                running += job.state == RUNNING
-        return sum(self.left()[:len(self.pipeline.nodes)]) > running * MILLI
 
 
 class InFlight:
@@ -145,6 +160,40 @@ class InFlight:
         ends = forecast(known, free_lanes(board))
         return next(ends_ns for schedule, ends_ns in zip(known, ends) if schedule is own)
 
+    def early_ns(self, cohort: Cohort, board: Board) -> Dict[int, int]:
+        """How long before the cohort's end its members are answered, by request, where the module that answers takes
+        several batches: the tightest are in the first. Empty where all are answered together."""
+        pipeline = cohort.pipeline
+        if pipeline.exit < 0 or len(cohort.members) < 2:
+            return {}
+        node = pipeline.nodes[pipeline.exit]
+        lane = self._stage_costs.lane_of(node.model, cohort.home, board)
+        if lane is None:
+            return {}
+        usual = self._stage_costs.usual(node.model, lane.name, board)
+        if usual.split.first(len(cohort.members)) == len(cohort.members) or usual.is_told or cohort.steps():
+            return {}
+        found: Dict[int, int] = {}
+        ahead: List[Tuple[int, int]] = []
+        for member in cohort.members:
+            running = sum([job.state == RUNNING and job.node is node for job in member.jobs.values()])
+            if running:
+                found[member.request.id] = 0
+            else:
+                ahead.append((member.due_ns, member.request.id))
+        batches = usual.split.batches(len(ahead))
+        later_ns = sum([time_ns for _, time_ns in batches])
+        for request_id in found:
+            found[request_id] = later_ns
+        place = 0
+        ahead.sort()
+        for count, time_ns in batches:
+            later_ns -= time_ns
+            for _, request_id in ahead[place:place + count]:
+                found[request_id] = later_ns
+            place += count
+        return found
+
     def schedules(self, board: Board, surely: bool = False) -> List[Schedule | None]:
         """What each cohort in flight has still to run; ``surely``: and what its parts may be more."""
         return [self.schedule(cohort, board, surely) for cohort in self.cohorts]
@@ -154,10 +203,10 @@ class InFlight:
         when they are elsewhere and there is room for one more. One that waits for memory holds nobody up: memory may
         be waiting for the others to be served."""
         here = [cohort for cohort in self.cohorts if cohort.home == home and not cohort.is_stuck(board)]
-        staying = [cohort for cohort in here if cohort.waits_for_more()]
+        staying = [cohort for cohort in here if cohort.needs(lane, self._stage_costs, board)]
         if not staying:
             return True
-        if len(here) >= self._cohorts_max:
+        if len(staying) >= self._cohorts_max:
             return False
         return not any(cohort.runs_on(lane) for cohort in staying)
 
@@ -193,7 +242,7 @@ class InFlight:
                     return None
                 batches = stage_costs.usual(node.model, place.name, board).batches_ns(milli, over_milli)
                 stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
-        first = cohort.stage(board)
+        first = next((index for index in range(size) if left[index]), -1)
         waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
         return Schedule(stages, busy_ns if waits else now_ns, busy_ns)
 
@@ -205,7 +254,8 @@ class Beside:
     parts may be more, that share of their time, and room for the noise in it.
     """
 
-    __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "_margin_ppm", "ends")
+    __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "margin_ppm", "_home",
+                 "ends", "later_ns")
 
     def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
                  from_ns: int,
@@ -213,27 +263,36 @@ class Beside:
         self._board = board
         self._size = len(pipeline.nodes)
         self._route = [(node.index, stage_costs.stage_plan(node.model, home, board)) for node in pipeline.nodes]
+        self._home = home
         self._from_ns = from_ns
         self._free = free_lanes(board)
         self._first = goes_first
-        self._margin_ppm = margin_ppm
+        self.margin_ppm = stage_costs.margin_ppm(pipeline, home, margin_ppm, board)
         self._known: List[Schedule] = []
         dues: List[int | None] = []
         noises: List[int] = []
+        margins: List[int] = []
         for cohort, schedule in zip(flights.cohorts, flights.schedules(board, margin_ppm > 0)):
             if schedule is not None and schedule.stages and not cohort.is_stuck(board):
                 self._known.append(schedule)
-                dues.append(cohort.due_ns())
+                dues.append(cohort.due_ns(flights.early_ns(cohort, board)))
                 noises.append(stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
                               if margin_ppm > 0 else 0)
+                margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
         self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
-        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns), ends_ns)
-                        for due_ns, noise_ns, ends_ns in zip(dues, noises, self.ends)]
+        self.later_ns = self._home_over_ns()
+        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
+                        for due_ns, noise_ns, share_ppm, ends_ns in zip(dues, noises, margins, self.ends)]
 
-    def _without_margin_ns(self, due_ns: int) -> int:
+    def _without_margin_ns(self, due_ns: int, margin_ppm: int) -> int:
         """The end that becomes ``due_ns`` with the margin."""
         now_ns = self._board.now_ns
-        return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + self._margin_ppm)
+        return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + margin_ppm)
+
+    def with_margin_ns(self, ends_ns: int, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int:
+        """An end with the margin, and with room for noise where it is not beyond the limit anyway."""
+        ends_ns += max(0, ends_ns - self._from_ns) * self.margin_ppm // PPM
+        return ends_ns if ends_ns > limit_ns else ends_ns + self.noise_ns(left, steps)
 
     def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
         """The standard deviation of its lane time (:meth:`StageCosts.noise_ns`)."""
@@ -243,9 +302,48 @@ class Beside:
                 total_us2 += place.usual.variance_us2(left[index], left[size + index]) * steps.get(index, 1)
         return isqrt(total_us2) * 1000
 
-    def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
-        """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
-        by ``limit_ns`` even alone, some time after that: this is quicker."""
+    def busy_ns(self, left: Sequence[int], steps: Steps) -> int:
+        """What it costs the others: its time on the lane that it needs longest. While it is on another one, others may
+        go on."""
+        busy: Dict[str, int] = {}
+        for index, place in self._route:
+            if left[index] and place is not None:
+                time_ns = place.usual.time_ns(left[index], left[self._size + index]) * steps.get(index, 1)
+                busy[place.lane] = busy.get(place.lane, 0) + time_ns
+        return max(1, max(busy.values(), default=1))
+
+    def answers(self, count: int, left: Sequence[int], ends_ns: int, exit: int) -> List[Tuple[int, int]]:
+        """When the members of a cohort of so many that ends then are answered: (how many, when) for each batch of the
+        module at ``exit``, where each member has one job there."""
+        place = self._route[exit][1] if exit >= 0 else None
+        if place is None or left[exit] != count * MILLI or left[self._size + exit]:
+            return [(count, ends_ns)]
+        batches = place.usual.split.batches(count)
+        found: List[Tuple[int, int]] = []
+        for number, time_ns in reversed(batches):
+            found.append((number, ends_ns))
+            ends_ns -= time_ns
+        found.reverse()
+        return found
+
+    def is_shared(self) -> bool:
+        """Whether it would run among others that need its home again, and go first."""
+        return self.later_ns > 0 and not self._first
+
+    def _home_over_ns(self) -> int:
+        """When those in flight need the home no more; 0 where none does."""
+        found = 0
+        for schedule, ends_ns in zip(self._known, self.ends):
+            for stage in reversed(schedule.stages):
+                if stage.lane == self._home:
+                    found = max(found, ends_ns)
+                    break
+                ends_ns -= sum(stage.batches)
+        return found
+
+    def alone_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
+        """How long it would take with none in flight; None when it cannot run. Where it could not end by ``limit_ns``,
+        any time that is too long."""
         size, at_ns = self._size, self._from_ns
         for index, place in self._route:
             milli = left[index]
@@ -258,9 +356,16 @@ class Beside:
                 starts_ns = max(self._free[place.lane], place.resident_ns)
                 at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
                 if at_ns > limit_ns:
-                    return at_ns
-        if not self._known:
-            return at_ns
+                    break
+        return at_ns - self._from_ns
+
+    def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
+        """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
+        by ``limit_ns`` even alone, some time after that: this is quicker."""
+        alone_ns = self.alone_ns(left, steps, limit_ns)
+        if alone_ns is None or not self._known or self._from_ns + alone_ns > limit_ns:
+            return None if alone_ns is None else self._from_ns + alone_ns
+        size = self._size
         stages = [Stage(place.lane, place.usual.batches_ns(left[index], left[size + index]) * steps.get(index, 1))
                   for index, place in self._route if left[index] and place is not None]
         new = Schedule(stages, self._from_ns, self._from_ns)
@@ -271,6 +376,43 @@ class Beside:
         if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):
             return None
         return new_ns
+
+
+class CohortTimes:
+    """New cohorts of any number of requests that have ``each`` left: what they would cost, and when they would answer.
+
+    ``surely``: with room for what may turn out to be more. ``has_margin``: with the margin, and room for noise.
+    """
+
+    __slots__ = ("_beside", "_pipeline", "_each", "_surely", "_has_margin")
+
+    def __init__(self, beside: Beside, pipeline: Pipeline, each: Sequence[int], surely: bool, has_margin: bool) -> None:
+        self._beside = beside
+        self._pipeline = pipeline
+        self._each = each
+        self._surely = surely
+        self._has_margin = has_margin
+
+    def now(self, count: int) -> Trial | None:
+        """It begins now."""
+        beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
+        ends_ns = beside.ends_ns(left, NO_STEPS)
+        if ends_ns is None:
+            return None
+        return Trial(beside.busy_ns(left, NO_STEPS), self._answers(count, left, ends_ns))
+
+    def later(self, count: int) -> Trial | None:
+        """It begins when those in flight need its home no more."""
+        beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
+        alone_ns = beside.alone_ns(left, NO_STEPS)
+        return None if alone_ns is None else Trial(beside.busy_ns(left, NO_STEPS), self._answers(
+            count, left, beside.later_ns + alone_ns))
+
+    def _answers(self, count: int, left: Sequence[int], ends_ns: int) -> List[Tuple[int, int]]:
+        beside = self._beside
+        if self._has_margin:
+            ends_ns = beside.with_margin_ns(ends_ns, left, NO_STEPS)
+        return beside.answers(count, left, ends_ns, self._pipeline.exit)
 
 
 def can_run_now(model: str, board: Board) -> bool:

@@ -4,12 +4,13 @@ When all modules share a lane, waiting at a module is a consequence of our own c
 cohort is admitted at the entry and driven through its pipeline module by module to the end. Its latency is then known
 before it starts, the sum of the batches it needs, and only requests that will be in time are admitted: the largest of
 the tightest feasible sets. What is waiting is dropped when it could not make its deadline even alone. Before every
-later module the survivors are tested again, since times are noisy and parts are known only after a detector.
+later module the survivors are tested again, since times are noisy and parts are known only after a detector. Modules
+that run on other lanes, host functions above all, run ahead of their cohort, beside it and behind it.
 
 Several pipelines share the device, and others' policies do: a cohort's next stage is a continuation, which others may
 interrupt only as long as it still meets its deadlines. ``docs/policies/pard_local.md`` has the whole story; the parts
-are beside this file: ``_line`` (what is left of a request), ``_cost`` (what that takes), ``_flight`` (where),
-``_choice`` (who goes), ``_price`` (who is not worth it).
+are beside this file: ``remaining_work`` (what is left of a request), ``stages`` and ``cost`` (what that takes, and
+where), ``in_flight`` (cohorts), ``choice`` (who goes), ``price`` (who is not worth it).
 """
 
 from __future__ import annotations
@@ -18,26 +19,30 @@ from bisect import bisect_left, insort
 from typing import ClassVar, Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.common.bidding import CANNOT_MAKE_DEADLINE, Utility, best_class
+from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
+    best_number,
     deviations_milli,
     equal_cohort,
     ranked_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, InFlight, most_steps, ready_jobs
+from edgeserve.sched.policies.pard_local.cost import one_by_one
+from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, CohortTimes, InFlight, added, most_steps
 from edgeserve.sched.policies.pard_local.price import Price
 from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline, shape_of
-from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
+from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
 
 NO_LANE = "no_lane"
 PRICED_OUT = "costs_more_than_it_is_worth"
@@ -108,13 +113,13 @@ class PardLocal(Policy):
         if member is None:
             return  # its request has ended, and an earlier job of it took it away
         member.lost(job)
-        if job.request.ended:
+        if job.request.ended or job.request.policy is not self:
             self._remove(member, board)
 
     def on_started(self, work: Work, board: Board) -> None:
         member = self._members[work.jobs[0].request.id]
-        if member.cohort is None:
-            cohort = self._offered.pop(work.lane.name)
+        cohort = self._offered.pop(work.lane.name, None)
+        if member.cohort is None and cohort is not None:
             for other in cohort.members:
                 if other.key is not None:
                     self._unwait(other)
@@ -146,6 +151,40 @@ class PardLocal(Policy):
         if change.lane:
             self._moved_all()
 
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """Of a request that waits: by itself, on the home where it ends first. Of one in a cohort: with the cohort, and
+        with the caution that :meth:`_test_again` asks for."""
+        pipeline = self._pipeline_of[request.app.name]
+        if not self._stage_costs.knows(pipeline):  # to ask for its homes would fix them
+            return super().expected_end(request, job, board)
+        member = self._members.get(request.id) or Member(request, pipeline)
+        if not isinstance(member.cohort, Cohort):
+            ends = [(found.wait_ns + found.alone_ns, index, found) for index, found in enumerate(
+                [self._ends_at(member.pipeline, member.left(), member.steps(), home, board)
+                 for home in self._stage_costs.homes(member.pipeline, board)]) if found is not None]
+            return min(ends)[2] if ends else None
+        cohort = member.cohort
+        found, ends_ns = None, self._in_flight.ends_ns(cohort, board)
+        if ends_ns is not None:
+            found = self._ends_at(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
+        if found is None or ends_ns is None:
+            return None
+        ends_ns -= self._in_flight.early_ns(cohort, board).get(request.id, 0)
+        noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
+        caution_ns = self._caution_ns(member, noise_ns, self._is_dear(cohort), board)
+        alone_ns = min(found.alone_ns, ends_ns - board.now_ns)
+        return ExpectedEnd(found.lane, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns + caution_ns)
+
+    def _ends_at(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str,
+                 board: Board) -> ExpectedEnd | None:
+        """When so much work would end at a home, with nothing but what is on the lanes before it."""
+        stages = self._stage_costs.stages(pipeline, left, steps, home, board)
+        ends_ns = one_by_one(stages, board.now_ns) if stages else NEVER_NS
+        if not stages or ends_ns >= NEVER_NS:
+            return None
+        alone_ns = sum([time_ns for _, time_ns, _ in stages])
+        return ExpectedEnd(home, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns)
+
     def queued(self) -> List[Job]:
         return [job for member in self._members.values() for job in member.jobs.values() if job.state == READY]
 
@@ -165,7 +204,7 @@ class PardLocal(Policy):
 
     def _tidy(self, board: Board) -> None:
         for member in list(self._members.values()):
-            if member.request.ended:
+            if member.request.ended or member.request.policy is not self:
                 self._remove(member, board)
         lanes = {lane.name: lane for lane in board.lanes}
         for cohort in list(self._in_flight.cohorts):
@@ -182,13 +221,15 @@ class PardLocal(Policy):
         """Drop the tightest until the rest can make it, each with the chance that what it still costs asks for
         (:meth:`_caution_ns`). Without a margin: what was spent on them is spent, and a drop is for good."""
         tested = set()
-        is_dear = cohort.is_sure and any(rows for _, rows in self._waiting)
+        is_dear = self._is_dear(cohort)
         while cohort.members:
             ends_ns = self._in_flight.ends_ns(cohort, board)
+            early_ns = self._in_flight.early_ns(cohort, board)
             noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
             late = [(member.due_ns, member.request.id, member) for member in cohort.members
                     if ends_ns is not None and member.request.on_late != "answer"
-                    and member.due_ns < ends_ns + self._caution_ns(member, noise_ns, is_dear, board)
+                    and member.due_ns < ends_ns - early_ns.get(member.request.id, 0) + self._caution_ns(
+                        member, noise_ns, is_dear, board)
                     and member.request.id not in tested]
             if not late:
                 return
@@ -200,7 +241,11 @@ class PardLocal(Policy):
                 self._wait(yields)
                 continue
             tested.add(request_id)
-            _abandon_branch(tightest, board, CANNOT_MAKE_DEADLINE)
+            _abandon_branch(self, tightest, board, CANNOT_MAKE_DEADLINE)
+
+    def _is_dear(self, cohort: Cohort) -> bool:
+        """Whether others could use the lane time that a cohort in flight still takes."""
+        return cohort.is_sure and any(rows for _, rows in self._waiting)
 
     def _caution_ns(self, member: Member, noise_ns: int, is_dear: bool, board: Board) -> int:
         """How much before its deadline a request in flight must be expected to end. It goes on if the lane time that
@@ -226,15 +271,17 @@ class PardLocal(Policy):
         return max(less)[3] if ends_ns is not None and ends_ns <= late.due_ns else None
 
     def _test_waiting(self, rows: Sequence[Row], board: Board) -> None:
-        """Drop who could not make it even alone. Those that have not begun all need the same time."""
-        plain_ends_ns: int | None = None
+        """Drop who could not make it even alone. Those of one kind all need the same time."""
+        known: Dict[Tuple[int, ...], int | None] = {}
         for due_ns, _, member in list(rows):
-            if member.plain:
-                if plain_ends_ns is None:
-                    plain_ends_ns = self._plain_ends_ns(member.pipeline, board)
-                ends_ns = plain_ends_ns
+            kind = member.kind()
+            if kind is not None and kind in known:
+                ends_ns = known[kind]
             else:
-                ends_ns = self._alone_ends_ns(member, board)
+                ends_ns = self._plain_ends_ns(member.pipeline, board) if member.plain else self._alone_ends_ns(member,
+                                                                                                              board)
+                if kind is not None:
+                    known[kind] = ends_ns
             if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
                 continue
             if member.request.on_late == "answer":  # as many more of its own time as make it be in time again
@@ -243,7 +290,7 @@ class PardLocal(Policy):
                 member.due_ns += slo_ns * -(-(ends_ns - due_ns) // slo_ns)
                 self._wait(member)
             else:
-                _abandon_branch(member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
+                _abandon_branch(self, member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -254,21 +301,68 @@ class PardLocal(Policy):
             if following is not None:
                 urgent = self._fresh_bid(lane, board, ahead_of=cohort)
                 return following if urgent is None else urgent
-        return self._fresh_bid(lane, board)
+        fresh = self._fresh_bid(lane, board)
+        ahead = [bid for pipeline, rows in self._waiting if rows and len(board.lanes) > 1
+                 for bid in self._ahead_bids(pipeline, rows, lane, board)]
+        if not ahead:
+            return fresh
+        best = arbiter.choose(ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns))
+        if best is not fresh:
+            self._offered.pop(lane.name, None)
+        return best
+
+    def _ahead_bids(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, board: Board) -> List[Bid]:
+        """What requests that wait for a cohort may run before it on a lane that is not its home: host functions at the
+        entry, above all. They go as they come, the most urgent class and the tightest first. Requests that could not be
+        in time with the next cohort go last: what they take of the lane others may need."""
+        homes = self._stage_costs.homes(pipeline, board)
+        if lane.name in homes or not homes:
+            return []
+        home = self._home_for(pipeline, lane, board) or homes[0]
+        by_model: Dict[str, List[Tuple[int, int, int, Job]]] = {}
+        for due_ns, _, member in rows:
+            rank = CLASSES.index(member.request.klass)
+            for job in member.jobs.values():
+                if job.state == READY and job.node.model in lane.models and (not job.lane or job.lane == lane.name):
+                    by_model.setdefault(job.node.model, []).append((rank, due_ns, job.seq, job))
+        bids: List[Bid] = []
+        for model, waiting in by_model.items():
+            if board.is_resident(model, lane) and self._stage_costs.serves(lane, model, home, board):
+                jobs = sorted(waiting)
+                if len(jobs) > 1:
+                    hopeful_ns = self._hopeful_ns(pipeline, rows, model, lane, home, board)
+                    jobs.sort(key=lambda row: (row[0], row[1] < hopeful_ns))
+                latency, usual = board.latency(model, lane.name), self._stage_costs.usual(model, lane.name, board)
+                chosen = [job for _, _, _, job in jobs[:usual.split.first(len(jobs))]]
+                size = latency.size_for[len(chosen)]
+                over_milli = pipeline.work_of(chosen)
+                expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(
+                    len(chosen) * MILLI, over_milli)
+                bids.append(bid_for(chosen, size, expected_ns, board))
+        return bids
+
+    def _hopeful_ns(self, pipeline: Pipeline, rows: Sequence[Row], model: str, lane: Lane, home: str,
+                    board: Board) -> int:
+        """When a cohort would end that begins when those in flight are over: of the requests that are ready for it now,
+        and of those that this lane can bring until then. O(requests that wait)."""
+        ends = [self._in_flight.ends_ns(cohort, board) for cohort in self._in_flight.cohorts if cohort.home == home]
+        from_ns = max([ends_ns for ends_ns in ends if ends_ns is not None], default=board.now_ns)
+        ready = 0
+        for _, _, member in rows:
+            if not member.plain:
+                ready += 1
+        each_ns = self._stage_costs.usual(model, lane.name, board).time_ns(MILLI)
+        left = pipeline.left_of(min(len(rows), ready + 1 + (from_ns - board.now_ns) // each_ns), False)
+        stages = self._stage_costs.stages(pipeline, left, NO_STEPS, home, board) or []
+        return from_ns + sum([time_ns for name, time_ns, _ in stages if name == home])
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
-        """The next batch of a cohort on this lane, if its present stage runs here."""
-        stage = cohort.stage(board)
-        if stage < 0:
-            return None
-        node = cohort.pipeline.nodes[stage]
-        if node.model not in lane.models or not board.is_resident(node.model, lane):
-            return None
-        jobs = ready_jobs(cohort, stage, lane, bound=not self._stage_costs.serves(lane, node.model, cohort.home, board))
+        """The next batch of a cohort on this lane, if any may run here now."""
+        jobs = cohort.next_jobs(lane, self._stage_costs, board)
         if not jobs:
             return None
+        node = jobs[0].node
         latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
-        jobs = jobs[:usual.split.first(len(jobs))]
         size = latency.size_for[len(jobs)]
         over_milli = cohort.pipeline.work_of(jobs)
         expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
@@ -280,8 +374,13 @@ class PardLocal(Policy):
         stages = self._stage_costs.stages(cohort.pipeline, left, steps, cohort.home, board) or []
         here_ns = sum([time_ns for name, time_ns, _ in stages if name == lane.name])
         one_each = [next(iter(member.jobs.values())) for member in cohort.members if member.jobs]
-        due_ns = None if is_new else cohort.due_ns()
-        return Bid(node.model, jobs, size, expected_ns, Utility(one_each, took_ns), max(expected_ns, here_ns),
+        early_ns = self._in_flight.early_ns(cohort, board)
+        utility = Utility(one_each, took_ns, board.now_ns)
+        if early_ns:
+            utility.rows = [(due_ns + early_ns.get(job.request.id, 0) if due_ns == job.request.deadline_ns else due_ns,
+                             worth, soft_ns) for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)]
+        due_ns = None if is_new else cohort.due_ns(early_ns)
+        return Bid(node.model, jobs, size, expected_ns, utility, max(expected_ns, here_ns),
                    latest_start_ns=None if due_ns is None else due_ns - took_ns, klass=best_class(one_each))
 
     def _fresh_bid(self, lane: Lane, board: Board, ahead_of: Cohort | None = None) -> Bid | None:
@@ -294,6 +393,8 @@ class PardLocal(Policy):
             if not rows or not _may_begin(rows, lane):
                 continue
             home = self._home_for(pipeline, lane, board)
+            if home != lane.name:
+                continue  # what may run there runs ahead (:meth:`_ahead_bids`)
             if home is None or (ahead_of is None and not self._in_flight.may_start(home, lane, board)):
                 continue
             members, is_sure = self._choose(pipeline, rows, home, lane, board, ahead_of)
@@ -311,21 +412,23 @@ class PardLocal(Policy):
         from_ns = lane.available_ns(board.now_ns)
         beside = Beside(self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None,
                         self._margin_ppm)
-        members = _not_bound_elsewhere(rows, lane.name)
-        if ahead_of is not None:  # only who would be late if he waited
-            alone_ns = self._stage_costs.alone_ends_ns(pipeline, pipeline.template, {}, home, from_ns, board)
+        members = waiting = _able_to_begin(rows, lane, board)
+        if ahead_of is not None and members:  # only who would be late if he waited
+            alone_ns = self._stage_costs.alone_ends_ns(pipeline, members[0].left(), {}, home, from_ns, board)
             after_ns = (alone_ns or from_ns) - from_ns + max(beside.ends, default=from_ns)
             members = [member for member in members if member.due_ns < after_ns]
         if not members:
             return [], True
 
-        for margin_ppm in dict.fromkeys((self._margin_ppm, 0)):  # without one rather than nobody
-            chosen = self._choose_among(members, from_ns, beside, margin_ppm, board)
+        for has_margin in (True, False) if self._margin_ppm else (False,):  # without one rather than nobody
+            chosen = self._choose_among(members, from_ns, beside, has_margin, board)
+            if chosen and ahead_of is not None and _costs_more(chosen, waiting, beside, has_margin):
+                return [], True
             if chosen:
-                return chosen, margin_ppm > 0
+                return chosen, has_margin
         return [], True
 
-    def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, margin_ppm: int,
+    def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, has_margin: bool,
                       board: Board) -> List[Member]:
         pipeline = members[0].pipeline
 
@@ -333,29 +436,43 @@ class PardLocal(Policy):
 
         def ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
             at_ns = beside.ends_ns(left, steps, limit_ns)
-            if at_ns is None or not margin_ppm:
-                return at_ns
-            at_ns += max(0, at_ns - from_ns) * margin_ppm // 1_000_000
-            return at_ns if at_ns > limit_ns else at_ns + beside.noise_ns(left, steps)
+            return at_ns if at_ns is None or not has_margin else beside.with_margin_ns(at_ns, left, steps, limit_ns)
 
         price = self._price.now() if self._price is not None else 0.0
-        if price <= 0 and _are_plain(members):
+        if price <= 0 and _are_of_one_kind(members):
+            each = members[0].left()
+            surely = has_margin and (members[0].plain or members[0].is_unsure())
+
             def end_of(number: int) -> int | None:
-                return ends_ns(pipeline.left_of(number, margin_ppm > 0), 2**62)
+                return ends_ns(pipeline.left_of(number, surely, each), 2**62)
 
             if len({(member.request.klass, member.request.value) for member in members}) > 1:
                 members = _most_urgent(members, RANKED_MAX)
                 rows = [self._candidate(member, board) for member in members]
                 return [members[index] for index in ranked_cohort(rows, from_ns, end_of)]
-            first, count = equal_cohort([member.due_ns for member in members], from_ns, end_of)
-            return list(members[first:first + count])
+            times = CohortTimes(beside, pipeline, each, surely, has_margin)
+            dues = [member.due_ns for member in members]
+            choice = equal_cohort(dues, times.now)
+            if beside.is_shared() and choice.members:  # rather all together when those in flight are over?
+                later = equal_cohort(dues, times.later)
+                if len(choice.members) * later.time_ns < len(later.members) * choice.time_ns:
+                    return []
+            return [members[index] for index in choice.members]
         members = _most_urgent(members, ROWS_MAX)
         steps = most_steps(members)
         candidates = [self._candidate(member, board) for member in members]
+        if has_margin:  # the last number counts the members that may turn out to be more work
+            candidates = [row._replace(left=[*row.left, int(member.is_unsure())])
+                          for member, row in zip(members, candidates)]
+
+        def surely_ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
+            unknown = left[-1] if has_margin else 0
+            return ends_ns(added([left[:-1], pipeline.more_of(unknown)], len(left) - 1) if unknown else left, limit_ns)
+
         if price > 0:
             for member, row in zip(members, candidates):
                 member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
-        chosen = unequal_cohort(candidates, from_ns, ends_ns, price)
+        chosen = unequal_cohort(candidates, from_ns, surely_ends_ns, price, _enough(len(members), pipeline, beside))
         return [members[index] for index in sorted(chosen)]
 
     def _candidate(self, member: Member, board: Board) -> Candidate:
@@ -428,6 +545,33 @@ class PardLocal(Policy):
             member.stale = True
 
 
+def _costs_more(chosen: Sequence[Member], waiting: Sequence[Member], beside: Beside, has_margin: bool) -> bool:
+    """Whether more value is lost than saved if the chosen requests cut in: of the others that wait, those are lost that
+    are in time with the next cohort only if it does not begin so much later. Less urgent ones do not count."""
+    rank = min([CLASSES.index(member.request.klass) for member in chosen])
+    ids = {member.request.id for member in chosen}
+    others = [member for member in waiting if member.request.id not in ids
+              and CLASSES.index(member.request.klass) <= rank]
+    if not others or not _are_of_one_kind(others):
+        return False
+    times = CohortTimes(beside, others[0].pipeline, others[0].left(), has_margin, has_margin)
+    later = equal_cohort([member.due_ns for member in others], times.later)
+    trial = times.later(max(1, len(later.members)))
+    if trial is None:
+        return False
+    ends_ns = trial.answers[-1][1]
+    delay_ns = beside.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
+    lost = sum([member.request.value for member in others if ends_ns <= member.due_ns < ends_ns + delay_ns],
+               0.0)
+    return lost > sum([member.request.value for member in chosen], 0.0)
+
+
+def _enough(count: int, pipeline: Pipeline, beside: Beside) -> int:
+    """How many requests of usual work, of so many, serve as well per time as more would."""
+    sizes = [(number, beside.busy_ns(pipeline.left_of(number, False), NO_STEPS)) for number in range(1, count + 1)]
+    return sizes[best_number(sizes)][0]
+
+
 def _may_begin(rows: Sequence[Row], lane: Lane) -> bool:
     """Whether any of those that wait could begin on a lane."""
     for _, _, member in rows:
@@ -437,22 +581,30 @@ def _may_begin(rows: Sequence[Row], lane: Lane) -> bool:
     return False
 
 
-def _not_bound_elsewhere(rows: Sequence[Row], lane: str) -> List[Member]:
-    """Those that wait, without those whose state another lane holds."""
+def _able_to_begin(rows: Sequence[Row], lane: Lane, board: Board) -> List[Member]:
+    """Those that wait and have a job for this lane, without those whose state another lane holds."""
     members: List[Member] = []
+    name, models = lane.name, lane.models
     for _, _, member in rows:
+        is_able = False
         for job in member.jobs.values():
-            if job.lane and job.lane != lane:
+            if job.lane and job.lane != name:
+                is_able = False
                 break
-        else:
+            if job.state == READY and job.node.model in models:
+                is_able = True
+        if is_able:
             members.append(member)
     return members
 
 
-def _are_plain(members: Sequence[Member]) -> bool:
-    """Whether all are as any other that has not begun."""
+def _are_of_one_kind(members: Sequence[Member]) -> bool:
+    """Whether the same is left of all."""
+    kind = members[0].kind()
+    if kind is None:
+        return False
     for member in members:  # noqa: SIM110 a generator costs a call per member
-        if not member.plain:
+        if member.kind() != kind:
             return False
     return True
 
@@ -486,8 +638,8 @@ def _learn(member: Member, job: Job) -> None:
             pipeline.observe_branch(node, taken)
 
 
-def _abandon_branch(member: Member, board: Board, reason: str) -> None:
+def _abandon_branch(policy: Policy, member: Member, board: Board, reason: str) -> None:
     """Drop a request that cannot be in time, or let it go on without what is too late, where it may."""
     for job in member.ready():
-        if job.state == READY and not member.request.ended:
+        if job.state == READY and not member.request.ended and member.request.policy is policy:
             board.abandon_branch(job, reason)

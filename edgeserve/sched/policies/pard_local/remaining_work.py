@@ -31,6 +31,10 @@ NO_STEPS: Final[Mapping[int, int]] = {}
 """Where no request declares steps: each stage runs once."""
 
 
+PLAIN: Final[Tuple[int, ...]] = ()
+"""The kind of requests that have not begun (:meth:`Member.kind`)."""
+
+
 def shape_of(app: App) -> Tuple[object, ...]:
     """Apps of equal shape make equal work: their requests may share cohorts."""
     return tuple((node.name, node.model, tuple(pred.index for pred in node.preds), node.fan_out, node.gather, node.join,
@@ -44,7 +48,7 @@ class Pipeline:
     more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
     """
 
-    __slots__ = ("nodes", "hints", "template", "spread", "openers", "fan_outs", "_parts", "_branches", "_works",
+    __slots__ = ("nodes", "hints", "template", "spread", "openers", "fan_outs", "exit", "_parts", "_branches", "_works",
                  "_mean_milli", "_share_milli", "_usual_milli")
 
     def __init__(self, app: App) -> None:
@@ -54,6 +58,8 @@ class Pipeline:
             {"steps"} if app.simple else set())
         self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
         self.fan_outs = [node.index for node in app.nodes if node.fan_out]
+        ends = [node for node in app.nodes if not node.succs]
+        self.exit = ends[0].index if len(ends) == 1 and ends[0].scope is None else -1  # the node that answers, or -1
         self._parts: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.fan_out}
         self._branches: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes
                                                  if node.route_one}
@@ -104,11 +110,12 @@ class Pipeline:
         """Whether requests tell their work at a node at some time, but these hints do not yet."""
         return bool(self._works[index]) and self.declared_milli(index, hints) is None
 
-    def left_of(self, count: int, surely: bool) -> List[int]:
-        """What so many requests which have not begun have left; ``surely``: with what that may turn out to be more.
-        Deviations of several requests cancel: they add up with the square root of the number."""
+    def left_of(self, count: int, surely: bool, each: Sequence[int] | None = None) -> List[int]:
+        """What so many requests with ``each`` left (None: which have not begun) have left; ``surely``: with what that
+        may turn out to be more. Deviations of several requests cancel: they add up with the square root of the number.
+        """
         left = self.more_of(count if surely else 0)
-        for index, milli in enumerate(self.template):
+        for index, milli in enumerate(self.template if each is None else each):
             left[index] += milli * count
         return left
 
@@ -207,7 +214,7 @@ class Member:
     """
 
     __slots__ = ("request", "pipeline", "jobs", "cohort", "due_ns", "key", "priced_out", "plain", "foretold", "learnt",
-                 "spent_ns", "stale", "_done", "_left", "_steps")
+                 "spent_ns", "stale", "_done", "_left", "_steps", "_kind")
 
     def __init__(self, request: RequestRecord, pipeline: Pipeline) -> None:
         self.request = request
@@ -224,6 +231,7 @@ class Member:
         self._done = [0] * len(pipeline.nodes)
         self._left: List[int] = []
         self._steps: Mapping[int, int] | None = None
+        self._kind: Tuple[int, ...] | None = None
         self.stale = True
 
     def has(self, job: Job) -> None:
@@ -259,7 +267,20 @@ class Member:
                     over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(index, MILLI,
                     hints)
             self._left = jobs + over
+            self._kind = None
         return self._left
+
+    def kind(self) -> Tuple[int, ...] | None:
+        """What is left, as a key: requests of the same kind are served alike. None where the request's hints make it
+        one of its own."""
+        if self.foretold or self.request.part_hints:
+            return None
+        if self.plain:
+            return PLAIN
+        left = self.left()
+        if self._kind is None:
+            self._kind = tuple(left)
+        return self._kind
 
     def is_unsure(self) -> bool:
         """Whether its parts, or its work where requests tell that, are not known yet."""

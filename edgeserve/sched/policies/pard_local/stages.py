@@ -97,6 +97,17 @@ class StageCosts:
                     left[node.index], left[len(pipeline.nodes) + node.index]) * steps.get(node.index, 1)
         return isqrt(total_us2) * 1000
 
+    def margin_ppm(self, pipeline: Pipeline, home: str, most_ppm: int, board: Board) -> int:
+        """The margin of a cohort's time: ``most_ppm``, but no more than the worst of its models' batches miss their
+        time by. What all batches have in common (another program, heat) shows in each of them."""
+        found = 0
+        for node in pipeline.nodes:
+            lane = self.lane_of(node.model, home, board)
+            if lane is not None and found < most_ppm:
+                miss_ppm = self.usual(node.model, lane.name, board).miss_ppm()
+                found = most_ppm if miss_ppm is None else max(found, min(most_ppm, miss_ppm))
+        return found
+
     def alone_ends_ns(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, from_ns: int,
                       board: Board,
                       ) -> int | None:
@@ -105,14 +116,18 @@ class StageCosts:
         return None if stages is None else one_by_one(stages, from_ns)
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
-        """The lanes that may be a cohort's home: those that run the pipeline's heaviest model and are up, or any that
-        is up when none of them is (what is left of a request may not need them)."""
+        """The lanes that may be a cohort's home: those that run the heaviest of the pipeline's models whose batches
+        save time (of all, where none does) and are up, or any that is up when none of them is (what is left of a
+        request may not need them)."""
         found = self._homes.get(id(pipeline))
         if found is None:
-            shares = [(pipeline.template[node.index] * min([_share_ns(node.model, lane, board) for lane in
-                                                        board.lanes_of(node.model)]), -node.index)
-                      for node in pipeline.nodes]
-            heaviest = pipeline.nodes[-max(shares)[1]]
+            shares: List[Tuple[bool, int, int]] = []
+            for node in pipeline.nodes:
+                places = board.lanes_of(node.model)
+                share_ns = min([_share_ns(node.model, lane, board) for lane in places])
+                saving = [lane for lane in places if _saves(node.model, lane, board)]
+                shares.append((bool(saving), pipeline.template[node.index] * share_ns, -node.index))
+            heaviest = pipeline.nodes[-max(shares)[2]]
             found = self._homes[id(pipeline)] = [lane.name for lane in board.lanes_of(heaviest.model)]
         names: List[str] = []
         others: List[str] = []
@@ -122,6 +137,10 @@ class StageCosts:
         if len(names) > 1:
             names.sort(key=found.index)
         return names or others
+
+    def knows(self, pipeline: Pipeline) -> bool:
+        """Whether the homes of a pipeline have been asked for."""
+        return id(pipeline) in self._homes
 
     def are_resident(self, pipeline: Pipeline, board: Board) -> bool:
         """Whether all models of a pipeline are in memory wherever they may run."""
@@ -153,6 +172,12 @@ class StageCosts:
                     share_ns = _share_ns(node.model, lane, board)
                 total += max(0, milli * share_ns + over_milli * usual.each_ns) // MILLI
         return total
+
+
+def _saves(model: str, lane: Lane, board: Board) -> bool:
+    """Whether going together saves requests of a model time: a tenth at least in the largest batch."""
+    latency = board.latency(model, lane.name)
+    return _share_ns(model, lane, board) * 10 <= latency.typical_ns[latency.sizes[0]] * 9 // latency.sizes[0]
 
 
 def _share_ns(model: str, lane: Lane, board: Board) -> int:

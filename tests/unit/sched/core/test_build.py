@@ -94,6 +94,8 @@ def test_bytes_are_those_of_the_file_else_of_the_engine_else_of_the_profile():
     assert placement({"m": {1: 10, "memory": "5KB"}}, **said).bytes == 5000
     assert placement({"m": {1: 10}}, **said).bytes == 750
     assert placement({"m": {1: 10}}).bytes == 1024
+    unknown = build_scheduler(config({"m": {1: 10}})).devices["cpu"].placements["m"]
+    assert (unknown.bytes, unknown.load_ns) == (0, 0)
 
 
 def test_load_times_are_those_of_the_file_else_of_the_profile_else_of_the_bus():
@@ -109,8 +111,10 @@ def test_load_times_are_those_of_the_file_else_of_the_profile_else_of_the_bus():
 def test_what_does_not_fit_or_exist_is_refused():
     with pytest.raises(ConfigError, match="model 'm' needs 38.15MiB on device 'cpu'"):
         build_scheduler(config(MODELS, device={"cpu": {"memory": "30MB"}}))
-    with pytest.raises(ConfigError, match=r"\[policy.p\] kind = 'edff' does not exist; did you mean 'edf'\?"):
+    with pytest.raises(ConfigError, match=r"\[policy.p\] kind = 'edff' does not exist; did you mean 'edf'\? Exp"):
         build_scheduler(config(policy={"p": {"kind": "edff"}}))
+    with pytest.raises(ConfigError, match=r"\[policy.p\] kind = 'zzz' does not exist\. Expected one of clipper, clock"):
+        build_scheduler(config(policy={"p": {"kind": "zzz"}}))
     with pytest.raises(ConfigError, match=r"has a cycle through"):
         build_scheduler(parse_config(table({"m": {1: 1}, "n": {1: 1}}, {"a": [
             {"name": "m", "after": ["n"]}, {"name": "n", "after": ["m"]}]})))

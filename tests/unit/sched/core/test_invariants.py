@@ -75,7 +75,7 @@ DISORDER = {
     "admission of first counts 2": lambda w: set_to(w.admission["first"], "pending", 2),
     # queues
     "stands in the queues of edf and fifo": lambda w: set_to(w.policies[1], "queued", w.policies[0].queued),
-    "stands in the queue of edf": lambda w: set_to(w.policies[0], "apps", ()),
+    "stands in the queue of edf": lambda w: set_to(w.requests[4], "policy", w.policies[1]),
     "stand in no queue, or the other way round": lambda w: set_to(w.policies[1], "queued", list),
     # memory
     "bytes booked": lambda w: set_to(w.device, "used_bytes", w.device.used_bytes + 1),

@@ -57,7 +57,7 @@ def test_shares_rise_from_nothing_to_all(samples):
 def test_a_constant_is_over_at_once_and_a_repeated_sample_is_a_step():
     constant = Distribution([7], [1.0])
     assert (constant.p_by(6.9), constant.p_by(7), constant.mean_ns(), constant.quantile_ns(0.5)) == (0.0, 1.0, 7, 7)
-    assert Distribution.of_samples([5]).quantile_ns(0.99) == 5
+    assert (Distribution.of_samples([5]).quantile_ns(0.99), Distribution.of_samples([5]).mean_ns()) == (5, 5)
     step = Distribution.of_samples([1, 5, 5, 5, 9])
     assert step.p_by(5) == 0.75
     assert step.p_by(4.999) == pytest.approx(0.25, abs=0.001)

@@ -59,6 +59,24 @@ def test_two_sizes_keep_their_places_under_noise():
     assert 2.1 < known.typical_ns[16] / known.typical_ns[4] < 2.9
 
 
+def test_a_rare_size_keeps_its_place_beside_a_usual_one_under_noise():
+    for seed in range(4):
+        known, rng, places = pace(), random.Random(f"pace/rare/{seed}"), []
+        for step in range(1500):
+            size, time = (16, 5000) if step % 12 == 0 else (4, 2000)
+            known.observe(step, size, int(time * rng.lognormvariate(0, 0.1)))
+            places.append(known.typical_ns[16] / known.typical_ns[4])
+        assert min(places) > 2.0  # 2.5 in truth; from 1.6 to 3.4 if one slow batch moved the usual size ten times
+        assert max(places) < 3.0
+
+
+def test_a_rare_size_that_is_slower_than_its_shape_finds_its_place():
+    known = pace()
+    for step in range(160):
+        known.observe(step, *((16, 7500) if step % 12 == 0 else (4, 2000)))
+    assert 3.4 < known.typical_ns[16] / known.typical_ns[4] < 4.0  # 3.75 in truth, 2.5 in the profile
+
+
 def test_what_is_forgotten_leaves_the_profile():
     known = pace()
     for step in range(DRIFT_LEN):
@@ -87,3 +105,19 @@ def test_a_size_never_strays_far_from_its_place_beside_the_others():
         known.observe(2 * step, 4, 200_000)
         known.observe(2 * step + 1, 16, 5000)
     assert known.typical_ns[4] <= 5 * known.typical_ns[16]
+
+
+def test_a_place_moves_by_a_part_of_32_towards_what_the_middle_of_the_other_sizes_batches_says():
+    def place_after(*others: int, took: int) -> float:
+        """The place of size 4 beside the others, after batches of 16 and one of size 4 that took so long."""
+        known = Drift({1: 1_000_000, 4: 2_000_000, 16: 5_000_000})
+        for step, time_ns in enumerate(others):
+            known.observe(step, 16, time_ns)
+        known.observe(9, 4, took)
+        return round(known.typical_ns[4] / known.typical_ns[1] / 2, 4)
+
+    assert place_after(5_000_000, 6_000_000, 10_000_000, took=2_300_000) == round(1 - 1 / 32, 4), "the middle: 1.2"
+    assert place_after(5_000_000, 6_000_000, 10_000_000, took=2_500_000) == round(1 + 1 / 32, 4)
+    assert place_after(5_000_000, 6_000_000, 10_000_000, took=2_400_000) == 1.0
+    assert place_after(5_000_000, 6_000_000, 7_000_000, 10_000_000, took=2_550_000) == round(1 - 1 / 32, 4), "1.3"
+    assert place_after(took=2_500_000) == 1.0

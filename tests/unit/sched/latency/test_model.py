@@ -12,7 +12,10 @@ from edgeserve.config.profiles import Timing
 from edgeserve.errors import ProfileError
 from edgeserve.sched.latency.confidence import EXPECTED, LIVE, PROFILE, START, Confidence
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
-from edgeserve.sched.latency.model import PHASES_MAX, WINDOW_AGE_NS, WINDOW_LEN, ModelLatency, fixed_part_ns
+from edgeserve.sched.latency.model import ModelLatency, fixed_part_ns
+
+PHASES_MAX, WINDOW_LEN = 8, 10
+WINDOW_AGE_NS = 10_000_000_000
 
 # --- what a batch takes -----------------------------------------------------------------------------------------------
 
@@ -107,6 +110,7 @@ def test_the_fixed_part_is_the_intercept_of_the_times_and_never_more_than_the_sm
     assert fixed_part_ns({1: 496, 2: 735, 4: 1149, 8: 1695, 16: 2667}) == 355  # the line itself starts at 474
     assert fixed_part_ns({1: 10, 2: 5}) == 5  # times that fall are noise: the smallest bounds it
     assert fixed_part_ns({4: 30}) == 0
+    assert fixed_part_ns({1: 10_000, 2: 11_000, 4: 20_000}) == 5500  # the parallel through the first starts at 6500
 
 
 # --- steps, phases, versions ------------------------------------------------------------------------------------------
@@ -194,9 +198,37 @@ def test_confidence_says_what_an_estimate_stands_on():
 
 def test_figures_are_plain_numbers_for_people():
     known = ModelLatency("m", "gpu0", {1: timing_constant(2_000_000)}, (1,))
-    assert known.figures(0) == {"pace": 1.0, "pace_measured": 0, "sizes": {"1": {
+    assert known.figures(0) == {"pace": 1.0, "skew": 0.0, "pace_measured": 0, "sizes": {"1": {
         "typical_ms": 2.0, "likely_ms": 2.0, "estimate_ms": 2.0, "source": "expected", "measured": 0, "age_ms": None}}}
     known.observe(0, 1, 3_000_000)
     known.observe(1_000_000, 1, 3_000_000)
-    assert known.figures(5_000_000) == {"pace": 1.5, "pace_measured": 2, "sizes": {"1": {
+    assert known.figures(5_000_000) == {"pace": 1.5, "skew": 0.0, "pace_measured": 2, "sizes": {"1": {
         "typical_ms": 3.0, "likely_ms": 3.0, "estimate_ms": 3.0, "source": "live", "measured": 2, "age_ms": 4.0}}}
+
+
+def test_the_fastest_run_alone_is_of_the_smallest_size_and_of_the_last_ten():
+    known = latency()
+    assert known.fastest_alone_ns(0) == 0
+    for now, size, took in ((5, 1, 100), (6, 1, 90), (6, 1, 95), (9, 4, 10)):
+        known.observe(now, size, took)
+    assert [known.fastest_alone_ns(since) for since in (0, 6, 7)] == [90, 90, 0]
+    known.set_speed(0.5)
+    assert known.fastest_alone_ns(0) == 180
+    for now in range(10, 20):
+        known.observe(now, 1, 240)
+    assert known.fastest_alone_ns(0) == 240
+
+
+def test_a_lane_at_twice_its_speed_takes_half_as_long():
+    known = latency()
+    known.set_speed(2.0)
+    assert (known.estimate_ns[4], known.typical_ns[4], known.profiled_ns[4]) == (165, 150, 151)
+    known.observe(0, 4, 100)
+    known.set_speed(1.0)
+    assert known.estimate_ns[4] == 200
+
+
+def test_times_alone_of_apps_are_kept():
+    seeds = {1: Timing(9, 100, 120, 101, 3)}
+    assert ModelLatency("m", "l", seeds, (1,), alone={"a": (5, 6)}).alone == {"a": (5, 6)}
+    assert ModelLatency("m", "l", seeds, (1,)).alone == {}

@@ -6,7 +6,10 @@ from hand_world import MS, app_of
 
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.latency.path_cost import PARTS_LEN, REFRESH_NS, AppCosts, batch_time_ns, share_time_ns
+from edgeserve.sched.latency.path_cost import AppCosts, batch_time_ns, least_alone_ns, share_time_ns
+
+PARTS_LEN = 32
+REFRESH_NS = 100 * MS
 
 
 def latency_of(*times_ms, lane="l"):
@@ -77,7 +80,8 @@ def test_costs_are_made_anew_only_when_a_time_or_a_fan_out_has_changed():
     made.alone_ns = -1  # stays until the costs are made anew
     latency.observe(0, 1, 2 * MS)  # as known
     made.refresh(REFRESH_NS)
-    latency.observe(1, 1, 8 * MS)
+    for now_ns in (1, 2):
+        latency.observe(now_ns, 1, 8 * MS)
     made.refresh(2 * REFRESH_NS - 1)  # too early to look
     assert made.alone_ns == -1
     made.refresh(2 * REFRESH_NS)
@@ -94,3 +98,53 @@ def test_a_time_that_changed_and_was_forgotten_is_the_profiles_again():
     latency.forget(10**12)
     made.refresh(2 * REFRESH_NS)
     assert made.alone_ns == 2 * MS
+
+
+def measured(*took_ms, size=1, at=5, times=(50, 60, 70, 80)):
+    """What was measured at this nanosecond of a model that was believed to take these times."""
+    latency = latency_of(*times)
+    for time_ms in took_ms:
+        latency.observe(at, size, round(time_ms * MS))
+    return latency
+
+
+FORK = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c")]
+
+
+def test_the_least_time_alone_is_the_longest_path_of_the_fastest_runs():
+    models = {"a": [measured(1, 9)], "b": [measured(2)], "c": [measured(8, 5, 7)], "d": [measured(10)]}
+    assert least_alone_ns(app_of(FORK), {}, models, 5) == 16 * MS
+    assert least_alone_ns(app_of(FORK), {"other": 1.0}, models, 5) == 16 * MS
+
+
+def test_what_was_not_measured_since_counts_nothing():
+    models = {"a": [measured(1)], "b": [measured(2)], "c": [measured(5, at=4)], "d": [measured(3, size=2)]}
+    assert least_alone_ns(app_of(FORK), {}, models, 5) == 3 * MS
+    assert least_alone_ns(app_of(FORK), {"work": 9.0, "steps": 9.0}, {**models, "a": [measured()]}, 6) == 0
+    lanes = {"m": [measured(5), measured(4)]}
+    assert least_alone_ns(app_of("m"), {}, lanes, 5) == 4 * MS
+    assert least_alone_ns(app_of("m"), {}, {"m": [*lanes["m"], measured()]}, 5) == 0, "one lane could be faster"
+
+
+def test_declared_steps_parts_and_work_make_the_least_time_longer():
+    alone = {"m": [measured(20)]}  # 40 of 50 are fixed
+    assert least_alone_ns(app_of("m"), {"steps": 3.0}, alone, 5) == 60 * MS
+    assert least_alone_ns(app_of("m"), {"steps": 0.0}, alone, 5) == 20 * MS
+    assert least_alone_ns(app_of("m"), {"steps": 1e9}, alone, 5) == 1_000_000 * 20 * MS
+    assert least_alone_ns(app_of("m"), {"work": 0.5}, alone, 5) == 20 * MS
+    assert least_alone_ns(app_of("m"), {"work": 3.0}, alone, 5) == 20 * MS, "nothing of it is known to grow"
+    grows = {"m": [measured(70)]}
+    assert least_alone_ns(app_of("m"), {"work": 3.0}, grows, 5) == (70 + 2 * 30) * MS
+    fan = app_of([node("cut", fan_out=True), node("read", "cut")])
+    models = {"cut": [measured(1)], "read": [measured(10)]}  # four at a time
+    assert [least_alone_ns(fan, {"cut.parts": parts}, models, 5) // MS for parts in (0.0, 3.0, 8.0, 13.0)] == [
+        11, 11, 21, 31]
+    assert least_alone_ns(fan, {"cut.parts": 8.0}, {**models, "read": [measured(10), measured(10)]}, 5) == 11 * MS
+    assert least_alone_ns(fan, {"cut.parts": 8.0, "read.steps": 2.0}, models, 5) == 41 * MS
+
+
+def test_of_several_lanes_the_fastest_for_so_many_counts():
+    slow, fast = latency_of(10, 12), latency_of(4, 40)
+    assert [batch_time_ns([slow, fast], count) // MS for count in (0, 1, 2, 3, 4)] == [0, 4, 12, 22, 24]
+    assert batch_time_ns([fast, slow], 2) == 12 * MS
+    assert share_time_ns([slow, fast]) == share_time_ns([fast, slow]) == 6 * MS

@@ -78,6 +78,23 @@ def test_nothing_that_is_told_is_known_for_ever():
     assert usual.time_ns(1000) == pytest.approx(10 * MS, rel=0.01)
 
 
+def test_what_is_just_old_enough_is_still_known():
+    usual, latency = split_of(8, 10)
+    for number in range(10):
+        latency.observe(number, 4, 60 * MS)
+    learnt_ns = usual.time_ns(4000)
+    latency.forget(WINDOW_AGE_NS)
+    assert usual.time_ns(4000) == learnt_ns
+    latency.forget(WINDOW_AGE_NS + 1)
+    assert usual.time_ns(4000) != learnt_ns
+    later = 10 * WINDOW_AGE_NS
+    latency.forget(later)
+    latency.observe(later, 4, 70 * MS)
+    learnt_ns = usual.time_ns(4000)
+    latency.forget(later + 5)
+    assert usual.time_ns(4000) == learnt_ns, "nothing is old"
+
+
 def test_another_speed_is_another_time_and_no_surprise():
     usual, latency = split_of(8, 10)
     latency.set_speed(0.5)

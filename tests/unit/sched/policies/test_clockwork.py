@@ -98,40 +98,6 @@ def test_estimates_are_the_maximum_of_the_last_ten():
     assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 3 * MS
 
 
-def test_a_model_that_only_refuses_after_a_hiccup_is_tried_again():
-    world = clockwork({"m": {1: 3}})
-    assert world.arrive("a", slo=20) == [ran("m", 1)]
-    world.finish(at=40)
-    refused = [world.arrive("a", at=at, slo=20) for at in (41, 500, 1040)]
-    assert refused == [[ended(number, "rejected", "cannot_make_deadline")] for number in (2, 3, 4)]
-    for number in range(5, 15):  # since 41 it has refused for a second: ten in time bury the hiccup
-        at = 1041 + 10 * number
-        assert world.arrive("a", at=at, slo=20) == [ran("m", number)]
-        world.finish(at=at + 3)
-    assert world.arrive("a", at=1300, slo=4) == [ran("m", 15)]  # the slowest of ten is 3 again
-
-
-def test_a_model_that_is_tried_again_and_late_refuses_for_another_while():
-    world = clockwork({"m": {1: 3}}, retry_ms=100)
-    assert world.arrive("a", slo=20) == [ran("m", 1)]
-    world.finish(at=40)
-    assert world.arrive("a", at=41, slo=20) == [ended(2, "rejected", "cannot_make_deadline")]
-    assert world.arrive("a", at=141, slo=20) == [ran("m", 3)]
-    world.finish(at=170)  # no hiccup: it is slow now
-    assert world.arrive("a", at=171, slo=20) == [ended(4, "rejected", "cannot_make_deadline")]
-    assert world.arrive("a", at=270, slo=20) == [ended(5, "rejected", "cannot_make_deadline")]
-    assert world.arrive("a", at=271, slo=20) == [ran("m", 6)]
-
-
-def test_without_a_retry_it_refuses_until_its_measurements_are_old():
-    world = clockwork({"m": {1: 3}}, retry_ms=0)
-    assert world.arrive("a", slo=20) == [ran("m", 1)]
-    world.finish(at=40)
-    assert world.arrive("a", at=5000, slo=20) == [ended(2, "rejected", "cannot_make_deadline")]
-    assert world.arrive("a", at=9999, slo=20) == [ended(3, "rejected", "cannot_make_deadline")]
-    assert world.arrive("a", at=11_050, slo=20) == [ran("m", 4)]  # let go of once a second
-
-
 def test_options_are_checked():
     with pytest.raises(ConfigError, match=r"\[policy.clockwork\] window_ms = 'narrow': expected float, such as 10.0"):
         clockwork(window_ms="narrow")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.policies.edf import STARTS_LEN
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -159,11 +160,18 @@ def test_the_batch_is_one_that_saves_most_per_lane_time_with_the_one_that_could_
 
 
 def saved(group, took, deadlines, times):
-    """Jobs per time of a batch, with the best second one for those that could still be in time alone after it."""
-    left = sum(1 for index, due in enumerate(deadlines) if index not in group and due >= took + times[1])
-    if not left:
+    """Jobs per time of a batch, with the best second one that those left could be in time in."""
+    def left(time):
+        return sum(1 for index, due in enumerate(deadlines) if index not in group and due >= took + time)
+    if not left(times[1]):
         return len(group) / took
-    return max((len(group) + min(size, left)) / (took + time) for size, time in times.items())
+    return max((len(group) + min(size, left(time))) / (took + time) for size, time in times.items())
+
+
+def test_the_batch_that_could_follow_counts_only_those_that_would_be_in_time_in_it():
+    # Two in 40 ms and two more by 80 would be four, but one of these is due at 75. Three are in time at once, in 60.
+    world = edf({1: 30, 2: 40, 4: 60})
+    assert burst(world, 45, 60, 75, 90) == [ran("m", 2, 3, 4, size=4)]
 
 
 def test_times_that_rise_in_steps_do_not_mislead():
@@ -172,3 +180,19 @@ def test_times_that_rise_in_steps_do_not_mislead():
     assert [action.size for action in burst(world, *[400] * 16)] == [16]
     world = edf({1: 60, **steps})
     assert [action.size for action in burst(world, *[400] * 24)] == [12]
+
+
+@pytest.mark.parametrize(("every_ms", "size"), [(12, 4), (400, 3)])
+def test_who_will_have_arrived_counts_for_the_second_batch(every_ms, size):
+    """One of six could only go in a batch of three. Where many arrive, a full batch now and another one then serve more
+    than three and three; where few do, they do not."""
+    world = edf({1: 9, 2: 10, 3: 11, 4: 12}, {"a": {"model": "m", "slo": "1s"}})
+    for _ in range(STARTS_LEN):
+        world.now_ms += every_ms - 12
+        world.arrive("a", count=4)
+        world.finish(at=world.now_ms + 12)
+    world.now_ms += every_ms - 12
+    world.arrive("a", count=4)
+    burst(world, 12 + 11.5, *[12 + 30] * 5)
+    (batch,) = [action for action in world.finish(at=world.now_ms + 12) if isinstance(action, RunBatch)]
+    assert batch.size == size

@@ -53,7 +53,7 @@ def test_what_a_node_says_replaces_what_the_request_declared_for_all_nodes_behin
     assert known(world) == {("b",): {"work": 2.0, "length": 7, "c.work": 3.0}}
     finish(world, "b", {"c.work": 4.0})
     assert known(world) == {("c",): {"work": 2.0, "length": 7, "c.work": 4.0}}
-    assert "  +1ms: node a  said {'work': 2.0, 'c.work': 3.0}" in world.scheduler.story(1)
+    assert "  +1ms: node a said {'work': 2.0, 'c.work': 3.0}" in world.scheduler.story(1)
 
 
 def test_a_request_that_declared_nothing_learns_and_others_of_its_app_do_not():

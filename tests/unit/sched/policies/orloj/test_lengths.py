@@ -144,6 +144,29 @@ def test_a_law_that_holds_is_left_alone_and_one_that_does_not_is_corrected():
     assert corrections[4] == pytest.approx(1.5, rel=0.05)
 
 
+def test_sixteen_batches_tell_a_bias_that_is_kept_between_a_quarter_and_four():
+    bias = SizeBias(fixed_ns=10.0)
+    for _ in range(15):
+        bias.observe(2, 110.0, 160.0)
+    assert bias.corrections() == {}
+    for _ in range(16):
+        bias.observe(2, 110.0, 160.0)
+        bias.observe(4, 110.0, 1000.0)
+        bias.observe(8, 110.0, 11.0)
+    assert bias.corrections() == {2: pytest.approx(1.5), 4: 4.0, 8: 0.25}
+    for _ in range(64):
+        bias.observe(2, 110.0, 110.0)
+    assert 2 not in bias.corrections(), "the last 64 agree with the law"
+
+
+@pytest.mark.parametrize(("beyond", "corrected"), [(0.151, True), (0.149, False), (-0.151, True), (-0.149, False)])
+def test_a_bias_of_more_than_three_standard_errors_is_corrected(beyond, corrected):
+    bias = SizeBias(fixed_ns=10.0)
+    for index in range(16):  # a deviation of 0.2: the error of their mean is 0.05
+        bias.observe(2, 110.0, 10.0 + 100.0 * (1.0 + beyond + (0.2 if index % 2 else -0.2)))
+    assert bias.corrections() == ({2: pytest.approx(1.0 + beyond)} if corrected else {})
+
+
 def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_after_a_shift():
     draw = random.Random("calibration")
     calibration = Calibration()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.orloj.lengths import LengthWindow, lengths_of
 from edgeserve.sched.policies.orloj.plus import SAFE
-from edgeserve.sched.policies.orloj.shared import PRIOR_LEN
+from edgeserve.sched.policies.orloj.shared import PRIOR_LEN, HintBins
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -171,9 +171,10 @@ def test_below_even_odds_a_request_is_dropped():
 
 
 @settings(max_examples=80, deadline=None)
-@given(ASKED)
-def test_the_candidate_of_most_value_per_time_wins(asked):
+@given(ASKED, st.sampled_from([0, 700]))
+def test_the_candidate_of_most_value_per_time_wins_at_any_time(asked, now_ms):
     world = plus()
+    world.now_ms = now_ms
     lengths = known()
     lengths.factors.update({size: float(size) for size in range(1, 9)})
     even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
@@ -217,3 +218,24 @@ def test_hints_make_classes_of_one_wide_app():
     assert len(lanes) == 3
     ids = sorted(lanes)
     assert ids == list(range(ids[0], ids[0] + 3))  # the three short ones, though all have the same app
+
+
+def names_after(*hints, of):
+    bins = HintBins()
+    for hint in hints:
+        bins.add(hint)
+    bins.cut()
+    return [bins.name(hint) for hint in of]
+
+
+def test_hints_are_sorted_into_eight_intervals_that_are_equally_frequent():
+    assert names_after(of=[5.0]) == ["hint0"]
+    names = names_after(*range(80, 0, -1), of=range(1, 81))
+    assert [names.count(f"hint{index}") for index in range(9)] == [10] * 8 + [0]
+    assert names_after(1.0, 1.0, of=[0.5, 1.0]) == ["hint0", "hint1"]
+
+
+def test_the_last_1024_hints_make_the_intervals():
+    for fresh, kept in ((1024 - 129, True), (1024 - 128, False)):  # an eighth of the old ones is left, or just less
+        names = names_after(*[1.0] * 1024, *[2.0] * fresh, of=[0.0, 1.0, 2.0])
+        assert names == (["hint0", "hint1", "hint2"] if kept else ["hint0", "hint0", "hint1"])

@@ -87,6 +87,14 @@ def test_batches_may_count_as_those_that_run_instead_of_as_full():
     assert burst(world, 48, 48, at=1) == [ended(2, "dropped", PROACTIVE)]
 
 
+def test_batches_count_as_those_that_run_where_modules_share_a_lane_unless_told_otherwise():
+    def shared(**options):
+        return Driver(BATCHED, {"app": {"slo": "100ms", "node": [{"name": name} for name in BATCHED]}},
+                      policy={"pard": {"lam": 0.0, "plan": 0, **options}}, lane={"l": {}})
+    assert burst(shared(), 100) == [ran("a", 1)]
+    assert burst(shared(batch_times="full"), 100) == [ended(1, "dropped", PROACTIVE)]
+
+
 def test_what_ran_in_the_window_counts_for_the_modules_behind():
     world = chain(BATCHED, plan=0, batch_times="measured", sync_ms=100, window_ms=1000)
     burst(world, *[200] * 4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from fractions import Fraction
 
 import pytest
+from exact_device import together
 
-from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, equal_cohort, ranked_cohort, unequal_cohort
 
 
 def ends_by_number(draw):
@@ -27,15 +29,23 @@ def candidates(draw, values=(1.0, 1.0, 2.0, 5.0), ranks=(0, 1, 1, 1, 2), number=
 
 
 def equal_by_hand(dues, from_ns, end_of):
-    best = None
+    rates = {}
     for count in range(1, len(dues) + 1):
         end = end_of(count)
         able = [index for index, due in enumerate(dues) if end is not None and due >= end]
         if len(able) >= count:
             rate = Fraction(count, max(1, end - from_ns))
-            if best is None or rate >= best[0]:
-                best = (rate, able[0], count)
-    return best[1:] if best else (0, 0)
+            rates[count] = (rate, list(range(able[0], able[0] + count)))
+    return rates[by_rate({count: rate for count, (rate, _) in rates.items()})][1] if rates else []
+
+
+def by_rate(rates):
+    """The number with the best rate, the largest of equals; of one at most half as large that is almost as good."""
+    found = limit = max(rates, key=lambda count: (rates[count], count))
+    for count in sorted(rates, reverse=True):
+        if 2 * count <= limit and rates[count] >= rates[found] * Fraction(99, 100):
+            limit = count
+    return limit
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -43,7 +53,31 @@ def test_of_equals_the_number_that_is_served_most_per_time(seed):
     draw = random.Random(f"equal {seed}")
     dues = [row.due_ns for row in candidates(draw, number=10)]
     end_of, from_ns = ends_by_number(draw), draw.randrange(0, 3)
-    assert equal_cohort(dues, from_ns, end_of) == equal_by_hand(dues, from_ns, end_of)
+    assert list(equal_cohort(dues, together(end_of, from_ns)).members) == equal_by_hand(dues, from_ns, end_of)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_those_that_are_answered_first_are_the_tightest_that_can_make_it(seed):
+    draw = random.Random(f"answers {seed}")
+    dues = sorted(draw.randrange(1, 40) for _ in range(draw.randrange(1, 9)))
+    each, limit = draw.randrange(1, 8), draw.randrange(1, 4)
+
+    def trial_of(count):  # batches of at most ``limit``, the smaller last
+        sizes = [limit] * (count // limit) + [count % limit] * (count % limit > 0)
+        ends = list(itertools.accumulate(2 + each * size for size in sizes))
+        return Trial(ends[-1], list(zip(sizes, ends)))
+
+    choice = equal_cohort(dues, trial_of)
+    feasible = {}
+    for count in range(1, len(dues) + 1):
+        ends = [end for size, end in trial_of(count).answers for _ in range(size)]
+        sets = [members for members in itertools.combinations(range(len(dues)), count)
+                if all(dues[index] >= end for index, end in zip(members, ends))]
+        if sets:
+            feasible[count] = min(sets)
+    assert tuple(choice.members) == (feasible[len(choice.members)] if feasible else ())
+    rates = {count: Fraction(count, trial_of(count).time_ns) for count in feasible}
+    assert len(choice.members) == (by_rate(rates) if rates else 0)
 
 
 def ranked_by_hand(rows, from_ns, end_of):
@@ -59,7 +93,7 @@ def ranked_by_hand(rows, from_ns, end_of):
         rates = {count: Fraction(len(chosen) + count, max(1, end - from_ns)) for count, end in ends.items()}
         if chosen:
             rates[0] = Fraction(len(chosen), max(1, (end_of(len(chosen)) or from_ns) - from_ns))
-        full = max(rates, key=lambda count: (rates[count], count), default=0)
+        full = by_rate({len(chosen) + count: rate for count, rate in rates.items()}) - len(chosen) if rates else 0
         if not full:
             continue
         mean = Fraction(sum(Fraction(rows[index].value) for index in layer), len(layer))
@@ -120,3 +154,15 @@ def test_of_unequal_work_the_set_of_most_value(seed, price):
 
     found = unequal_cohort(rows, from_ns, lambda left, limit_ns: end_of(left), price)
     assert found == unequal_by_hand(rows, from_ns, end_of, price)
+
+
+def test_what_cannot_be_worth_more_than_the_best_so_far_is_not_worked_out():
+    rows = [Candidate(100 + index, [1000], 1, 1.0, 0) for index in range(10)]
+    asked = []
+
+    def end_of(left, limit_ns):
+        asked.append(left)
+        return left[0] // 1000
+
+    assert unequal_cohort(rows, 0, end_of) == list(range(10))
+    assert len(asked) == 10, "all can go with the tightest: no other set is looked at"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cores import interpreted_only
 from exact_device import MS, Device, ask, chain, fan, model, with_host_function
 
-from edgeserve.sched.policies.pard_local import in_flight
 from edgeserve.sched.policies.pard_local.price import Price
+from edgeserve.sched.policy_api.board import Board
 
 
 def busy(device):
@@ -133,10 +133,6 @@ def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(mon
                      "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after}
                                                               for name, after in names.items()]}}})
     device.ask(ask(1, 100))
-    scheduler = device.scheduler
-    cohort = scheduler.policies[0]._in_flight.cohorts[0]
-    index = {node.name: node.index for node in cohort.pipeline.nodes}
-    assert cohort.stage(scheduler.state.board) == index["a"]  # nothing stands ready: what runs will bring it
-    monkeypatch.setattr(in_flight, "can_run_now", lambda name, board: name != "b")
+    monkeypatch.setattr(Board, "is_resident", lambda board, name, lane: name != "b")
     device.advance(6)
     assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there

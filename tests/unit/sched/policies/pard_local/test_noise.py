@@ -75,3 +75,22 @@ def test_one_that_began_on_the_risk_is_not_given_up_for_it():
     device.ask(ask(2, 200))
     device.advance()
     assert device.ends[1] == ("completed", 26.0)
+
+
+def test_the_margin_is_no_larger_than_what_batches_miss_their_time_by():
+    def play(measured):
+        device = Device(chain(margin=0.2))
+        for number in range(100, 100 + measured):
+            device.now_ns += 50 * MS  # nobody who was just answered asks again
+            at_ms = device.now_ns // MS
+            device.ask(ask(number, at_ms + 1000, at_ms))
+            device.advance()
+        device.now_ns += 50 * MS
+        at_ms = device.now_ns // MS
+        device.ask(ask(1, at_ms + 1000, at_ms))  # holds the lane for 10 ms
+        device.now_ns += MS
+        device.ask(ask(2, at_ms + 25, at_ms + 1), ask(3, at_ms + 25, at_ms + 1))  # together 14 ms, a fifth more 16.8
+        device.advance(at_ms + 10)
+        return device.batches[-1][2]
+    assert play(0) == [2]
+    assert play(20) == [2, 3]  # each took exactly what was believed

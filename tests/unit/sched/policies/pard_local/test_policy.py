@@ -6,10 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from exact_device import MS, Device, ask, chain, ends_of, fan, model, with_host_function
+from exact_device import MS, Device, ask, chain, ends_of, fan, model, together, with_host_function
 from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 
-from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, equal_cohort, unequal_cohort
 from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
 from edgeserve.sched.policies.pard_local.price import Price
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, WorkFinished
@@ -22,16 +22,23 @@ from edgeserve.sim.scenario import parse_scenario
 def test_the_largest_tightest_feasible_set_goes():
     # C(b) = 6 + 4b: 10, 14, 18, 22. Four are due by 22 only without the first; of those who can, the tightest go.
     dues = [13, 22, 23, 24, 25, 90]
-    assert equal_cohort(dues, 0, lambda count: 6 + 4 * count) == (1, 4)
+    assert equal_cohort(dues, together(lambda count: 6 + 4 * count)).members == [1, 2, 3, 4]
 
 
-def test_of_equally_good_sizes_the_larger_goes_and_a_useless_partial_batch_is_left_out():
+def test_of_equally_good_sizes_the_smaller_goes_and_a_useless_partial_batch_is_left_out():
     times = {1: 10, 2: 10, 3: 20, 4: 20, 5: 30}  # batches of two
-    assert equal_cohort([50] * 5, 0, times.__getitem__) == (0, 4)
+    assert equal_cohort([50] * 5, together(times.__getitem__)).members == [0, 1]
+
+
+def test_a_request_that_only_the_first_batch_can_answer_in_time_goes_in_it():
+    # Batches of two at the end: two are answered at 16 and two at 20; together at 20 the first would be late.
+    trials = {count: Trial(20, [(2, 16), (count - 2, 20)] if count > 2 else [(count, 16)]) for count in range(1, 5)}
+    trials[5] = None
+    assert equal_cohort([15, 17, 18, 21, 22], trials.__getitem__).members == [1, 2, 3, 4]
 
 
 def test_nobody_goes_when_nobody_can_make_it():
-    assert equal_cohort([5, 6, 7], 0, lambda count: 8 + count) == (0, 0)
+    assert not equal_cohort([5, 6, 7], together(lambda count: 8 + count)).members
 
 
 def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
@@ -39,11 +46,12 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
     for _ in range(200):
         dues = sorted(draw.randrange(5, 60) for _ in range(draw.randrange(1, 9)))
         fixed, each = draw.randrange(1, 12), draw.randrange(1, 6)
-        first, count = equal_cohort(dues, 0, [fixed + each * number for number in range(9)].__getitem__)
+        members = equal_cohort(dues, together([fixed + each * number for number in range(9)].__getitem__)).members
         sizes = [number for number in range(1, len(dues) + 1)
                  if sum(due >= fixed + each * number for due in dues) >= number]
+        count = len(members)
         assert count == max(sizes, default=0)  # b / C(b) rises with b
-        assert all(due >= fixed + each * count for due in dues[first:first + count])
+        assert all(dues[index] >= fixed + each * count for index in members)
 
 
 def candidate(due, work, value=1.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from exact_device import MS, Device, ask, chain, ends_of
+from exact_device import MS, Device, ask, chain, ends_of, together
 
 from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
 from edgeserve.sched.protocol.events import JobResult, WorkFinished
@@ -26,13 +26,13 @@ def test_among_equals_the_same_go_as_without_values():
         rows = [row(due, 3.0) for due in sorted(draw.randrange(5, 60) for _ in range(draw.randrange(1, 9)))]
         fixed, each = draw.randrange(1, 12), draw.randrange(1, 6)
         ends = [fixed + each * number for number in range(9)].__getitem__
-        first, count = equal_cohort([item.due_ns for item in rows], 0, ends)
-        assert ranked_cohort(rows, 0, ends) == list(range(first, first + count))
+        equal = equal_cohort([item.due_ns for item in rows], together(ends))
+        assert ranked_cohort(rows, 0, ends) == list(equal.members)
 
 
 def test_a_critical_request_is_not_displaced_by_normal_ones():
     rows = [row(12, rank=CRITICAL), row(40), row(41), row(42), row(43)]
-    assert equal_cohort([item.due_ns for item in rows], 0, end_of) == (1, 4)  # the four would go without it
+    assert equal_cohort([item.due_ns for item in rows], together(end_of)).members == [1, 2, 3, 4]  # without classes
     assert ranked_cohort(rows, 0, end_of) == [0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.live.response_overhead import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, ResponseOverhead
+from edgeserve.sched.latency.response_overhead import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, ResponseOverhead
 
 
 def test_nothing_is_taken_off_before_anything_is_known():
@@ -26,3 +26,13 @@ def test_a_stall_takes_no_more_than_a_share_and_is_forgotten():
     for _ in range(WINDOW_LEN):
         delivery.took(10)
     assert delivery.planned_ns(0, 8000) == 7990
+
+
+def test_the_deadline_that_leaves_enough_to_plan_with_is_the_smallest_that_does():
+    for margin_ns in (0, 1, 5, 40, 10**9):
+        delivery = ResponseOverhead()
+        for _ in range(REFRESH_EVERY):
+            delivery.took(margin_ns)
+        for planned_ns in range(1, 200):
+            least_ns = min(slo_ns for slo_ns in range(1, 400) if delivery.planned_ns(0, slo_ns) >= planned_ns)
+            assert delivery.slo_ns(planned_ns) == least_ns

@@ -5,6 +5,7 @@ Finding only; fetching assets is a script's business, reading the file is the en
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from typing import Mapping
@@ -52,7 +53,13 @@ def weights_size_bytes(path: str) -> int:
 
 
 def file_sha256(path: str) -> str:
-    """Hex digest of a file's content."""
+    """Hex digest of a file's content; of a file that has not changed it is remembered."""
+    about = os.stat(path)
+    return _sha256(path, about.st_size, about.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _sha256(path: str, size_bytes: int, mtime_ns: int) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):

@@ -1,0 +1,174 @@
+"""Machine costs: what a machine and the server's loop take beside the models' own times, as a TOML file.
+
+``edgeserve profile`` measures them (``tools/machine.py``) and writes ``profiles/<device>/machine.toml`` beside the
+profiles of the models; the simulator charges them (``sim/machine.py``). The same keys make the section ``[machine]`` of
+a scenario. This module holds the record, its reading and its writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from edgeserve.config.loading import read_table, read_toml
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profiles import QUANTILES
+from edgeserve.config.readers import anything, duration, entry, number, table_of
+from edgeserve.errors import ConfigError, ProfileError
+from edgeserve.units import NS_PER_US
+
+FORMAT = 1
+"""Version of the file; one of another version is refused with that reason."""
+
+FILE = "machine.toml"
+"""Beside the profiles of the device's models, which are ``.json``: no model's name can collide with it."""
+
+Spread = Tuple[int, ...]
+"""A distribution by its quantiles at :data:`~edgeserve.config.profiles.QUANTILES`, nanoseconds; ``()`` is always 0."""
+
+
+def read_spread_ns(value: Any, where: str) -> Spread:
+    """``"80us"`` (always), or the durations at the quantiles that a profile stores, rising."""
+    if not isinstance(value, list):
+        return (duration(value, where),) * len(QUANTILES)
+    found = tuple(duration(item, f"{where}[{index}]") for index, item in enumerate(value))
+    if found and (len(found) != len(QUANTILES) or list(found) != sorted(found)):
+        raise ConfigError(f"{where} = {value!r}: expected one duration, or {len(QUANTILES)} rising ones: the quantiles "
+                          f"{', '.join(f'{item:g}' for item in QUANTILES)}")
+    return found
+
+
+@dataclass(frozen=True)
+class LockUse:
+    """``[machine.lock.MODEL]``: how one host function uses the interpreter lock."""
+
+    share: float = entry(number(0.0, 1.0), 1.0)  # share of its time for which other threads have to wait
+    wait_ns: Spread = entry(read_spread_ns, (), key="wait")  # how long a thread that wakes up meanwhile waits
+    function: str = entry(anything, "")  # what was measured: its name and the hash of its file
+
+
+def _locks(value: Any, where: str) -> Dict[str, LockUse]:
+    return {name: read_table(LockUse, table, f"{where}.{name}")
+            for name, table in table_of(anything)(value, where).items()}
+
+
+@dataclass(frozen=True)
+class MachineCosts:
+    """``[machine]``: what the loop's thread, its wake-ups and the interpreter lock cost. All zero: an ideal machine."""
+
+    step_ns: int = entry(duration, 0, key="step")  # the loop's thread, per turn: one decision
+    event_ns: int = entry(duration, 0, key="event")  # the same, per event of the turn and what is decided on it
+    receive_ns: int = entry(duration, 0, key="receive")  # the same, per request that is read and checked
+    answer_ns: int = entry(duration, 0, key="answer")  # the same, per answer or refusal that is sent
+    send_ns: Spread = entry(read_spread_ns, (), key="send")  # from a client's stamp until the loop has news
+    wake_ns: Spread = entry(read_spread_ns, (), key="wake")  # from news for a sleeping loop until it runs
+    start_ns: Spread = entry(read_spread_ns, (), key="start")  # from giving an idle lane a work until it starts
+    stall_every_ns: int = entry(duration, 0, key="stall_every")  # mean running time between two stalls; 0 = none
+    stall_ns: Spread = entry(read_spread_ns, (), key="stall")  # how long a running thread is held up then
+    lock_factor: float = entry(number(1.0, 10.0), 1.0)  # two pure Python functions at a time take so much longer
+    lock_wait_ns: Spread = entry(read_spread_ns, (), key="lock_wait")  # a wake-up's wait for one of them
+    lock: Dict[str, LockUse] = entry(_locks, factory=dict)  # per model with a host function; others hold it always
+    circumstances: Dict[str, Any] = entry(table_of(anything), factory=dict)  # date, device, versions, load
+
+    def lock_of(self, model: str) -> LockUse:
+        """How a model's host function uses the lock; one that was not measured counts as pure Python."""
+        return self.lock.get(model) or LockUse(1.0, self.lock_wait_ns)
+
+
+def _typical(low_us: float, median_us: float, p90_us: float, p99_us: float, most_us: float) -> Spread:
+    """A spread through five of its quantiles, straight lines between them."""
+    known = ((0.0, low_us), (0.5, median_us), (0.9, p90_us), (0.99, p99_us), (1.0, most_us))
+    found = []
+    for q in QUANTILES:
+        after = next(index for index, (at, _) in enumerate(known) if at >= q)
+        (low, first), (high, second) = known[max(0, after - 1)], known[after]
+        value_us = second if high == low else first + (second - first) * (q - low) / (high - low)
+        found.append(round(value_us * NS_PER_US))
+    return tuple(found)
+
+
+ASSUMED = MachineCosts(
+    step_ns=250_000, event_ns=10_000, receive_ns=20_000, answer_ns=10_000, send_ns=_typical(20, 40, 80, 200, 1000),
+    wake_ns=_typical(50, 90, 150, 400, 4000), start_ns=_typical(15, 30, 60, 300, 4000), lock_factor=2.0,
+    lock_wait_ns=_typical(0, 5000, 5200, 6000, 10_000))
+"""What is charged where nothing was measured: about 0.7 ms for a lone request. Processor times are those of ``edgeserve
+profile`` on two cores of an Intel Xeon with Python 3.11; waits are the lower half of what was measured there, since
+other programs ran. The lock's are two functions in turn, and the interpreter's switch interval of 5 ms."""
+
+
+def machine_path(directory: str, device: str) -> str:
+    """Where the costs of a device lie below a profiles directory."""
+    return os.path.join(directory, device, FILE)
+
+
+def read_machine(path: str) -> MachineCosts:
+    """Read one file. :class:`ProfileError` names it, the key, and the mend."""
+    try:
+        table = read_toml(path)
+        if table.get("format") != FORMAT:
+            raise ConfigError(f"format {table.get('format')!r}, expected {FORMAT}")
+        return read_table(MachineCosts, {key: value for key, value in table.items() if key != "format"}, "[machine]")
+    except ConfigError as error:
+        said = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        raise ProfileError(f"{said}; measure it again with 'edgeserve profile'") from None
+
+
+def write_machine(path: str, costs: MachineCosts) -> None:
+    """Write atomically (a reader never sees half a file); makes the directories."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    part = f"{path}.part"
+    with open(part, "w", encoding="utf-8") as file:
+        file.write("\n".join(_lines(costs)) + "\n")
+    os.replace(part, path)
+
+
+def find_machine(directory: str, elsewhere: bool = False) -> Optional[Tuple[str, MachineCosts]]:
+    """This machine's costs below a directory of profiles, with their path; ``None`` where there are none. With
+    ``elsewhere``, for simulations: where this machine was not measured at all, those of the only device that was.
+    ``directory`` may also be that of one device."""
+    path = machine_path(directory, device_slug())
+    if not os.path.isdir(os.path.dirname(path)) and elsewhere and os.path.isdir(directory):
+        found = [os.path.join(directory, FILE), *(machine_path(directory, name) for name in os.listdir(directory))]
+        found = [item for item in found if os.path.isfile(item)]
+        if len(found) == 1:  # of several none is meant: find_profiles says so where models were measured
+            path = found[0]
+    return (path, read_machine(path)) if os.path.isfile(path) else None
+
+
+def with_overrides(costs: MachineCosts, table: Mapping[str, Any]) -> MachineCosts:
+    """The costs with what a scenario's ``[machine]`` says in their place; locks are replaced model by model."""
+    given = read_table(MachineCosts, table, "[machine]")
+    names = {item.name for item in fields(MachineCosts) if (item.metadata["key"] or item.name) in table}
+    changes: Dict[str, Any] = {name: getattr(given, name) for name in names}
+    if "lock" in changes:
+        changes["lock"] = {**costs.lock, **given.lock}
+    return replace(costs, **changes)
+
+
+def _lines(costs: Any) -> List[str]:
+    """The file's text: plain keys first, then the tables."""
+    lines = [f"format = {FORMAT}"] + _plain(costs)
+    lines += ["", "[circumstances]"] + [f"{json.dumps(key)} = {json.dumps(value)}"
+                                        for key, value in sorted(costs.circumstances.items())]
+    for model, use in sorted(costs.lock.items()):
+        lines += ["", f"[lock.{json.dumps(model)}]"] + _plain(use)
+    return lines
+
+
+def _plain(record: Any) -> List[str]:
+    lines = []
+    for item in fields(record):
+        value, key = getattr(record, item.name), item.metadata["key"] or item.name
+        if isinstance(value, dict):
+            continue
+        if isinstance(value, tuple):
+            lines.append(f"{key} = [{', '.join(_duration(ns) for ns in value)}]")
+        else:
+            lines.append(f"{key} = {_duration(value) if item.name.endswith('_ns') else json.dumps(value)}")
+    return lines
+
+
+def _duration(value_ns: int) -> str:
+    return f'"{value_ns / NS_PER_US:.10g}us"'

@@ -1,0 +1,36 @@
+"""Which versions of which libraries run a model: for profiles, and for people. Nothing is imported to find out."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Dict, Iterable
+
+from edgeserve import __version__
+
+ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+"""All of them install the same module: two at once overwrite each other's files."""
+
+_BUILDS_OF = {"onnx": ("onnxruntime", ONNXRUNTIME_BUILDS)}
+"""Engine kind -> its library's module, and the packages that bring it."""
+
+
+def installed(names: Iterable[str]) -> Dict[str, str]:
+    """Those packages that are installed, with their versions."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def engine_versions(engine: str) -> Dict[str, str]:
+    """Library -> version, of what runs the models of an engine kind: this package, Python, numpy, and the engine's own
+    library where it is installed as a package."""
+    found = {"edgeserve": __version__, "python": platform.python_version(), **installed(("numpy",))}
+    module, builds = _BUILDS_OF.get(engine, ("", ()))
+    for version in installed(builds).values():
+        found[module] = version
+    return found

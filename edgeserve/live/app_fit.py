@@ -1,0 +1,64 @@
+"""Whether the apps can be in time at all: what one request takes alone, beside the app's deadline."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Dict, NamedTuple, Optional
+
+from edgeserve.sched.core.refusals import expected_of_app
+from edgeserve.sched.core.state import State
+from edgeserve.sched.requests.graph import App
+from edgeserve.units import format_duration, ns_to_ms
+
+log = logging.getLogger("edgeserve")
+
+
+class AppFit(NamedTuple):
+    """What a lone request of an app is expected to take, on ``lane`` first; ``alone_ns`` of None: no lane could run it.
+    ``wait_ns``: until its first models are loaded. ``needs_ns``: the deadline that its policy would want then."""
+
+    app: str
+    slo_ns: int
+    lane: str = ""
+    alone_ns: Optional[int] = None
+    wait_ns: int = 0
+    needs_ns: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether it would be in time with its models loaded; true where nothing is known."""
+        return self.alone_ns is None or self.needs_ns <= self.slo_ns
+
+    def table(self) -> Dict[str, Any]:
+        """For people and for the bus."""
+        expected_ms = None if self.alone_ns is None else ns_to_ms(self.alone_ns)
+        return {"slo_ms": ns_to_ms(self.slo_ns), "expected_ms": expected_ms, "expected_on": self.lane}
+
+
+def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
+    """What is believed of an app now: by the shared estimate, or by what its policy judges by."""
+    expected = expected_of_app(state, app, by_policy)
+    if expected is None:
+        return AppFit(app.name, app.slo_ns)
+    alone_ns = expected.alone_ns
+    needs_ns = alone_ns if expected.deadline_ns_min is None else expected.deadline_ns_min - expected.wait_ns
+    return AppFit(app.name, app.slo_ns, expected.lane, alone_ns, expected.wait_ns, max(alone_ns, needs_ns))
+
+
+def log_fits(state: State) -> None:
+    """At start: each app's expected time beside its deadline, a line each; a warning where a request cannot make it
+    even alone."""
+    for app in state.apps.values():
+        fit = app_fit(state, app, by_policy=True)
+        if fit.alone_ns is None:
+            log.warning("app %s: no lane can run it now", app.name)
+            continue
+        load = f", after {format_duration(fit.wait_ns)} of loading" if fit.wait_ns > 0 else ""
+        expected = f"expected {format_duration(fit.alone_ns)} alone on {fit.lane}{load}"
+        if fit.fits:
+            log.info("app %s: %s, slo %s", app.name, expected, format_duration(app.slo_ns))
+        else:
+            log.warning("app %s: %s, more than its slo of %s allows: unless it turns out faster, no request of it can "
+                        "be in time; set [app.%s] slo = \"%s\" or more, or, where that time is wrong, mend [model.*] "
+                        "expected or run 'edgeserve profile'", app.name, expected, format_duration(app.slo_ns),
+                        app.name, format_duration(fit.needs_ns, round_up=True))

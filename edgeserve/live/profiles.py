@@ -1,0 +1,70 @@
+"""Which profiles a server begins with: those that were measured with what is configured now, on this machine.
+
+What cannot be used is said once per model, and its times are measured at start or taken from ``expected``, as without a
+profile.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import List, Tuple
+
+from edgeserve.config.profile_match import (
+    EXPECTED,
+    MEASURED,
+    ProfileMatch,
+    match_profile,
+    profile_command,
+    times_from,
+)
+from edgeserve.config.profiles import Profile, read_profiles_here
+from edgeserve.config.schema import Config
+from edgeserve.device.host import clocks_mhz
+from edgeserve.engines.versions import engine_versions
+from edgeserve.errors import ProfileError
+from edgeserve.units import counted
+
+log = logging.getLogger("edgeserve")
+
+
+def matched_profiles(config: Config) -> Tuple[List[ProfileMatch], List[ProfileError]]:
+    """This machine's profiles of the configured models beside the configuration, and what is wrong with the files that
+    cannot be read."""
+    profiles, errors = read_profiles_here(config.profiles_path)
+    clocks = clocks_mhz()
+    return [match_profile(profile, config, engine_versions(config.models[profile.model].engine), clocks)
+            for profile in profiles if profile.model in config.models], errors
+
+
+def usable_profiles(config: Config) -> List[Profile]:
+    """The profiles to begin with, as far as they match. The log says what is not used, and what may be off."""
+    matches, errors = matched_profiles(config)
+    for error in errors:
+        log.warning("%s. The server starts without this file", error)
+    for match in matches:
+        _report(config, match)
+    usable = [match.usable for match in matches if match.usable.lanes]
+    if usable:
+        log.info("%s of this machine below %s", counted(len(usable), "profile"), config.profiles_path)
+    return usable
+
+
+def instead(config: Config, match: ProfileMatch) -> str:
+    """What a model begins with where its profile does not say all of it."""
+    name = match.profile.model
+    source = times_from(config, config.models[name], match.usable)
+    if source == MEASURED:
+        return "the rest of the profile is used"
+    what = f"[model.{name}.expected] is used" if source == EXPECTED else "it is measured a few times at start"
+    return f"{what}{' for the rest' if match.usable.lanes else ' instead'}"
+
+
+def _report(config: Config, match: ProfileMatch) -> None:
+    name = match.profile.model
+    reasons = (*match.mismatches, *match.lacking)
+    if reasons:
+        log.warning("the profile of model %s does not hold: %s; %s. Run '%s'", name, "; ".join(reasons),
+                    instead(config, match), profile_command(config, name))
+    if match.doubts and match.usable.lanes:
+        log.warning("the profile of model %s may be off: %s. It is used; to measure again, run '%s' in a quiet moment",
+                    name, "; ".join(match.doubts), profile_command(config, name, force=True))

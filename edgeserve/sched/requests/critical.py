@@ -1,0 +1,130 @@
+"""When the next critical request may come, and how long other work may therefore take: learnt from when they came.
+
+A control loop asks every 100 ms, to the millisecond. Between two of its requests a lane may do something longer than
+the loop could wait for, if it is over in time; how much longer says the loop's period. Requests that follow no period
+may come at any time. Pure arithmetic on nanoseconds; the scheduler says who came when.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Deque, Dict, Mapping, Sequence, Tuple
+
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.units import NS_PER_MS
+
+MEMORY_NS = 1000 * NS_PER_MS
+"""How long after its last request a critical source is expected to come back at least; one with a longer period for two
+of its periods."""
+
+INTERVALS = 8
+"""Times between requests of one source that are remembered."""
+
+REGULAR_FROM = 4
+"""So many of them make a period."""
+
+REGULAR_SHARE = 8
+"""They do if the longest and the shortest differ by no more than this part of the shortest."""
+
+SOURCES_MAX = 64
+"""Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
+
+NO_BOUND_NS = 2**62
+"""There is nobody to wait for."""
+
+
+class Source:
+    """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
+    ``alone_ns`` what it takes alone, ``open`` are those that have not ended."""
+
+    __slots__ = ("last_ns", "slack_ns", "alone_ns", "intervals", "open")
+
+    def __init__(self) -> None:
+        self.last_ns = -1
+        self.slack_ns = 0
+        self.alone_ns = 0
+        self.open: Deque[RequestRecord] = deque()
+        self.intervals: Deque[int] = deque(maxlen=INTERVALS)
+
+    def came(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
+        """A request came."""
+        if self.last_ns >= 0:
+            self.intervals.append(now_ns - self.last_ns)
+        self.last_ns = now_ns
+        self.alone_ns = alone_ns
+        self.slack_ns = max(0, request.deadline_ns - request.arrival_ns - alone_ns)
+        self._forget_ended()
+        self.open.append(request)
+
+    def _forget_ended(self) -> None:
+        while self.open and self.open[0].ended:
+            self.open.popleft()
+
+    @property
+    def until_ns(self) -> int:
+        """When it is no longer expected to come back."""
+        return self.last_ns + max(MEMORY_NS, 2 * max(self.intervals, default=0))
+
+    def next_ns(self) -> int:
+        """The earliest time at which its next request is expected; its last where it follows no period."""
+        if len(self.intervals) < REGULAR_FROM:
+            return self.last_ns
+        shortest = min(self.intervals)
+        return self.last_ns + shortest if max(self.intervals) - shortest <= shortest // REGULAR_SHARE else self.last_ns
+
+    def room_ns(self, now_ns: int) -> int:
+        """How long a work that starts now may take, so that the next request is in time behind it, and those that have
+        not ended."""
+        room_ns = max(0, self.next_ns() - now_ns) + self.slack_ns
+        self._forget_ended()
+        for request in self.open:
+            if not request.ended:
+                room_ns = min(room_ns, request.deadline_ns - now_ns - self.alone_ns)
+        return room_ns
+
+
+class CriticalArrivals:
+    """The sources of critical requests by app. ``any`` is whether there were any at all."""
+
+    __slots__ = ("any", "_sources")
+
+    def __init__(self) -> None:
+        self.any = False
+        self._sources: Dict[str, OrderedDict[Tuple[str, str], Source]] = {}
+
+    def came(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
+        """A critical request was accepted; alone it takes ``alone_ns``."""
+        self.any = True
+        sources = self._sources.setdefault(request.app.name, OrderedDict())
+        key = (request.client, request.stream or "")
+        source = sources.get(key)
+        if source is None:
+            source = sources[key] = Source()
+            if len(sources) > SOURCES_MAX:
+                sources.popitem(last=False)
+        source.came(request, now_ns, alone_ns)
+        sources.move_to_end(key)
+
+    def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
+        """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
+        when that grows although none comes (None: never, nobody is waited for). Forgets who does not come any more."""
+        room_ns, grows_ns = NO_BOUND_NS, NO_BOUND_NS
+        for app in apps:
+            sources = self._sources.get(app.name)
+            if sources is None:
+                continue
+            for key in [key for key, source in sources.items() if source.until_ns <= now_ns]:
+                del sources[key]
+            for source in sources.values():
+                room_ns = min(room_ns, source.room_ns(now_ns))
+                grows_ns = min(grows_ns, source.until_ns)
+            if not sources:
+                del self._sources[app.name]
+        self.any = bool(self._sources)
+        return room_ns, None if room_ns == NO_BOUND_NS else grows_ns
+
+
+def apps_on(apps: Mapping[str, App], models: Mapping[str, object]) -> Tuple[App, ...]:
+    """The apps that use one of these models."""
+    return tuple([app for app in apps.values() if any(node.model in models for node in app.nodes)])

@@ -1,0 +1,168 @@
+"""Spreads: small distributions as scenario files write them, and draws from them.
+
+A draw is a function of one uniform number, so that the same seed gives the same values whatever else is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from itertools import accumulate
+from statistics import NormalDist
+from typing import Any, Mapping, NamedTuple, Sequence, Tuple, Union
+
+from edgeserve.config.readers import number
+from edgeserve.errors import ConfigError, nearest
+
+SIGMA_MAX = 10.0
+"""Of a lognormal law: a larger one is a mistake, since draws then differ by more than a factor of e^60."""
+
+POINTS = 1000
+"""Into how many equally likely draws a lognormal law is cut where whole numbers are wanted."""
+
+
+class Spread(NamedTuple):
+    """A small distribution over whole numbers: ``values`` with cumulative ``weights`` that end at 1."""
+
+    values: Tuple[int, ...]
+    weights: Tuple[float, ...]
+
+    def mean(self) -> float:
+        """The expected value."""
+        low, total = 0.0, 0.0
+        for value, high in zip(self.values, self.weights):
+            total += value * (high - low)
+            low = high
+        return total
+
+    def pick(self, uniform: float) -> int:
+        """The value at a uniform draw in [0, 1)."""
+        return self.values[_place(uniform, self.weights)]
+
+
+def read_spread(value: Any, where: str) -> Spread:
+    """``7`` (always), ``[2, 9]`` (uniform, both ends included) or ``{10 = 0.7, 60 = 0.3}`` (weights)."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return Spread((value,), (1.0,))
+    if isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value) \
+            and 0 <= value[0] <= value[1] <= value[0] + 100_000:
+        count = value[1] - value[0] + 1
+        return Spread(tuple(range(value[0], value[1] + 1)), tuple((index + 1) / count for index in range(count)))
+    if isinstance(value, Mapping) and "lognormal" in value:
+        return _whole(read_lognormal(value, where))
+    if isinstance(value, Mapping) and all(str(key).isdigit() for key in value):
+        weights = _cumulated(value, where)
+        if weights:
+            return Spread(tuple(int(key) for key in value), weights)
+    raise ConfigError(f"{where} = {value!r}: expected a whole number, [low, high], {{value = weight, ...}} "
+                      "or {lognormal = [median, sigma]}")
+
+
+class Range(NamedTuple):
+    """Numbers between two, all equally likely."""
+
+    low: float
+    high: float
+
+    def pick(self, uniform: float) -> float:
+        """The number at a uniform draw in [0, 1)."""
+        return self.low + (self.high - self.low) * uniform
+
+
+class Chances(NamedTuple):
+    """As :class:`Spread`, of numbers that need not be whole."""
+
+    values: Tuple[float, ...]
+    weights: Tuple[float, ...]
+
+    def pick(self, uniform: float) -> float:
+        """The number at a uniform draw in [0, 1)."""
+        return self.values[_place(uniform, self.weights)]
+
+
+class Lognormal(NamedTuple):
+    """Numbers whose logarithm is normal: half are below ``median``, two thirds within a factor of ``exp(sigma)``."""
+
+    median: float
+    sigma: float
+    most: float
+
+    def pick(self, uniform: float) -> float:
+        """The number at a uniform draw in [0, 1)."""
+        normal = _NORMAL.inv_cdf(min(max(uniform, _TAIL), 1.0 - _TAIL))
+        return min(self.most, self.median * math.exp(self.sigma * normal))
+
+
+_NORMAL = NormalDist()
+_TAIL = 1e-9  # further out a draw is cut: six deviations
+
+Hint = Union[Spread, Range, Chances, Lognormal]
+
+
+def read_lognormal(value: Mapping[str, Any], where: str) -> Lognormal:
+    """``{ lognormal = [median, sigma] }``, and ``max`` where larger ones are cut to it."""
+    for key in value:
+        if key not in ("lognormal", "max"):
+            raise ConfigError(f"{where} has no key {key!r}{nearest(str(key), ('lognormal', 'max'))}")
+    given = value["lognormal"]
+    if not isinstance(given, list) or len(given) != 2 or not all(map(_is_hint, given)) or given[0] <= 0 \
+            or not 0 <= given[1] <= SIGMA_MAX:
+        raise ConfigError(f"{where} lognormal = {given!r}: expected [median, sigma], a median above 0 and a sigma from "
+                          f"0 to {SIGMA_MAX:g}, such as [1.0, 0.5]")
+    most = value.get("max", math.inf)
+    if isinstance(most, bool) or not isinstance(most, (int, float)) or not most >= given[0]:
+        raise ConfigError(f"{where} max = {most!r}: expected a number, at least the median {given[0]:g}")
+    return Lognormal(float(given[0]), float(given[1]), float(most))
+
+
+def read_hint(value: Any, where: str) -> Hint:
+    """A spread, whose numbers need not be whole: ``0.5``, ``[0.5, 2.0]`` (anything between),
+    ``{"0.5" = 0.7, "2" = 0.3}`` (weights) or ``{ lognormal = [median, sigma] }``."""
+    if isinstance(value, Mapping) and "lognormal" in value:
+        return read_lognormal(value, where)
+    if isinstance(value, list) and len(value) == 2 and float in map(type, value) and all(map(_is_hint, value)) \
+            and value[0] <= value[1]:
+        return Range(float(value[0]), float(value[1]))
+    if isinstance(value, float) and _is_hint(value):
+        return Range(value, value)
+    if isinstance(value, Mapping) and any(not str(key).isdigit() for key in value) \
+            and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value):
+        weights = _cumulated(value, where)
+        if weights:
+            return Chances(tuple(float(key) for key in value), weights)
+    try:
+        return read_spread(value, where)
+    except ConfigError:
+        raise ConfigError(f"{where} = {value!r}: expected a number, [low, high], {{\"number\" = weight, ...}} with a "
+                          "weight above 0, or {lognormal = [median, sigma]}") from None
+
+
+def _whole(law: Lognormal) -> Spread:
+    """The whole numbers of a lognormal law, rounded, by :data:`POINTS` equally likely draws."""
+    counts = Counter(round(law.pick((index + 0.5) / POINTS)) for index in range(POINTS))
+    values = tuple(sorted(counts))
+    shares = accumulate(counts[value] for value in values)
+    return Spread(values, tuple(share / POINTS for share in shares))
+
+
+def _cumulated(weights: Mapping[str, Any], where: str) -> Tuple[float, ...]:
+    """Rising shares that end at 1; none where all weights are 0."""
+    numbers = [number(0.0)(weight, f"{where}.{key}") for key, weight in weights.items()]
+    total, running, sums = sum(numbers), 0.0, []
+    for weight in numbers:
+        running += weight
+        sums.append(running / total if total else 0.0)
+    return tuple(sums) if total > 0 else ()
+
+
+def _place(uniform: float, weights: Sequence[float]) -> int:
+    """Which of the cumulated ``weights`` a draw in [0, 1) falls to."""
+    for place, high in enumerate(weights):
+        if uniform < high:
+            return place
+    return len(weights) - 1
+
+
+def _is_hint(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 2**63

@@ -1,0 +1,2 @@
+"""What ``edgeserve tune`` is made of: candidates, the worlds that try them, the search, the verdict, the rewritten
+file."""

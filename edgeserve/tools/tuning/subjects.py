@@ -1,0 +1,193 @@
+"""The worlds that candidates are tried in: a recording that is served again, or a scenario.
+
+Each has two parts, one to choose by and one to report: the halves of a recording, or other seeds of a scenario. What
+is reported never had a say in what was chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, List, Mapping, NamedTuple, Protocol, Sequence, Tuple
+
+from edgeserve.config.profiles import Profile
+from edgeserve.config.schema import Config
+from edgeserve.sched.protocol.actions import Outcome
+from edgeserve.sim.machine import Measured
+from edgeserve.sim.recorded import Counted, RecordedTruth, RecordingError, run_recorded
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import Scenario, with_load
+from edgeserve.tools.tuning.candidates import Made
+from edgeserve.units import NS_PER_S, counted
+
+BLOCKS = 10
+"""The reported half of a recording is cut into so many parts of equal numbers of requests: how far their gains lie
+apart is the spread."""
+
+REQUESTS_MIN = 400
+"""Of a recording: 20 requests in each of the reported blocks, and as many to choose by."""
+
+
+class Sums:
+    """Requests of one app in one block: how many, how many in time; the same weighed with their ``value``; and their
+    worth (expected lane time times ``value``)."""
+
+    __slots__ = ("offered", "in_time", "weight", "weight_in_time", "worth", "worth_in_time")
+
+    def __init__(self) -> None:
+        self.offered = 0
+        self.in_time = 0
+        self.weight = 0.0
+        self.weight_in_time = 0.0
+        self.worth = 0.0
+        self.worth_in_time = 0.0
+
+    def add(self, value: float, worth: float, in_time: bool) -> None:
+        """One request."""
+        self.offered += 1
+        self.weight += value
+        self.worth += worth
+        if in_time:
+            self.in_time += 1
+            self.weight_in_time += value
+            self.worth_in_time += worth
+
+
+Tally = Dict[Tuple[int, str], Sums]
+"""(block, app) -> its requests. Two tallies of one subject and load have the same requests in the same blocks."""
+
+
+class Subject(Protocol):
+    """Something to tune for. ``hints`` are those that requests declare, ``blocks_name`` says what blocks are."""
+
+    hints: List[str]
+    blocks_name: str
+
+    def choosing(self, made: Made, load: float) -> Tally:
+        """Try a candidate on the part that chooses."""
+
+    def reporting(self, made: Made, load: float) -> Tally:
+        """Try it on the part that reports."""
+
+
+class Recorded:
+    """A recording: the first half of its requests chooses, the second half reports (after the first was served, so
+    that the scheduler has learnt by then what it would have learnt)."""
+
+    def __init__(self, truth: RecordedTruth, seeds: int, first_seed: int, requests_max: int, source: str) -> None:
+        self._truth = truth
+        requests = truth.history.requests
+        self._count = min(len(requests), requests_max)
+        self._half = self._count // 2
+        self._seeds = seeds
+        self._first_seed = first_seed
+        self._check(source)
+        self.hints = sorted({name for past in requests for name in past.request.hints})
+        self.blocks_name = f"{BLOCKS} parts of the second half, {counted(seeds, 'run')}"
+
+    def choosing(self, made: Made, load: float) -> Tally:
+        """The first half."""
+        tally: Tally = {}
+        self._count_in(tally, run_recorded(self._truth, made.config, self._first_seed, load, self._half), 0, self._half)
+        return tally
+
+    def reporting(self, made: Made, load: float) -> Tally:
+        """The second half, with seeds that chose nothing."""
+        tally: Tally = {}
+        for seed in range(self._first_seed + 1, self._first_seed + 1 + self._seeds):
+            self._count_in(tally, run_recorded(self._truth, made.config, seed, load, self._count), self._half,
+                           self._count)
+        return tally
+
+    def honesty(self, made: Made) -> Dict[str, Tuple[int, float, float]]:
+        """Per app: requests, their finish rate as recorded, and as simulated with today's configuration."""
+        requests = self._truth.history.requests[:self._count]
+        recorded: Dict[str, List[bool]] = {}
+        simulated: Dict[str, List[bool]] = {}
+        for past in requests:
+            recorded.setdefault(past.request.app, []).append(past.in_time)
+        for item in run_recorded(self._truth, made.config, self._first_seed, 1.0, self._count):
+            simulated.setdefault(requests[item.place].request.app, []).append(item.in_time)
+        return {app: (len(ends), sum(ends) / len(ends), sum(simulated[app]) / len(simulated[app]))
+                for app, ends in recorded.items()}
+
+    def _count_in(self, tally: Tally, ended: Sequence[Counted], first: int, end: int) -> None:
+        requests = self._truth.history.requests
+        for item in ended:
+            if first <= item.place < end:
+                request = requests[item.place].request
+                block = (item.place - first) * BLOCKS // (end - first)
+                tally.setdefault((block, request.app), Sums()).add(request.value, item.cost_share_ns, item.in_time)
+
+    def _check(self, source: str) -> None:
+        history = self._truth.history
+        seconds = (history.ends_ns - history.begins_ns) / NS_PER_S
+        if not history.requests:
+            raise RecordingError(f"{source} holds no request that arrived ({seconds:.0f} s were recorded): there is "
+                                 "nothing to tune for. Record while clients ask")
+        if self._count < min(REQUESTS_MIN, len(history.requests)):
+            raise RecordingError(f"--requests {self._count}: at least {REQUESTS_MIN} are needed, half to choose by and "
+                                 "half to report")
+        if self._count < REQUESTS_MIN:
+            raise RecordingError(f"{source} is too short: {self._count} requests in {seconds:.0f} s, at least "
+                                 f"{REQUESTS_MIN} are needed, half to choose by and half to report. Record longer")
+        if not history.batches:
+            raise RecordingError(f"{source} holds no batch that ran to its end: nothing is known of how long models "
+                                 "take. Record a server that answers")
+
+
+class Scenarios:
+    """A scenario: some seeds choose, as many others report."""
+
+    def __init__(self, scenario: Scenario, profiles: Sequence[Profile], measured: Measured,
+                 seeds: int, first_seed: int) -> None:
+        self._scenario = scenario
+        self._profiles = profiles
+        self._measured = measured
+        self._seeds = seeds
+        self._first_seed = first_seed
+        self.hints = sorted({name for item in scenario.workloads for name in item.hints})
+        self.blocks_name = counted(seeds, "seed")
+
+    def choosing(self, made: Made, load: float) -> Tally:
+        """The first seeds."""
+        return self._runs(made, load, self._first_seed)
+
+    def reporting(self, made: Made, load: float) -> Tally:
+        """The seeds after those."""
+        return self._runs(made, load, self._first_seed + self._seeds)
+
+    def _runs(self, made: Made, load: float, first: int) -> Tally:
+        scenario = replace(self._scenario, config=made.config, edge=made.edge)
+        if load != 1.0:  # clients that wait for answers have no rate, and may be tuned for as they are
+            scenario = with_load(scenario, load)
+        tally: Tally = {}
+        for block in range(self._seeds):
+            for item in simulate(scenario, first + block, self._profiles, measured=self._measured).world.ended:
+                if item.request.arrival_ns < scenario.run.warmup_ns:
+                    continue
+                in_time = item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
+                tally.setdefault((block, item.request.app), Sums()).add(item.request.value, item.cost_share_ns, in_time)
+        return tally
+
+
+def apps_of(config: Config, tally: Mapping[Tuple[int, str], Sums]) -> List[str]:
+    """The apps that were asked, in the order of the configuration."""
+    asked = {app for _, app in tally}
+    return [name for name in config.apps if name in asked]
+
+
+class Rates(NamedTuple):
+    """Shares of one app, or of all: in time (each request weighed with its ``value``) and of the value delivered."""
+
+    offered: int
+    in_time: float
+    value: float
+
+
+def rates(tally: Tally, app: str = "") -> Rates:
+    """The shares of an app; of all apps where none is named."""
+    chosen = [sums for (_, name), sums in tally.items() if app in ("", name)]
+    weight, worth = sum(item.weight for item in chosen), sum(item.worth for item in chosen)
+    return Rates(sum(item.offered for item in chosen),
+                 sum(item.weight_in_time for item in chosen) / weight if weight else 1.0,
+                 sum(item.worth_in_time for item in chosen) / worth if worth else 1.0)

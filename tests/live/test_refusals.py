@@ -1,0 +1,179 @@
+"""Refusals with numbers, ids and stories: in process and over the bus, of one runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from typing import Any, Callable, Iterator, Tuple
+
+import live_functions
+import numpy as np
+import pytest
+
+from edgeserve.answers import TimedOut
+from edgeserve.client import AsyncClient, Client
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import BadInput, Cancelled, Dropped, Failed, Rejected, RequestError
+from edgeserve.runtime import Runtime
+
+HERE = live_functions.__file__.rsplit("/", 1)[0]
+X = {"x": np.ones(4, np.float32)}
+NEGATIVE = {"x": -np.ones(4, np.float32)}
+
+Both = Tuple[Runtime, Client]
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """A runtime that serves, and a client of it. App ``slow`` is believed to take 400 ms, ``held`` waits for a gate."""
+    live_functions.close_gate()
+    options = {"example": "live_functions:example"}
+    with tempfile.TemporaryDirectory(prefix="es") as folder:
+        config = parse_config({
+            "server": {"endpoint": f"ipc://{folder}/bus/socket", "pending_max": 3},
+            "policy": {"edf": {"trials": False}},
+            "lane": {"cpu0": {}, "other": {}},
+            "model": {"slow": {"engine": "synthetic", "expected": {"1": "400ms"}, "lanes": ["cpu0"]},
+                      "quick": {"engine": "python", "function": "live_functions:double", "options": options,
+                                "lanes": ["cpu0"]},
+                      "held": {"engine": "python", "function": "live_functions:request", "options": options,
+                               "lanes": ["other"]}},
+            "app": {"slow": {"model": "slow", "slo": "300ms"}, "quick": {"model": "quick", "slo": "20s"},
+                    "held": {"model": "held", "slo": "20s"}}}, directory=HERE)
+        with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as client:
+            yield runtime, client
+            live_functions.gate.set()
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_a_refusal_says_what_would_have_been_enough(both: Both, way: int) -> None:
+    with pytest.raises(Rejected) as caught:
+        both[way].infer("slow", X)
+    error = caught.value
+    assert (error.reason, error.lane, error.expected_ms, error.wait_ms) == ("cannot_make_deadline", "cpu0", 400.0, 0.0)
+    assert error.left_ms is not None
+    assert error.slo_ms_min is not None
+    assert 0 < error.left_ms <= 300
+    assert 400 <= error.slo_ms_min < 800
+    assert f"expected 400ms on cpu0, {error.left_ms:.3g}" in str(error)
+    assert "would do)" in str(error)
+    assert both[way].infer("slow", X, slo_ms=error.slo_ms_min * 2).outcome == "completed"
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_every_end_has_the_id_by_which_its_story_is_told_both_ways(both: Both, way: int) -> None:
+    def failed(kind: type, app: str, inputs: Any, **options: Any) -> RequestError:
+        with pytest.raises(kind) as caught:
+            both[way].infer(app, inputs, **options)
+        error: RequestError = caught.value  # type: ignore[assignment]
+        return error
+
+    ids = {"completed": both[way].infer("quick", X).id, "rejected": failed(Rejected, "slow", X).id,
+           "failed": failed(Failed, "quick", NEGATIVE).id}
+    assert len(set(ids.values())) == 3
+    for outcome, request_id in ids.items():
+        story = both[0].story(request_id)
+        assert story[0].startswith(f"request {request_id} of app ")
+        assert outcome in story[0]
+        assert both[1].story(request_id) == story
+    assert "400ms on cpu0" in "\n".join(both[1].story(ids["rejected"]))
+    assert failed(BadInput, "quick", {3: 1} if way == 0 else X, klass="odd").id == 0  # it never was a request
+    assert both[way].story(10**9) == []
+
+
+def test_a_future_of_the_runtime_has_its_id_at_once(both: Both) -> None:
+    runtime, client = both
+    future = runtime.submit("held", X)
+    assert future.id > 0
+    assert runtime.story(future.id)[0].startswith(f"request {future.id} of app held: ")  # also while it is arriving
+    assert "open" in _until(lambda: runtime.story(future.id), "open")
+    over_the_bus: Any = client.submit("quick", X)
+    answer = over_the_bus.result(10)
+    assert over_the_bus.id == answer.id > future.id
+    with pytest.raises(TimedOut) as caught:
+        runtime.infer("held", X, timeout_ms=20)
+    assert "cancelled" in _until(lambda: runtime.story(caught.value.id), "cancelled")
+
+
+def test_what_the_server_itself_turns_away_has_an_id_and_a_second_cancel_does_nothing(both: Both) -> None:
+    runtime, client = both
+    waiting = [runtime.submit("held", X) for _ in range(3)]
+    for way in both:
+        with pytest.raises(Rejected, match="server_full|its bound") as caught:
+            way.infer("quick", X)
+        assert caught.value.id > waiting[-1].id
+        assert caught.value.expected_ms is None
+        assert runtime.story(caught.value.id) == []  # the scheduler never saw it
+    assert waiting[0].cancel()
+    assert waiting[0].cancel()
+    runtime.check()
+
+
+def test_who_still_waits_at_the_end_gets_an_error_of_his_own(both: Both) -> None:
+    runtime, _ = both
+    futures = [runtime.submit("held", X) for _ in range(2)]
+    runtime.ask_to_stop(drain=False)
+    errors = [future.exception(10) for future in futures]
+    assert [type(error) for error in errors] == [Cancelled, Cancelled]
+    assert [error.id for error in errors] == [future.id for future in futures]  # type: ignore[union-attr]
+
+
+def test_a_deadline_that_no_request_may_ask_for_is_not_named(both: Both) -> None:
+    with pytest.raises(Dropped) as caught:
+        both[0].infer("slow", X, slo_ms=5000, hints={"steps": 1e10})
+    assert caught.value.expected_ms == pytest.approx(4e12)
+    assert caught.value.slo_ms_min is None
+    assert str(caught.value).endswith("s left)")
+
+
+def test_an_asyncio_client_tells_ids_and_stories(both: Both) -> None:
+    async def ask() -> Tuple[int, Any]:
+        async with AsyncClient(both[0].endpoints[0]) as client:
+            answer = await client.infer("quick", X)
+            return answer.id, await client.story(answer.id)
+
+    request_id, story = asyncio.run(ask())
+    assert story == both[0].story(request_id)
+    assert "completed" in story[0]
+
+
+def test_the_wait_behind_another_request_is_told(both: Both) -> None:
+    runtime, _ = both
+    first = runtime.submit("slow", X, slo_ms=5000)
+    _until(lambda: runtime.story(first.id), "launched")
+    with pytest.raises(Rejected) as caught:
+        runtime.infer("slow", X, slo_ms=450)
+    assert caught.value.wait_ms is not None
+    assert 0 < caught.value.wait_ms <= 400
+    assert "of waiting" in str(caught.value)
+    assert first.result(10).outcome == "completed"
+
+
+def test_apps_and_stats_tell_the_time_alone_beside_the_deadline(both: Both) -> None:
+    runtime, client = both
+    for table in (client.apps(), client.stats()["apps"], runtime.stats()["apps"]):
+        assert table["slow"]["slo_ms"] == 300.0
+        assert (table["slow"]["expected_ms"], table["slow"]["expected_on"]) == (400.0, "cpu0")
+        assert 0 < table["quick"]["expected_ms"] < 1000
+
+
+def test_the_log_names_the_app_that_cannot_fit(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "edgeserve")
+    config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "20ms"}}},
+                           "app": {"good": {"model": "m", "slo": "1s"}, "short": {"model": "m", "slo": "10ms"}}})
+    with Runtime(config):
+        pass
+    told = {record.levelname: record.message for record in caplog.records if record.message.startswith("app ")}
+    assert told["INFO"] == "app good: expected 20ms alone on cpu0, slo 1s"
+    assert told["WARNING"].startswith("app short: expected 20ms alone on cpu0, more than its slo of 10ms allows")
+
+
+def _until(question: Callable[[], Any], word: str, seconds: float = 10.0) -> str:
+    due = time.monotonic() + seconds
+    while True:
+        text = "\n".join(question())
+        if word in text or time.monotonic() > due:
+            return text
+        time.sleep(0.005)

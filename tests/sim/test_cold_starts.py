@@ -1,0 +1,134 @@
+"""Skewed inputs in drawn worlds: ``orloj+`` without a profile is no worse than ``edf``, and a profile that was measured
+with one input does not hurt ``edf``.
+
+The seeds of these worlds were not used for tuning.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from edgeserve.config.profiles import LaneProfile, Profile
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sched.protocol.actions import Outcome
+from edgeserve.sim.run import setting_of, simulate
+from edgeserve.sim.scenario import parse_scenario
+
+POINTS = 40
+NORMAL = statistics.NormalDist()
+
+
+def lognormal(median, deviation):
+    """Equally likely lengths in ms."""
+    return [median * math.exp(deviation * NORMAL.inv_cdf((index + 0.5) / POINTS)) for index in range(POINTS)]
+
+
+def draw_world(name):
+    """Two to four apps of lognormal lengths on one model; what is told is the time of one input."""
+    draw = random.Random(f"{name}/cold")
+    apps = {f"app{index}": lognormal(draw.uniform(5, 25), draw.uniform(0.4, 1.0))
+            for index in range(draw.randint(2, 4))}
+    lengths = sorted([length for values in apps.values() for length in values])
+    return {"apps": apps, "fixed": draw.uniform(3, 30), "told": draw.choice(lengths[POINTS // 4:-POINTS // 4]),
+            "lengths": lengths, "factor": draw.choice((1.5, 2.0, 3.0)),
+            "sizes": draw.choice(([1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 7, 8]))}
+
+
+def scenario(world, kind, load, policy="main", seconds=20):
+    fixed, lengths = world["fixed"], world["lengths"]
+    rate = load * 1000 / (fixed + statistics.fmean(lengths)) / len(world["apps"])
+    slo = world["factor"] * (fixed + lengths[int(0.99 * len(lengths))])
+    return parse_scenario({
+        "model": {"m": {"engine": "synthetic", "batch": world["sizes"],
+                        "expected": {str(size): f"{fixed + size * world['told']:.3f}ms" for size in world["sizes"]}}},
+        "truth": {"m": {"fixed": f"{fixed:.3f}ms", "per_unit": "1us", "hint": "true", "noise": 0.03}},
+        "policy": {policy: {"kind": kind}},
+        "app": {app: {"model": "m", "slo": f"{slo:.3f}ms"} for app in world["apps"]},
+        "workload": {app: {"app": app, "rate": rate, "hints": {"true": {f"{1000 * item:.3f}": 1 for item in values}}}
+                     for app, values in world["apps"].items()}, "run": {"duration": f"{seconds}s"}})
+
+
+def profile_of(world, lengths):
+    """A profile of batches of copies of one input, which is drawn anew from ``lengths`` for each."""
+    draw = random.Random("profile")
+    timings = {}
+    for size in world["sizes"]:
+        runs = [world["fixed"] + size * draw.choice(lengths) for _ in range(100)]
+        timings[size] = timing_of([round(ms * 1e6 * draw.uniform(0.95, 1.05)) for ms in runs])
+    return Profile("m", "d", {"cpu0": LaneProfile(timings)})
+
+
+def finish_rate(world, kind, load, seed, profiles=(), **keys):
+    """Percent in time, and what the policy tells of itself."""
+    made = scenario(world, kind, load, **keys)
+    known = setting_of(made.config)
+    scheduler = build_scheduler(made.config, profiles, footprints=known.footprints, resident=known.resident)
+    run = simulate(made, seed, profiles, scheduler=scheduler)
+    met = [item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns for item in run.world.ended]
+    return 100 * sum(met) / len(met), scheduler.policies[0].figures()
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7, 1.0, 1.2, 2.0])
+def test_cold_it_is_not_behind_edf(load):
+    ahead = []
+    for name in range(4):
+        world = draw_world(f"held/{name}")
+        simple, ours = [finish_rate(world, kind, load, 1)[0] for kind in ("edf", "orloj+")]
+        ahead.append(ours - simple)
+        print(f"held/{name} at {load}: edf {simple:.1f}, orloj+ {ours:.1f}")
+    assert min(ahead) >= -3.0  # a run of some 500 requests: two runs of one policy differ by as much
+    # A known gap: at 0.7 it serves short apps first where edf would still make all. (With a profile it is .4 behind.)
+    assert statistics.fmean(ahead) >= (-2.0 if load == 0.7 else -1.0)
+
+
+@pytest.mark.parametrize("load", [0.7, 1.2])
+def test_a_profile_of_one_input_or_of_many_does_not_hurt_edf(load):
+    of_one, of_many = [], []  # points gained by the profile
+    for name, seed in [(name, seed) for name in range(4) for seed in (31, 32, 33)]:
+        world = draw_world(f"held/{name}")
+        without = finish_rate(world, "edf", load, seed)[0]
+        of_one.append(finish_rate(world, "edf", load, seed, [profile_of(world, [world["told"]])])[0] - without)
+        of_many.append(finish_rate(world, "edf", load, seed, [profile_of(world, world["lengths"])])[0] - without)
+    for gained in (of_one, of_many):
+        assert statistics.fmean(gained) > -1.0, gained
+        assert min(gained) > -5.0, gained
+
+
+def test_a_scenarios_truth_counts_beside_a_profile():
+    world = draw_world("held/truth")
+    slow = profile_of(dict(world, fixed=1000.0), [world["told"]])  # drawn from this, all would be late
+    assert finish_rate(world, "fifo", 0.3, 1, [slow])[0] > 50
+
+
+def test_neither_the_name_of_the_policy_nor_the_seed_decides_whether_it_learns():
+    world = draw_world("held/names")
+    rates = [finish_rate(world, "orloj+", 1.2, 3, policy=policy)[0] for policy in ("main", "other", "p")]
+    assert max(rates) - min(rates) < 5, rates
+    seeds = [finish_rate(world, "orloj+", 1.2, seed)[0] for seed in range(4)]
+    assert statistics.median(seeds) - min(seeds) < 8, seeds
+
+
+@pytest.mark.parametrize("load", [0.3, 1.2, 2.0])
+def test_learning_takes_no_more_than_its_budget_of_the_lane_and_says_so(load):
+    world = draw_world("held/budget")
+    _, figures = finish_rate(world, "orloj+", load, 1)
+    probes = figures["probes"].get("cpu0", {"share": 0.0, "probes_ms": 0.0})
+    assert probes["share"] <= 0.02 + 1.0 * 0.02 / 20 + world["lengths"][-1] / 20_000
+    known = figures["models"]["m"]["lanes"]["cpu0"]
+    assert known["batches"] > 0  # a lane that never idles learns from what it runs anyway
+    assert set(known["alone_ms"]) == set(world["apps"])
+    for app, values in world["apps"].items():
+        true = world["fixed"] + statistics.fmean(values)
+        assert 0.6 * true < known["alone_ms"][app]["mean"] < 1.7 * true
+
+
+def test_a_time_that_was_told_ten_times_too_long_does_not_refuse_for_ever():
+    world = draw_world("held/told")
+    right, _ = finish_rate(world, "orloj+", 0.7, 1)
+    wrong, figures = finish_rate(dict(world, told=10 * world["told"]), "orloj+", 0.7, 1)
+    assert wrong > right - 5, (right, wrong, figures["models"]["m"]["lanes"])

@@ -1,0 +1,298 @@
+"""What a machine costs in a simulated run: each cost by itself, exactly; and what a scenario may say of them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from edgeserve.cli import main
+from edgeserve.config.machine_costs import ASSUMED, MachineCosts, machine_path, write_machine
+from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
+from edgeserve.errors import ConfigError
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, FinishRequest, Outcome, RunBatch
+from edgeserve.sched.protocol.events import JobId, RequestArrived, WorkFinished
+from edgeserve.sim.machine import NOT_MEASURED, Machine, charged, slowed_by_lock
+from edgeserve.sim.quantiles import bend_of, value_at
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
+from edgeserve.sim.soak import draw_scenario, hold
+
+MS = 10**6
+US = 1000
+FREE = ("a test", MachineCosts())
+
+
+class Relay:
+    """Runs each node of a request as soon as the one before is over, each model on the lane of its name."""
+
+    def __init__(self, config):
+        self.config = config
+        self.works = {}
+        self.waiting = {lane: deque() for lane in config.lanes}
+        self.busy = set()
+
+    def wake_at(self):
+        return None
+
+    def step(self, now_ns, events=()):
+        actions = []
+        for event in events:
+            if isinstance(event, RequestArrived):
+                self.ready(event.request.app, event.request.id, 0)
+            elif isinstance(event, WorkFinished):
+                app, request, index, lane = self.works.pop(event.work_id)
+                self.busy.discard(lane)
+                if index + 1 == len(self.config.apps[app].nodes):
+                    actions.append(FinishRequest(request, Outcome.COMPLETED))
+                else:
+                    self.ready(app, request, index + 1)
+        for lane, waiting in self.waiting.items():
+            if waiting and lane not in self.busy:
+                app, request, index = waiting.popleft()
+                node = self.config.apps[app].nodes[index]
+                work = len(self.works) + 1000 * (request + 1) + index
+                self.works[work] = (app, request, index, lane)
+                self.busy.add(lane)
+                actions.append(RunBatch(work, lane, node.model, (JobId(request, node.name, ()),), 1, now_ns,
+                                        START_ANY_TIME_NS, 1))
+        return actions
+
+    def ready(self, app, request, index):
+        node = self.config.apps[app].nodes[index]
+        self.waiting[self.config.models[node.model].lanes[0]].append((app, request, index))
+
+
+def scenario(machine=None, models=(("a", "10ms", "synthetic"),), **sections):
+    """An app per model, each model on a lane of its own; every app is asked once, at the same time."""
+    table = {"lane": {f"l{name}": {} for name, _, _ in models},
+             "model": {name: {"engine": engine, "expected": {"1": time}, "lanes": [f"l{name}"],
+                              **({"function": "m:f"} if engine == "python" else {})} for name, time, engine in models},
+             "app": {name: {"model": name, "slo": "1s"} for name, _, _ in models},
+             "workload": {name: {"app": name, "kind": "periodic", "rate": 1.0} for name, _, _ in models},
+             "run": {"duration": "1s"}, **({"machine": machine} if machine is not None else {}), **sections}
+    return parse_scenario(table)
+
+
+def took_ms(made):
+    """App -> how long its one request took."""
+    world = simulate(made, 1, (), scheduler=Relay(made.config), measured=FREE).world
+    return {item.request.app: (item.end_ns - item.request.arrival_ns) / MS for item in world.ended}
+
+
+@pytest.mark.parametrize(("costs", "expected_ms"), [
+    ({}, 10.0),
+    ({"step": "1ms"}, 12.0),  # a request that comes and one that goes
+    ({"event": "1ms"}, 12.0),
+    ({"receive": "1ms"}, 11.0),
+    ({"answer": "1ms"}, 11.0),
+    ({"send": "1ms"}, 11.0),
+    ({"wake": "1ms"}, 12.0),
+    ({"start": "1ms"}, 11.0),
+    ({"step": "1ms", "event": "1ms", "receive": "1ms", "answer": "1ms", "send": "1ms", "wake": "1ms", "start": "1ms"},
+     20.0)])
+def test_a_lone_request_pays_each_cost_as_often_as_a_live_one(costs, expected_ms):
+    assert took_ms(scenario(costs)) == {"a": pytest.approx(expected_ms, abs=0.001)}
+
+
+def test_answers_of_one_turn_are_sent_one_after_the_other_once_the_lanes_have_their_works():
+    made = scenario({"answer": "1ms"}, [("a", "10ms", "synthetic"), ("b", "10ms", "synthetic")])
+    assert sorted(took_ms(made).values()) == [pytest.approx(11.0, abs=0.001), pytest.approx(12.0, abs=0.001)]
+
+
+def test_requests_that_come_together_are_read_one_after_the_other_before_anything_is_decided():
+    made = scenario({"receive": "1ms"}, [("a", "10ms", "synthetic"), ("b", "10ms", "synthetic")])
+    assert set(took_ms(made).values()) == {12.0}
+
+
+def test_a_lane_that_still_has_work_is_not_woken():
+    made = scenario({"start": "1ms"}, workload={"a": {"app": "a", "kind": "closed", "clients": 1, "stop": "95ms"}},
+                    run={"duration": "95ms"})
+    assert set(took_ms(made).values()) == {11.0}
+
+
+# --- the interpreter lock ---------------------------------------------------------------------------------------------
+
+TWO = [("a", "10ms", "python"), ("b", "10ms", "python")]
+
+
+@pytest.mark.parametrize(("shares", "expected_ms"), [((1.0, 1.0), 20.0), ((0.5, 0.5), 12.5), ((1.0, 0.0), 10.0)])
+def test_host_functions_slow_each_other_by_the_shares_that_they_need_of_the_lock(shares, expected_ms):
+    machine = {"lock_factor": 2.0, "lock": {name: {"share": share} for name, share in zip("ab", shares)}}
+    found = took_ms(scenario(machine, TWO))
+    assert found == {"a": pytest.approx(expected_ms, abs=0.001), "b": pytest.approx(expected_ms, abs=0.001)}
+
+
+def test_functions_in_processes_of_their_own_do_not_share_the_lock():
+    made = scenario({"lock_factor": 2.0}, TWO)
+    assert set(took_ms(made).values()) == {20.0}  # not measured: pure Python
+    table = {"lock_factor": 2.0}
+    apart = parse_scenario({**table_of(made), "machine": table, "model": {
+        name: {**keys, "options": {"process": True}} for name, keys in made.edge["model"].items()}})
+    assert set(took_ms(apart).values()) == {10.0}
+
+
+def table_of(made):
+    return {**made.edge, "run": {"duration": "1s"}, "workload": {
+        name: {"app": name, "kind": "periodic", "rate": 1.0} for name in made.config.apps}}
+
+
+def test_a_thread_that_comes_back_from_its_device_waits_for_the_function_that_runs_but_not_beyond_its_end():
+    models = [("a", "10ms", "synthetic"), ("b", "12ms", "python")]
+    wait = {"lock_factor": 2.0, "lock_wait": "100us"}
+    # The network is done after 10 ms; its thread takes the lock twice, the loop twice to hear of it and once to answer.
+    # The loop waits for nobody before: both requests came together.
+    assert took_ms(scenario(wait, models))["a"] == pytest.approx(10.5, abs=0.001)
+    long = {"lock_factor": 2.0, "lock_wait": "50ms"}
+    assert took_ms(scenario(long, models))["a"] == pytest.approx(12.0, abs=0.001)  # the function ends after 12
+    assert took_ms(scenario(long, models))["b"] == pytest.approx(12.0, abs=0.001)
+
+
+def test_the_loops_turns_hold_functions_up():
+    models = [("a", "4ms", "synthetic"), ("b", "12ms", "python")]
+    found = took_ms(scenario({"step": "1ms", "lock": {"b": {"share": 0.5}}}, models))
+    # Both start after the first turn. That in which a's answer is decided takes half of its time from b.
+    assert found["a"] == pytest.approx(6.0, abs=0.001)
+    assert found["b"] == pytest.approx(1 + 12 + 0.5 + 1, abs=0.001)
+
+
+def test_functions_slow_each_other_alike_whoever_began():
+    assert slowed_by_lock(1.0, (), 2.0) == 1.0
+    assert slowed_by_lock(0.5, (0.5, 1.0), 2.0) == 1.75
+    assert slowed_by_lock(1.0, (1.0, 1.0), 2.2) == pytest.approx(3.4)
+
+
+# --- stalls -----------------------------------------------------------------------------------------------------------
+
+
+def test_stalls_come_as_often_as_was_measured_and_not_into_measured_times():
+    costs = MachineCosts(stall_every_ns=100 * MS, stall_ns=(5 * MS,) * len(QUANTILES))
+    machine = Machine(costs, scenario({}).config, 1)
+    held_ns = sum(machine.stalls_ns(10 * MS) for _ in range(20_000))
+    assert held_ns == pytest.approx(2000 * 5 * MS, rel=0.1)
+    assert Machine(MachineCosts(), scenario({}).config, 1).stalls_ns(10**12) == 0
+    made = scenario({"stall_every": "1ms", "stall": "2ms"})
+    assert took_ms(made)["a"] > 15
+    timing = Timing(10, 10 * MS, 10 * MS, 10 * MS, 0, (10 * MS,) * len(QUANTILES))
+    profile = Profile("a", "here", {"la": LaneProfile({1: timing})})
+    world = simulate(made, 1, [profile], scheduler=Relay(made.config), measured=FREE).world
+    assert world.ended[0].end_ns - world.ended[0].request.arrival_ns == pytest.approx(10 * MS, abs=US)
+
+
+# --- what is charged --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_measured_is_charged_else_what_is_assumed_and_a_scenario_overrides():
+    measured = ("a file", MachineCosts(step_ns=7, answer_ns=3))
+    plain = scenario()
+    assert charged(plain, NOT_MEASURED).machine == ASSUMED
+    assert "run 'edgeserve profile'" in charged(plain, NOT_MEASURED).source
+    assert charged(plain)[:3] == (20 * US, 15 * US, None)  # nobody said what a machine costs
+    assert charged(scenario({"step": "1us"})).machine == replace(ASSUMED, step_ns=1000)
+    assert charged(plain, measured) == (7, 0, measured[1], "a file")
+    changed = charged(scenario({"step": "1us"}), measured)
+    assert (changed.machine.step_ns, changed.machine.answer_ns) == (1000, 3)
+    assert changed.source == "a file (but as [machine] says)"
+    ideal = charged(scenario(run={"step_cost": "7us"}), measured)
+    assert ideal[:3] == (7 * US, 15 * US, None)
+    assert "[run]" in ideal.source
+
+
+def test_the_costs_of_this_machine_are_found_beside_its_profiles(tmp_path):
+    made = parse_scenario({**table_of(scenario()), "server": {"profiles": str(tmp_path)}})
+    write_machine(machine_path(str(tmp_path), "orin"), MachineCosts(answer_ns=5 * MS))
+    world = simulate(made, 1, scheduler=Relay(made.config)).world
+    assert world.ended[0].end_ns - world.ended[0].request.arrival_ns == pytest.approx(15 * MS, abs=US)
+
+
+@pytest.mark.parametrize(("sections", "message"), [
+    ({"machine": {"stepp": "1us"}}, r"\[machine\] has no key 'stepp'; did you mean 'step'"),
+    ({"machine": {"wake": ["1us", "2us"]}}, "expected one duration, or 15 rising ones"),
+    ({"machine": {"lock": {"c": {"share": 0.5}}}}, r"\[machine.lock.c\]: there is no such model"),
+    ({"machine": {"lock": {"a": {"share": 1.5}}}}, r"\[machine\] lock.a share = 1.5: expected a number from 0"),
+    ({"machine": {"step": "1us"}, "run": {"step_cost": "1us"}}, "give step and event in")])
+def test_a_wrong_machine_says_what_to_mend(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        scenario(**sections)
+
+
+def test_a_scheduler_is_told_a_deadline_that_leaves_room_for_the_answer():
+    made = scenario({"answer": "4ms"}, workload={"a": {"app": "a", "kind": "closed", "clients": 1, "stop": "900ms"}})
+    told = []
+
+    class Listening(Relay):
+        def step(self, now_ns, events=()):
+            told.extend(event.request.deadline_ns - event.request.arrival_ns for event in events
+                        if isinstance(event, RequestArrived))
+            return super().step(now_ns, events)
+
+    world = simulate(made, 1, (), scheduler=Listening(made.config), measured=FREE).world
+    assert told[0] == 1000 * MS
+    assert told[-1] == 996 * MS  # as a server, which measures what answers take
+    assert {item.request.deadline_ns - item.request.arrival_ns for item in world.ended} == {1000 * MS}
+
+
+# --- draws ------------------------------------------------------------------------------------------------------------
+
+
+def test_draws_from_measured_quantiles_have_the_mean_that_was_measured():
+    draw = random.Random(1)
+    samples = sorted(10 * MS + draw.randrange(MS) for _ in range(2000))
+    samples[-1] = 200 * MS  # one stall
+    quantiles = tuple(samples[min(len(samples) - 1, int(q * len(samples)))] for q in QUANTILES)
+    mean_ns = sum(samples) // len(samples)
+    timing = Timing(len(samples), quantiles[7], quantiles[13], mean_ns, 0, quantiles)
+    drawn = [value_at(quantiles, draw.random(), bend_of(timing)) for _ in range(50_000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(mean_ns, rel=0.005)
+    assert max(drawn) > 100 * MS
+    assert sum(value_at(quantiles, draw.random()) for _ in range(50_000)) / 50_000 > 1.05 * mean_ns  # straight lines
+    assert bend_of(Timing(1, 5, 5, 5, 0, (5,) * len(QUANTILES))) == 1.0
+    assert bend_of(Timing(1, 5, 5, 5, 0)) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_rules_of_the_soak_hold_on_a_machine_that_costs(seed):
+    made, drain = draw_scenario(seed)
+    run, rng = made.run, random.Random(f"{seed}/machine costs")
+    machine = {"step": f"{rng.choice((50, 500))}us", "receive": "50us", "answer": "30us", "event": "20us",
+               "wake": f"{rng.choice((100, 3000))}us", "start": f"{rng.choice((50, 5000))}us", "send": "1ms",
+               "stall_every": "20ms", "stall": "2ms", "lock_factor": 2.0, "lock_wait": "3ms",
+               "lock": {name: {"share": rng.random(), "wait": "1ms"} for name in list(made.config.models)[:2]}}
+    costly = replace(made, run=replace(run, step_cost_ns=-1, event_cost_ns=-1), machine=machine)
+    assert hold(costly, seed, drain).digest == hold(costly, seed, drain).digest
+
+
+def test_what_a_costly_machine_made_of_a_run_is_replayed_exactly(tmp_path, capsys):
+    (tmp_path / "scenario.toml").write_text("""
+[lane.cpu0]
+[lane.host]
+[model.m]
+engine = "synthetic"
+batch = [1, 4]
+expected = { 1 = "5ms", 4 = "9ms" }
+lanes = ["cpu0"]
+[model.h]
+engine = "python"
+function = "m:f"
+expected = { 1 = "2ms" }
+lanes = ["host"]
+[app.a]
+slo = "40ms"
+node = [{ name = "h" }, { name = "m" }]
+[run]
+duration = "1s"
+noise = 0.05
+[machine]
+stall_every = "30ms"
+stall = "4ms"
+[workload.w]
+app = "a"
+rate = 250.0
+hints = { size = { lognormal = [1.0, 0.5] } }
+""")
+    recorded = str(tmp_path / "r.jsonl")
+    assert main(["simulate", str(tmp_path / "scenario.toml"), "--seeds", "1", "--record", recorded]) == 0
+    assert main(["simulate", "--replay", recorded]) == 0
+    assert "every decision is the same" in capsys.readouterr().out

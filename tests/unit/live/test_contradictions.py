@@ -1,0 +1,43 @@
+"""The warning about batches that contradict a belief: once per model and lane, with both numbers and the mend."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.live.contradictions import ContradictionLog, warning_text
+from edgeserve.sched.latency.confidence import EXPECTED, PROFILE, START
+from edgeserve.sched.latency.contradiction import SERVED_EVERY_NS, Contradiction
+from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.units import NS_PER_MS as MS
+
+CONFIG = parse_config({}, source="edge.toml")
+
+
+def test_each_model_and_lane_is_warned_of_once(caplog):
+    caplog.set_level(logging.WARNING, "edgeserve")
+    latency = {("m", lane): ModelLatency("m", lane, {1: timing_constant(10 * MS)}, (1,)) for lane in ("a", "b")}
+    log = ContradictionLog(CONFIG, latency)
+    log.look()
+    assert caplog.records == []
+    for lane in ("a", "b"):
+        for index in range(10):
+            latency["m", lane].observe(index * SERVED_EVERY_NS, 1, 30 * MS)
+        log.look()
+        log.look()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "model m on lane a", "model m on lane b"]
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    (PROFILE, ["its profile says 10ms", "edgeserve profile edge.toml --model m --force"]),
+    (EXPECTED, ["[model.m.expected] says 10ms", "correct edge.toml", "edgeserve profile edge.toml --model m'"]),
+    (START, ["the runs at start took 10ms", "edgeserve profile edge.toml --model m'"])])
+def test_the_text_has_both_numbers_and_what_to_do(source, words):
+    text = warning_text(CONFIG, "m", "gpu0", Contradiction(source, 4, 10 * MS, 16 * MS, 10))
+    for word in ["model m on lane gpu0: batches of 4 take 16ms", "a factor of 1.6", *words]:
+        assert word in text
+    assert "a factor of 2.5" in warning_text(CONFIG, "m", "gpu0", Contradiction(source, 4, 10 * MS, 4 * MS, 10))

@@ -1,0 +1,158 @@
+"""What the auction starts: background work beside critical requests, cut or made to wait; and what a launch says."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import pytest
+from hand_world import MS, Driver, ran
+
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.resources.lanes import Lane
+
+BATCHES = {1: 10, 2: 12, 4: 16, 8: 24}
+EVERY_POLICY = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+", "pard", "pard+", "pard_local"]
+
+
+def beside_critical(slo: float = 30, policy: Any = "fifo", background: Any = None, **sections: Any) -> Driver:
+    """A critical app whose requests take 10 ms and come at any time, and background work in the other batches."""
+    apps = {"c": {"model": "m", "class": "critical", "slo": f"{slo}ms", **sections.pop("app", {})},
+            "bg": {"model": "n", "class": "background", "slo": "9s", **(background or {})}}
+    return Driver({"m": {1: 10}, "n": sections.pop("times", BATCHES), **sections.pop("models", {})}, apps, policy,
+                  **sections)
+
+
+def after_a_critical_one(world: Driver, count: int = 8, **fields: Any) -> List[Any]:
+    """Background requests wait while a critical one runs: what the lane does when that is answered, at 10."""
+    world.arrive("c", at=0)
+    world.arrive("bg", at=1, count=count, **fields)
+    return world.finish(at=10)[1:]
+
+
+# --- background work --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slack", "size", "takes"), [
+    (24, 8, 24), (23.999, 4, 16), (16, 4, 16), (15.999, 2, 12), (10, 1, 10)])
+def test_background_batches_are_cut_to_what_is_over_before_a_critical_request_would_be_late(slack, size, takes):
+    world = beside_critical(10 + slack)
+    first = list(range(2, 2 + size))
+    assert after_a_critical_one(world) == [ran("n", *first, size=size, expected_ns=takes * MS)]
+    rest = world.finish(at=10 + takes)[size:]
+    assert [action.jobs[0].request_id for action in rest] == ([2 + size] if size < 8 else []), "the rest waits"
+
+
+def test_where_not_even_the_smallest_batch_fits_nothing_starts():
+    assert after_a_critical_one(beside_critical(19.999)) == []
+
+
+def test_a_batch_of_jobs_that_leave_places_free_is_cut_too():
+    world = beside_critical(10 + 16)
+    assert after_a_critical_one(world, count=5) == [ran("n", 2, 3, 4, 5, size=4)]
+
+
+def test_background_work_counts_as_slow_as_the_slowest_lately_of_any_size_and_of_its_own():
+    def learnt(*observed: Any) -> List[Any]:
+        world = beside_critical(10 + 20)
+        for number, (size, took) in enumerate(observed):
+            world.scheduler.state.latency["n", "cpu0"].observe(number, size, took * MS)
+        return after_a_critical_one(world)
+
+    assert learnt() == [ran("n", 2, 3, 4, 5)]
+    assert learnt((8, 36)) == [ran("n", 2, 3)], "half as slow again: 24 for four, 18 for two"
+    assert learnt((4, 22), *[(1, 10)] * 10) == [ran("n", 2, 3)], "the slowest of four, although nothing is slow now"
+
+
+def test_a_lane_that_plans_ahead_counts_what_is_on_it():
+    for slack, starts in ((10 + 16, True), (10 + 15.999, False)):
+        world = beside_critical(10 + slack, times={1: 16}, lane={"cpu0": {"ahead": "10ms"}})
+        world.arrive("c", at=0)
+        world.finish(at=10)
+        assert world.arrive("bg", at=20) == [ran("n", 2)]
+        assert world.arrive("bg", at=26) == ([ran("n", 3)] if starts else [])
+
+
+class Steps(Fifo):
+    """Bids for three steps at once: three times the time of one."""
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bid = super().bid(lane, board)
+        if bid is not None and bid.klass == "background":
+            bid.expected_ns *= 3
+            bid.steps_max = 3
+        return bid
+
+
+def test_several_steps_count_as_long_as_they_take(monkeypatch):
+    monkeypatch.setitem(POLICIES, "steps", Steps)
+    assert after_a_critical_one(beside_critical(10 + 36, "steps")) == [
+        ran("n", 2, 3, size=2, expected_ns=36 * MS, steps_max=3)]
+    assert after_a_critical_one(beside_critical(10 + 35.999, "steps")) == [
+        ran("n", 2, size=1, expected_ns=30 * MS, steps_max=3)]
+    assert after_a_critical_one(beside_critical(10 + 29.999, "steps")) == []
+
+
+# --- background work that waits too long ------------------------------------------------------------------------------
+
+
+def beside_a_restless_app(policy: Any = "fifo", wait: str = "1s", count: int = 1) -> Driver:
+    """Critical requests of 10 ms every 80 to 110 ms, beside background work of 30 ms that came at 20."""
+    world = beside_critical(policy=policy, times={1: 30}, background={"background_wait": wait})
+    world.arrive("c", at=0)
+    world.finish(at=10)
+    world.arrive("bg", at=20, count=count)
+    for at in range(100, 4000, 100):
+        world.pass_time(at)
+        world.arrive("c", at=at + at % 300 / 10)
+        while world.on_lane:
+            world.finish(at=world.now_ms + (10 if world.work().model == "m" else 30))
+    return world
+
+
+def starts_ms(world: Driver) -> List[float]:
+    return [world.given_ms[action.work_id] for action in world.seen if ran("n") == action]
+
+
+@pytest.mark.parametrize("policy", EVERY_POLICY)
+def test_background_work_may_delay_critical_requests_once_it_has_waited_for_as_long_as_its_app_says(policy):
+    assert starts_ms(beside_a_restless_app(policy)) == [1020]
+    assert starts_ms(beside_a_restless_app(policy, wait="0ms")) == []
+
+
+def test_it_may_do_so_once_in_that_time():
+    assert starts_ms(beside_a_restless_app(count=3)) == [1020, 2020, 3020]
+
+
+# --- launching --------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_says_who_else_is_in_the_batch():
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"})
+    world.arrive("a", count=3)
+    assert all("in work 1 on cpu0 with 2 others" in world.scheduler.story(number)[-1] for number in (1, 2, 3))
+
+
+def test_a_work_must_start_before_the_one_in_front_of_it_counts_as_hung():
+    def second(at: float) -> Any:
+        world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, lane={"cpu0": {"depth": 2, "hang": "1s"}})
+        assert world.arrive("a", at=3)[0].start_before_ns == 1003 * MS
+        (action,) = world.arrive("a", at=at)
+        return action.start_before_ns
+
+    assert second(at=8) == 1008 * MS
+    assert second(at=13.5) == 1013 * MS, "the first was due at 13"
+
+
+@pytest.mark.parametrize("policy", ["edf", "fifo"])
+def test_what_waits_is_looked_at_again_when_it_has_waited_long_enough(policy):
+    world = Driver({"loop": {1: 4}, "slow": {1: 28}}, {
+        "loop": {"model": "loop", "slo": "20ms", "class": "critical"},
+        "slow": {"model": "slow", "slo": "5s", "class": "background", "background_wait": "300ms"}}, policy)
+    world.arrive("loop")
+    world.finish(at=4)
+    assert world.arrive("slow", at=5) == []
+    assert world.wake_ms == 305
+    assert world.pass_time(305) == [ran("slow", 2)]

@@ -1,0 +1,238 @@
+"""What a request lacked that a policy gave up for its deadline: worked examples by hand, and who gets no numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import pytest
+from hand_world import MS, Driver, ended
+
+from edgeserve.recording.trace import step_line
+from edgeserve.sched.core.refusals import expected_of_app
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
+from edgeserve.sched.protocol.events import RequestArrived
+
+ONE = {"m": {1: 12, 2: 14, 4: 18}}
+CHAIN = {"a": {"node": [{"name": "first", "model": "m"}, {"name": "then", "model": "n", "after": ["first"]}]}}
+
+
+def lacked(world: Driver, request_id: int) -> Any:
+    """The shortfall of a request in milliseconds: lane, expected, wait, left, smallest slo."""
+    found = world.ends[request_id].shortfall
+    if found is None:
+        return None
+    return (found.lane, *[None if value is None else value / MS for value in found[1:]])
+
+
+def kind(name: str, **options: Any) -> Mapping[str, Any]:
+    return {name: options}
+
+
+@pytest.mark.parametrize("policy", ["edf", "clockwork", "pard_local"])
+def test_a_refusal_at_arrival_says_the_time_alone_the_wait_and_the_deadline_that_would_do(policy: str) -> None:
+    world = Driver(ONE, {"a": "m"}, policy)
+    world.arrive("a", slo=11)
+    assert world.outcome(1) == "rejected"
+    assert lacked(world, 1) == ("cpu0", 12, 0, 11, 12)
+    world.arrive("a", slo=100)
+    world.arrive("a", at=4, slo=15)  # the lane is free at 12: it would end at 24
+    assert lacked(world, 3) == ("cpu0", 12, 8, 15, 20)
+    world.arrive("a", slo=20)
+    assert world.outcome(4) == ""
+
+
+@pytest.mark.parametrize("policy", ["edf", "clockwork", "pard_local"])
+def test_what_follows_in_the_pipeline_counts_as_time_alone(policy: str) -> None:
+    world = Driver({**ONE, "n": {1: 30}}, CHAIN, policy)
+    world.arrive("a", slo=41)
+    assert lacked(world, 1) == ("cpu0", 42, 0, 41, 42)
+    world.arrive("a", slo=42)
+    assert world.outcome(2) == ""
+
+
+def test_the_faster_lane_is_named_and_a_load_is_waited_for() -> None:
+    lanes = {"lane": {"slow": {"device": "cpu"}, "fast": {"device": "cpu"}}, "device": {"cpu": {}}}
+    world = Driver(ONE, {"a": "m"}, **lanes)
+    world.arrive("a", slo=100)
+    world.arrive("a", at=2, slo=5)
+    assert lacked(world, 2) == ("fast", 12, 0, 5, 12)  # "slow", the first lane, is busy
+    world = Driver({"m": {1: 12, "memory": "1MB", "load": "30ms"}}, {"a": "m"}, resident={"cpu": []},
+                   device={"cpu": {"memory": "10MB"}})
+    world.arrive("a", slo=40)
+    assert lacked(world, 1) == ("cpu0", 12, 30, 40, 42)
+
+
+def test_the_deadline_counts_from_the_arrival_which_may_be_earlier_than_now() -> None:
+    world = Driver(ONE, {"a": "m"})
+    request = world.request("a", slo=14)
+    world.arrive("a", at=0, slo=1000)
+    world.step(RequestArrived(request), at=5)  # sent at 0, read at 5
+    assert lacked(world, request.id) == ("cpu0", 12, 7, 9, 24)
+
+
+def test_declared_steps_count() -> None:
+    world = Driver(ONE, {"a": "m"})
+    world.arrive("a", slo=40, hints={"steps": 4})
+    assert lacked(world, 1) == ("cpu0", 48, 0, 40, 48)
+    world.arrive("a", slo=48, hints={"steps": 4})
+    assert world.outcome(2) == ""
+
+
+def test_clockwork_counts_its_margin_and_its_careful_estimate() -> None:
+    world = Driver(ONE, {"a": "m"}, kind("clockwork", margin_ms=5.0))
+    world.arrive("a", slo=14)
+    assert lacked(world, 1) == ("cpu0", 12, 0, 14, 17)
+    world.arrive("a", slo=17)
+    world.finish(at=15, took=15)  # the slowest of the last ten
+    world.arrive("a", slo=19)
+    assert lacked(world, 3) == ("cpu0", 15, 0, 19, 20)
+
+
+@pytest.mark.parametrize("policy", ["edf", "clockwork", "pard_local", "nexus", "orloj", "orloj+"])
+def test_a_drop_later_says_which_deadline_would_have_been_long_enough(policy: str) -> None:
+    """The batch before takes longer than expected: the request is given up, and with the deadline that its end names it
+    is not."""
+    def after_a_slow_batch(slo: float) -> Driver:
+        world = Driver(ONE, {"a": "m"}, policy)
+        world.arrive("a", slo=100)
+        world.arrive("a", at=1, slo=slo)
+        assert world.outcome(2) == ""
+        world.finish(at=25, took=25)
+        return world
+
+    world = after_a_slow_batch(30)
+    assert world.ends[2] == ended(2, "dropped", "cannot_make_deadline")
+    lane, expected, wait, left, least = lacked(world, 2)
+    assert (lane, wait, left) == ("cpu0", 0, 6)
+    assert least == pytest.approx(24 + expected)
+    assert least > 30
+    assert after_a_slow_batch(least).outcome(2) == ""
+    assert after_a_slow_batch(least - 0.000001).outcome(2) == "dropped"
+
+
+@pytest.mark.parametrize(("rule", "least"), [("sf", 50), ("split", 90), ("clipper++", 60)])
+def test_pard_says_what_its_rule_would_need(rule: str, least: float) -> None:
+    """Two modules of 10 and 20 ms on lanes of their own, shares of a third and two thirds; the first is held up until
+    20. Rule ``sf`` needs the end, ``split`` 30 ms for the stay at the first, ``clipper++`` 20 ms for the wait there."""
+    def held_up(slo: float) -> Driver:
+        world = Driver({"m": {1: 10, "lanes": ["one"]}, "n": {1: 20, "lanes": ["two"]}}, CHAIN,
+                       kind("pard", rule=rule, collect="just_in_time", lead_ms=0.0),
+                       lane={"one": {}, "two": {}})
+        world.arrive("a", slo=1000)
+        world.arrive("a", slo=slo)
+        if not world.outcome(2):
+            world.finish("one", at=20, took=20)
+        return world
+
+    short = held_up(25)
+    assert short.ends[2] == ended(2, "dropped", "proactive")
+    found = short.ends[2].shortfall
+    assert found is not None
+    assert (found.lane, found.slo_ns_min) == ("one", least * MS)
+    assert held_up(least).outcome(2) == ""
+    assert held_up(least - 0.000001).outcome(2) == "dropped"
+
+
+def test_a_cohort_in_flight_counts_its_caution() -> None:
+    world = Driver({**ONE, "n": {1: 30}}, CHAIN, "pard_local")
+    world.arrive("a", slo=45)
+    world.finish(at=20, took=20)  # eight late: 50 instead of 42
+    assert world.ends[1] == ended(1, "dropped", "cannot_make_deadline")
+    assert lacked(world, 1) == ("cpu0", 30, 0, 25, 50)
+
+
+def test_where_the_deadline_is_not_the_reason_there_are_no_numbers() -> None:
+    class Moody(Edf):
+        def on_request(self, request: Any, board: Any) -> Any:
+            return "no mood"
+
+    POLICIES["moody"] = Moody
+    try:
+        apps = {"a": {"model": "m", "pending_max": 1, "policy": "edf"}, "moody": {"model": "m", "policy": "moody"}}
+        world = Driver(ONE, apps, {"edf": {}, "moody": {}})
+    finally:
+        del POLICIES["moody"]
+    world.arrive("a", count=2)
+    world.arrive("moody")
+    world.arrive("moody", slo=5)  # and here the deadline is too short besides
+    assert [world.reason(number) for number in (2, 3, 4)] == ["queue_full", "no mood", "no mood"]
+    assert [lacked(world, number) for number in (2, 3)] == [None, None]
+    assert lacked(world, 4) == ("cpu0", 12, 12, 5, 24)
+    world.pass_time(200)
+    world.drain()
+    world.arrive("a")
+    assert (world.reason(5), lacked(world, 5)) == ("draining", None)
+
+
+def test_without_a_lane_and_for_late_answers_there_are_no_numbers() -> None:
+    world = Driver(ONE, {"a": "m"})
+    world.arrive("a", slo=5, on_late="answer")
+    world.lane("cpu0", up=False)
+    world.arrive("a", slo=50)
+    assert (world.reason(2), lacked(world, 2)) == ("no_lane", None)
+    assert all(end.shortfall is None for end in world.ends.values())
+
+
+def test_a_policy_that_knows_no_deadline_says_so() -> None:
+    class Shy(Edf):
+        def expected_end(self, request: Any, job: Any, board: Any) -> Any:
+            found = super().expected_end(request, job, board)
+            return None if found is None else found._replace(deadline_ns_min=None)
+
+    POLICIES["shy"] = Shy
+    try:
+        world = Driver(ONE, {"a": "m"}, "shy")
+    finally:
+        del POLICIES["shy"]
+    world.arrive("a", slo=5)
+    assert lacked(world, 1) == ("cpu0", 12, 0, 5, None)
+    assert str(world.ends[1].shortfall) == "expected 12ms on cpu0, 5ms left"
+
+
+def test_a_request_answered_in_part_has_numbers_only_when_it_ends() -> None:
+    nodes = [{"name": "quick", "model": "m", "after": []}, {"name": "slow", "model": "n", "after": []},
+             {"name": "end", "model": "m", "after": ["quick", "slow"], "join": 1}]
+    world = Driver({"m": {1: 5}, "n": {1: 40}}, {"a": {"node": nodes, "on_late": "partial"}}, {"edf": {"admit": False}})
+    world.arrive("a", slo=30)
+    world.finish(at=5)
+    world.finish(at=10)
+    assert world.ends[1].outcome == "completed"
+    assert world.ends[1].shortfall is None
+    world.arrive("a", at=20, slo=9)  # "quick" needs 10 with the end, "slow" 45: neither branch is left
+    assert world.ends[2] == ended(2, "dropped", "cannot_make_deadline")
+    assert world.ends[2].shortfall is not None
+
+
+def test_the_text_rounds_the_deadline_that_would_do_up() -> None:
+    assert str(Shortfall("cpu0", 53 * MS, 14 * MS, 33 * MS, 70 * MS)) == (
+        "expected 53ms on cpu0 and 14ms of waiting, 33ms left: 70ms would do")
+    assert str(Shortfall("cpu0", 53 * MS, 0, -MS, 70_010_000)) == "expected 53ms on cpu0, nothing left: 70.1ms would do"
+
+
+def test_the_numbers_stand_in_the_story_and_are_no_part_of_the_decision() -> None:
+    world = Driver(ONE, {"a": "m"})
+    world.arrive("a", slo=11)
+    assert any("12ms would do" in line for line in world.scheduler.story(1))
+    end = world.ends[1]
+    assert end.shortfall is not None
+    assert end == FinishRequest(1, "rejected", "cannot_make_deadline")
+    assert step_line(0, (), (end,)) == step_line(0, (), (FinishRequest(1, "rejected", "cannot_make_deadline"),))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_says_what_a_request_takes_before_the_first_came_and_is_not_changed_by_that(policy: str) -> None:
+    def run(asked: bool) -> list[Any]:
+        world = Driver({**ONE, "n": {1: 30}}, CHAIN, policy)
+        state = world.scheduler.state
+        if asked:
+            found = expected_of_app(state, state.apps["a"], by_policy=True)
+            assert found is not None
+            assert (found.lane, found.wait_ns, found.alone_ns, found.deadline_ns_min) == ("cpu0", 0, 42 * MS, 42 * MS)
+        world.arrive("a", count=3, slo=150)
+        while world.on_lane:
+            world.finish(at=world.now_ms + 31)
+        return world.seen
+
+    assert run(asked=True) == run(asked=False)

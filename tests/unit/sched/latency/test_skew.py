@@ -1,0 +1,104 @@
+"""Unequal inputs, told from a slow device by the spread of what batches take."""
+
+from __future__ import annotations
+
+import math
+import random
+from statistics import NormalDist, fmean, median, pstdev
+
+import pytest
+
+from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.drift import Drift
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.skew import FROM, PPM, SKEW_MAX_PPM, Skew, longest_ppm, spread_ppm
+
+MS = 1_000_000
+SIZES = (1, 2, 4, 8)
+FIXED, EACH = 10 * MS, 20 * MS
+TOLD = {size: FIXED + size * EACH for size in SIZES}
+
+
+def batch_ns(rng, size, deviation, noise=0.0, slow=1.0):
+    """What a batch takes whose inputs have lognormal lengths around the one that was profiled."""
+    longest = max(rng.lognormvariate(0.0, deviation) for _ in range(size))
+    return round(slow * (FIXED + size * EACH * longest) * rng.gauss(1.0, noise))
+
+
+def learnt(sizes, deviation, noise=0.03, slow=1.0, batches=80):
+    rng = random.Random(f"skew/{sizes}/{deviation}/{noise}/{slow}")
+    known = Drift(TOLD, fixed_ns=FIXED)
+    for step in range(batches):
+        size = sizes[step % len(sizes)]
+        known.observe(step * 50 * MS, size, batch_ns(rng, size, deviation, noise, slow))
+    return known
+
+
+def test_the_tables_of_maxima_are_those_of_a_normal_distribution():
+    rng = random.Random("skew/maxima")
+    for size in (2, 4, 8, 16):
+        drawn = [max(rng.gauss(0, 1) for _ in range(size)) for _ in range(20_000)]
+        assert longest_ppm(size) / PPM == pytest.approx(fmean(drawn), abs=0.03)
+        assert spread_ppm(size) / PPM == pytest.approx(pstdev(drawn), abs=0.02)
+    assert (longest_ppm(1), spread_ppm(1)) == (0, PPM) and spread_ppm(7) == spread_ppm(6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("deviation", [0.5, 0.9])
+def test_batches_of_one_size_tell_what_the_other_sizes_take(size, deviation):
+    known = learnt((size,), deviation)
+    rng = random.Random("skew/truth")
+    for other in SIZES:
+        true = median([batch_ns(rng, other, deviation) for _ in range(4000)])
+        assert known.typical_ns[other] == pytest.approx(true, rel=0.4), other
+    flat = known.typical_ns[8] / known.typical_ns[1]
+    assert flat > 1.3 * TOLD[8] / TOLD[1]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.1])
+@pytest.mark.parametrize("sizes", [(1,), (8,), SIZES])
+def test_neither_noise_nor_a_slow_device_is_taken_for_unequal_inputs(noise, sizes):
+    known = learnt(sizes, 0.0, noise, slow=2.5)
+    assert known.skew.skew_ppm == 0
+    assert known.typical_ns[1] == pytest.approx(2.5 * TOLD[1], rel=0.25)
+
+
+def test_a_pace_that_changes_once_is_no_skew():
+    known = Drift(TOLD, fixed_ns=FIXED)
+    for step in range(100):
+        known.observe(step, 4, TOLD[4] * (3 if step > 50 else 1))
+    assert known.skew.skew_ppm == 0
+
+
+def test_inputs_that_become_equal_again_are_believed_to_be():
+    rng = random.Random("skew/again")
+    known = Skew(TOLD, FIXED)
+    for deviation in (0.9, 0.0):
+        for _ in range(100):
+            known.observe(4, batch_ns(rng, 4, deviation, 0.02))
+        assert (known.skew_ppm > 500_000) == (deviation > 0)
+
+
+def test_few_batches_and_a_single_size_tell_nothing_and_wild_times_stay_bounded():
+    known = Skew(TOLD, FIXED)
+    for step in range(FROM - 1):
+        assert not known.observe(4, (1, 10**12)[step % 2])
+    for step in range(200):
+        known.observe(SIZES[step % 4], (1, 10**12, 5)[step % 3])
+        assert 0 <= known.skew_ppm <= SKEW_MAX_PPM
+    assert known.time_ns(8, TOLD[8]) <= TOLD[8] * math.exp(1.2 * NormalDist().inv_cdf(7.625 / 8.25)) + 1
+    lone = Drift({4: 1000})
+    for step in range(100):
+        lone.observe(step, 4, (500, 2000)[step % 2])
+    assert lone.skew.skew_ppm == 0
+
+
+def test_jobs_that_say_their_work_are_not_taken_for_unequal_inputs():
+    rng = random.Random("skew/told")
+    known = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in TOLD.items()}, SIZES)
+    for step in range(100):
+        known.observe(step, 4, batch_ns(rng, 4, 0.9), over_milli=100)
+    assert known.figures(100)["skew"] == 0.0
+    for step in range(100):
+        known.observe(step, 4, batch_ns(rng, 4, 0.9))
+    assert known.figures(100)["skew"] > 0.5

@@ -1,0 +1,109 @@
+"""Host functions in and around a cohort (``pard_local``): what runs ahead, what runs beside, what the home may do."""
+
+from __future__ import annotations
+
+import pytest
+from exact_device import MS, Device, ask, model
+
+from edgeserve.sched.protocol.events import RequestCancelled
+
+
+def pipeline(*stages, slo_ms=200, **options):
+    """A chain of models on ``gpu`` and functions on ``host``: (name, lane, fixed, each, limit)."""
+    return {"lane": {"gpu": {}, "host": {}},
+            "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
+            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+            "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": stage[0]} for stage in stages]}}}
+
+
+AT_ENTRY = (("f", "host", 0, 4, 1), ("a", "gpu", 10, 2, 8))
+
+
+def test_functions_at_the_entry_run_ahead_while_a_cohort_has_the_device():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200))
+    device.advance(4)
+    device.now_ns = 5 * MS  # request 1 is on the device from 4 to 16
+    device.ask(ask(2, 200), ask(3, 200))
+    device.advance()
+    assert device.batches == [(0.0, "f", [1]), (4.0, "a", [1]), (5.0, "f", [2]), (9.0, "f", [3]), (16.0, "a", [2, 3])]
+
+
+def test_of_those_that_run_ahead_the_tightest_that_can_still_be_in_time_goes_first():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS  # the device is busy from 4 to 16; 2 could only be answered alone, at 28
+    device.ask(ask(2, 29), ask(3, 60), ask(4, 50), ask(5, 70))
+    device.advance(16)
+    assert [jobs for _, name, jobs in device.batches if name == "f"][:4] == [[1], [4], [3], [5]]
+
+
+def test_urgent_requests_run_ahead_before_tighter_ones():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 100), ask(3, 190, klass="critical"))
+    device.advance(12)
+    assert [jobs for _, name, jobs in device.batches if name == "f"] == [[1], [3], [2]]
+
+
+def test_a_function_at_the_end_holds_nobody_up_and_answers_one_by_one():
+    device = Device(pipeline(("a", "gpu", 10, 2, 8), ("f", "host", 0, 6, 1)))
+    # Four are over on the device at 30 and answered at 36, 42, 48 and 54: in time only one after the other.
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 37), ask(3, 43), ask(4, 50), ask(5, 300))
+    device.advance(12)
+    device.now_ns = 13 * MS
+    device.ask(ask(6, 300))
+    device.advance()
+    assert (12.0, "a", [2, 3, 4, 5]) in device.batches
+    assert (30.0, "a", [6]) in device.batches  # while the four wait for the function
+    assert all(outcome == "completed" for outcome, _ in device.ends.values())
+
+
+def test_a_stage_behind_functions_begins_as_soon_as_its_first_batch_is_full():
+    device = Device(pipeline(("a", "gpu", 10, 2, 8), ("f", "host", 0, 5, 1), ("b", "gpu", 4, 2, 2)))
+    device.ask(*[ask(number, 300) for number in range(1, 5)])
+    device.advance()
+    at = {tuple(jobs): start for start, name, jobs in device.batches if name == "b"}
+    first = next(start for start, name, jobs in device.batches if name == "f")
+    assert at[1, 2] == first + 10  # and not when the fourth has its function behind it
+    assert all(len(jobs) == 2 for jobs in at)
+
+
+@pytest.mark.parametrize("each", [3, 40])
+def test_the_home_is_where_batches_save_time_even_if_the_function_takes_longer(each):
+    table = pipeline(("f", "host", 0, each, 1), ("a", "gpu", 10, 1, 8), slo_ms=400)
+    device = Device(table)
+    device.ask(ask(1, 400))
+    policy, board = device.scheduler.policies[0], device.scheduler.state.board
+    assert policy._stage_costs.homes(policy._pipeline_of["app"], board) == ["gpu"]
+
+
+def test_a_request_that_is_cancelled_while_it_runs_ahead_is_forgotten():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200), ask(2, 200))
+    device.now_ns = 2 * MS
+    device.step(RequestCancelled(1))
+    device.advance()
+    assert device.ends == {1: ("cancelled", 2.0), 2: ("completed", 20.0)}
+    assert not device.scheduler.policies[0]._members
+
+
+def test_cutting_in_must_save_more_than_it_delays():
+    # 1 is on the device until 20 (a: 10 ms, b: 10 ms). 2 would be late behind it, and saves itself at 10.
+    def play(*others):
+        device = Device({"lane": {"l": {}}, "model": {"a": model(8, 2), "b": model(8, 2)},
+                         "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+                         "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}}})
+        device.ask(ask(1, 200))
+        device.now_ns = 1 * MS
+        device.ask(ask(2, 39), *others)
+        device.advance()
+        return device
+    assert play().ends[2] == ("completed", 30.0)
+    assert play(ask(3, 190), ask(4, 190)).ends[2] == ("completed", 30.0)  # these have time for it
+    tight = play(ask(3, 49), ask(4, 49), ask(5, 49))  # and these have not: three for one
+    assert tight.ends[2][0] == "dropped"
+    assert sum(outcome == "completed" for outcome, _ in tight.ends.values()) == 4

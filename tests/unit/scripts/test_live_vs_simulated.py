@@ -1,0 +1,53 @@
+"""Live against simulated: what the bench tells the simulator, checked without a server."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from bench import live_vs_simulated as bench
+
+from edgeserve.config.machine_costs import MachineCosts
+from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
+
+MS = 10**6
+FREE = ("a test", MachineCosts())
+
+
+def profile(model, lane, ms):
+    timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
+    return Profile(model, "here", {lane: LaneProfile(dict.fromkeys((1, 2, 4, 8), timing))})
+
+
+def test_arrivals_are_as_many_as_they_should_and_of_all_kinds_alike():
+    due = bench.arrivals_of(["a", "b", "c"], 20.0, 6.0, "seed")
+    times = [at_s for at_s, _ in due]
+    assert times == sorted(times) and len(times) == 120
+    assert times[0] >= 0 and times[-1] < 6.0
+    assert Counter(kind for _, kind in due) == {"a": 40, "b": 40, "c": 40}
+    assert bench.arrivals_of(["a", "b", "c"], 20.0, 6.0, "seed") == due
+
+
+def test_the_simulator_meets_the_requests_when_they_were_sent_with_their_own_work(tmp_path):
+    asked = bench.Asked({"lane": {"cpu0": {}}, "model": {"net": {"engine": "synthetic"}},
+                         "app": {"see": {"model": "net"}}}, str(tmp_path), "see", {"small": {}, "large": {}})
+    table = bench.served_table(asked, str(tmp_path), 30.0, "drop")
+    live = bench.Live([(0.0, "small"), (0.5, "large"), (1.0, "small"), (1.5, "large")], 0.5, {}, 0.0)
+    works = {"small": {"true.net": 1.0}, "large": {"true.net": 4.0}}
+    profiles = [profile("net", "cpu0", 10)]
+    made = bench.scenario_of(asked, table, live, works, str(tmp_path), {})
+    rate, deviation, report = bench.predicted(made, profiles, FREE)
+    assert (rate, deviation) == (0.5, 0.0)  # 40 ms do not fit into 30
+    assert report.total.offered == 4 * bench.SIMULATED_SEEDS
+    assert bench.predicted(made, profiles, ("a test", MachineCosts(answer_ns=25 * MS)))[0] < 0.5
+
+
+@pytest.mark.parametrize("name", ["one_node", "pipeline"])
+def test_the_configurations_can_be_served_and_simulated(name, tmp_path):
+    asked = bench.CONFIGURATIONS[name]()
+    table = bench.served_table(asked, str(tmp_path), 100.0, "drop")
+    live = bench.Live([(0.01 * index, "all") for index in range(20)], 1.0, {}, 0.0)
+    profiles = [profile(model, lane, 1) for model, keys in table["model"].items()
+                for lane in keys.get("lanes", ["cpu0"])]
+    made = bench.scenario_of(asked, table, live, {"all": {}}, str(tmp_path), {})
+    assert bench.predicted(made, profiles, FREE)[0] == 1.0

@@ -1,0 +1,136 @@
+"""The drawn worlds of the regret bench, and its recommendations beside the page that users read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from bench import regret
+from lib import worlds
+from lib.checks import Checks
+
+ROOT = Path(__file__).resolve().parents[3]
+PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls under
+    "one": "works untuned", "apps": "classes", "camera": "works untuned", "steps": "iterative models",
+    "unequal": "time depends on the input", "local": "share one device", "hosts": "share one device",
+    "lanes": "lanes of its own"}
+
+
+@pytest.mark.parametrize("kind", sorted(regret.RECOMMENDED))
+def test_the_page_recommends_what_the_bench_calls_recommended(kind):
+    page = (ROOT / "docs" / "policies" / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and PHRASES[kind] in line.split(" | ")[0]]
+    assert len(rows) == 1, f"docs/policies/README.md has {len(rows)} rows with {PHRASES[kind]!r}"
+    assert re.search(r"\[([\w+]+)\]", rows[0].split(" | ")[1]).group(1) == regret.RECOMMENDED[kind]
+
+
+def test_every_kind_has_a_recommendation_of_a_policy_that_is_compared():
+    assert set(regret.RECOMMENDED) == set(worlds.KINDS)
+    assert {*regret.RECOMMENDED.values(), *regret.SIMPLE} <= set(regret.POLICIES)
+    assert regret.WORLDS * len(worlds.KINDS) >= 60
+
+
+@pytest.mark.parametrize("kind", sorted(worlds.KINDS))
+def test_a_name_draws_the_same_world_again_and_another_name_another(kind):
+    one, again, other = [worlds.draw_world(f"test/{kind}/{number}") for number in (0, 0, 1)]
+    assert one == again
+    assert one.scenario != other.scenario
+    assert worlds.LOADS[0] <= one.load <= worlds.LOADS[1]
+
+
+def test_the_kinds_of_worlds_hold_what_the_bench_claims():
+    drawn = {kind: [worlds.draw_world(f"test/{kind}/{number}") for number in range(20)] for kind in worlds.KINDS}
+    tags = {tag for found in drawn.values() for world in found for tag in world.tags}
+    assert {*worlds.KNOWN, "poisson", "gamma", "onoff", "rate shifts", "lengths shift", "length told",
+            "length not told", "fork", "route", "fan"} <= tags
+    nodes = {len(app.nodes) for kind in ("local", "hosts", "lanes") for world in drawn[kind]
+             for app in world.scenario.config.apps.values()}
+    assert nodes == set(range(2, 8))
+    for world in drawn["local"]:
+        assert set(world.scenario.config.lanes) == {worlds.GPU}
+    for world in drawn["hosts"]:
+        used = [model.lanes for model in world.scenario.config.models.values()]
+        assert (worlds.GPU,) in used and (worlds.HOST,) in used
+
+
+def test_the_capacity_of_one_model_is_its_best_batch_within_half_the_slo():
+    model = worlds.Model("m", range(1, 9), 10.0, 2.0, ["gpu"])
+    app = worlds.App("a", [{"name": "m", "model": "m"}], {"m": 1.0})
+    assert worlds.capacity(app, {"m": model}, 40.0) == pytest.approx(5 / 20)  # 10 + 2 * 5 = 20 of 40
+    assert worlds.capacity(app, {"m": model}, 10.0) == pytest.approx(1 / 12)  # not even one, but it has to do
+    model.lanes = ["gpu0", "gpu1"]
+    assert worlds.capacity(app, {"m": model}, 40.0) == pytest.approx(2 * 5 / 20)
+
+
+def test_the_expected_longest_of_several_inputs():
+    assert worlds.expected_max(((1.0, 0.5), (3.0, 0.5)), 1) == pytest.approx(2.0)
+    assert worlds.expected_max(((1.0, 0.5), (3.0, 0.5)), 2) == pytest.approx(2.5)
+    assert worlds.expected_max(((1.0, 1.0),), 8) == pytest.approx(1.0)
+
+
+def test_policies_of_one_world_meet_the_same_arrivals():
+    shares = [regret.run_job(regret.Job("test/one/0", policy, 1)) for policy in ("edf", "fifo", "edf")]
+    assert shares[0].offered == shares[1].offered > 500
+    assert shares[0].percent == shares[2].percent != shares[1].percent
+    assert 0.0 < shares[0].percent <= 100.0
+
+
+def row(kind, **percent):
+    world = worlds.draw_world(f"test/{kind}/0")
+    return regret.Row(world, 1000, percent, dict.fromkeys(percent, 0.0))
+
+
+def test_the_checks_name_the_world_in_which_the_recommendation_loses():
+    checks = Checks("scripts/bench/regret.py")
+    regret.judge(checks, [row("one", edf=90.0, fifo=92.0), row("unequal", edf=80.0, fifo=70.0, **{"orloj+": 85.0})])
+    by_name = {check.name: check for check in checks.rows}
+    lost = by_name["one: points of edf behind the best of fifo, worst world (test/one/0)"]
+    assert (lost.value, lost.holds) == (2.0, False)
+    won = by_name["unequal: points of orloj+ behind the best of edf, fifo, worst world (test/unequal/0)"]
+    assert (won.value, won.holds) == (-5.0, True)
+    assert by_name["all: points of the recommended policy ahead, mean"].value == pytest.approx(1.5)
+
+
+def test_regret_is_the_distance_to_the_best():
+    found = row("one", edf=90.0, fifo=85.0, orloj=93.0)
+    assert found.best(("edf", "fifo")) == "edf"
+    assert found.behind("edf", ("edf", "fifo", "orloj")) == 3.0
+    assert found.behind("edf", ("fifo",)) == -5.0
+
+
+def test_a_policy_may_have_options():
+    scenario = worlds.draw_world("test/lanes/0").scenario
+    assert regret.under(scenario, "pard+").config.policies["pard+"].options == {}
+    found = regret.under(scenario, "pard+;plan=0.8;work=false").config
+    assert found.policies["pard+"].options == {"plan": 0.8, "work": False}
+    assert {app.policy for app in found.apps.values()} == {"pard+"}
+
+
+def test_a_stream_has_one_frame_in_flight_however_much_batches_save():
+    model = worlds.Model("m", range(1, 9), 10.0, 2.0, ["gpu"])
+    app = worlds.App("a", [{"name": "m", "model": "m"}], {"m": 1.0})
+    app.in_flight = 2
+    assert worlds.capacity(app, {"m": model}, 1000.0) == pytest.approx(2 / 14)
+
+
+def test_jobs_of_many_steps_cost_as_many_batches():
+    model = worlds.Model("m", (1, 4), 10.0, 2.0, ["gpu"])
+    model.steps = 20.0
+    assert model.cost(4) == 20 * 18.0
+    assert model.cost(6) == 20 * (18.0 + 18.0)
+
+
+def test_recommended_stands_for_each_worlds_own():
+    assert regret.of_world("x/local/0", ["edf", "fifo", "recommended"]) == ["edf", "fifo", "pard_local"]
+    assert regret.of_world("x/one/0", ["edf", "fifo", "recommended"]) == ["edf", "fifo"]
+
+
+def test_the_table_shows_recommended_policies_and_the_worlds_where_they_lose(capsys):
+    rows = [row("one", edf=90.0, fifo=92.0), row("local", edf=80.0, fifo=70.0, **{"pard_local": 78.0})]
+    regret.show(rows, ["edf", "fifo", "recommended"])
+    lines = capsys.readouterr().out.splitlines()
+    by_kind = {line.split()[0]: line.split() for line in lines if line.strip()}
+    assert by_kind["all"][1:] == ["2", "1.00", "(", "2.0)", "5.00", "(", "10.0)", "2.00", "(", "2.0)*"]
+    assert sum(line.startswith("  test/local/0") and " edf  80.00 " in line for line in lines) == 2
+    assert sum(line.startswith("  test/one/0") and " fifo  92.00 " in line for line in lines) == 2
