@@ -21,6 +21,7 @@ VERBS = {
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
     "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
+    "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
     "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
 }

@@ -30,16 +30,16 @@ ROOMS = {
     "engines": {""}, "ipc": set(),
     "lanes": {"engines.base"},
     "offload": {"lanes", "engines"},
-    "device": {"sched.protocol"},
+    "device": {"sched.protocol"}, "language": set(),
     "recording": {"sched"}, "metrics": {"sched"},
     "sim": {"sched", "recording"},
     "testing": {"sched", "sim", "engines.base"},
-    "live": {"sched", "recording", "metrics", ""} | OUTSIDE,
+    "live": {"sched", "recording", "metrics", "language", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
     "server": {"live", "runtime", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
-    "tools": {"sched", "sim", "live", "recording", "metrics", "runtime", "client", ""} | OUTSIDE,
+    "tools": {"sched", "sim", "language", "live", "recording", "metrics", "runtime", "client", ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
     "": {"runtime", "client"},
 }
@@ -61,7 +61,7 @@ POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_
 # Library -> the only modules that may import it.
 OPTIONAL = {"onnxruntime": {"engines.onnx"}, "tensorrt": {"engines.tensorrt"}, "torch": {"engines.torch", "engines.lm"},
             "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": set(),
-            "matplotlib": {"tools.plots"}, "pytest": {"testing"}, "transformers": {"engines.lm"}, "hypothesis": set()}
+            "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit.length"}, "threadpoolctl": {"tools.fit.length"}, "pytest": {"testing"}, "transformers": {"engines.lm"}, "hypothesis": set()}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools", "testing.engine_conformance")
