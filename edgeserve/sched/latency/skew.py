@@ -110,11 +110,7 @@ class Skew:
         if abs(skew_ppm - self.skew_ppm) < STEP_PPM:
             return False
         self.skew_ppm = skew_ppm
-        logs = list(self._logs)
-        self._logs.clear()
-        self._counts = dict.fromkeys(counts, 0)
-        for its_size, log, _ in logs:
-            self._add(its_size, log)
+        self._measure_apart()
         return True
 
     def time_ns(self, size: int, time_ns: int) -> int:
@@ -125,28 +121,41 @@ class Skew:
         return time_ns + self._growing_ns[size] * (longer_ppm - PPM) // PPM
 
     def _add(self, size: int, log: int) -> None:
-        """Put a batch behind the others; of more than :data:`LOOKED_BACK` the first goes. ``_apart // (count - 1)`` is
-        then the mean distance of successive batches, each in the deviation of its sizes' maxima."""
+        """Put a batch behind the others; of more than :data:`LOOKED_BACK` the first goes."""
         logs = self._logs
         self._counts[size] += 1
         if not logs:
-            self._apart = 0
             logs.append((size, log, 0))
             return
         before, log_before, _ = logs[-1]
-        distance = log - log_before
-        if size != before:
-            distance -= self.skew_ppm * (self._longest_ppm[size] - self._longest_ppm[before]) // PPM
-        if distance < 0:
-            distance = -distance
-        if distance > APART_MAX_PPM:
-            distance = APART_MAX_PPM
-        distance = distance * 2 * PPM // (self._spread_ppm[size] + self._spread_ppm[before])
-        logs.append((size, log, distance))
-        self._apart += distance
+        apart = self._distance(size, log, before, log_before)
+        logs.append((size, log, apart))
+        self._apart += apart
         if len(logs) > LOOKED_BACK:
             self._counts[logs.popleft()[0]] -= 1
             self._apart -= logs[0][2]
+
+    def _distance(self, size: int, log: int, before: int, log_before: int) -> int:
+        """How far a batch is from the one before it, in the deviation of the maxima of so many inputs. Batches of two
+        sizes are usually apart by what the skew does to them."""
+        distance = log - log_before
+        if size == before:
+            return min(APART_MAX_PPM, abs(distance)) * PPM // self._spread_ppm[size]
+        distance -= self.skew_ppm * (self._longest_ppm[size] - self._longest_ppm[before]) // PPM
+        return min(APART_MAX_PPM, abs(distance)) * 2 * PPM // (self._spread_ppm[size] + self._spread_ppm[before])
+
+    def _measure_apart(self) -> None:
+        """The skew has changed, and with it how far batches of two sizes are usually apart."""
+        logs = list(self._logs)
+        size, log, _ = logs[0]
+        for index in range(1, len(logs)):
+            before, log_before = size, log
+            size, log, _ = logs[index]
+            if size != before:
+                logs[index] = size, log, self._distance(size, log, before, log_before)
+        self._logs.clear()
+        self._logs.extend(logs)
+        self._apart = sum([apart for _, _, apart in logs]) - logs[0][2]
 
     def _noise(self, place: int) -> int:
         """What noise explains of the batch that stands at this place, ordered by that."""
