@@ -98,7 +98,8 @@ class Drift:
         """The inputs are more or less unequal than was believed: another shape, and what was measured beside it."""
         before = self._shape_ns
         self._shape_ns = {size: self.skew.time_ns(size, time_ns) for size, time_ns in self._told_ns.items()}
-        rows = [(at_ns, size, ratio * before[size] // self._shape_ns[size], 0) for at_ns, size, ratio, _ in self._ratios]
+        shape = self._shape_ns
+        rows = [(at_ns, size, ratio * before[size] // shape[size], 0) for at_ns, size, ratio, _ in self._ratios]
         self._ratios.clear()
         self._ratios.extend(rows)
         self._paces_ppm = (0, 0, 0)
