@@ -82,7 +82,7 @@ def is_stale() -> bool:
 
 
 def _is_compiled(name: str) -> bool:
-    """Of a loaded module, as it is; of another, as it would be: the live side imports what a simulation does without."""
+    """Of a loaded module, as it is; of another, as it would be: the live side imports more than a simulation needs."""
     module = sys.modules.get(name)
     spec = importlib.util.find_spec(name) if module is None else None
     file = module.__file__ if module is not None else spec.origin if spec is not None else None
