@@ -17,6 +17,7 @@ from edgeserve.sched.latency.skew import PPM, Skew
 DRIFT_LEN = 10  # measured batches that the pace looks back on, of any size
 FEW = 5  # fewer measured batches than this: see _likely_index
 BIAS_STEP = 32  # a batch that was slower or faster than the pace moves its size's place by this part
+SQUARE = PPM * PPM
 BIAS_MAX = 2  # a size is at most so many times slower or faster beside the others than the profile says
 
 
@@ -31,20 +32,23 @@ class Drift:
     """
 
     __slots__ = ("typical_ns", "likely_ns", "slowest_ns", "pace_ppm", "skew", "_told_ns", "_shape_ns", "_bias_ppm",
-                 "_ratios", "_first_ppm", "_paces_ppm")
+                 "_ratios", "_first_ppm", "_paces_ppm", "_minus_places")
 
     def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM, fixed_ns: int = 0) -> None:
         self._told_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
         self._shape_ns = self._told_ns
         self.skew = Skew(self._told_ns, fixed_ns)
         self._bias_ppm: Dict[int, int] = dict.fromkeys(shape_ns, PPM)  # how a size's place differs from the profile's
-        self._ratios: Deque[Tuple[int, int, int]] = deque(maxlen=DRIFT_LEN)  # (when, size, measured over shape in ppm)
+        # (when, size, measured over shape in ppm, the same over the size's place)
+        self._ratios: Deque[Tuple[int, int, int, int]] = deque(maxlen=DRIFT_LEN)
         self._first_ppm = likely_ppm
         self._paces_ppm = (0, 0, 0)
         self.pace_ppm = PPM
         self.typical_ns: Dict[int, int] = {}
         self.likely_ns: Dict[int, int] = {}
         self.slowest_ns: Dict[int, int] = {}
+        self._minus_places: Dict[int, int] = {}  # -(shape * place): // then rounds times up
+        self._place()
         self._renew(True)
 
     @property
@@ -63,19 +67,22 @@ class Drift:
         if not told and self.skew.observe(size, duration_ns):
             self._tilt()
         ratio = duration_ns * PPM // self._shape_ns[size]
-        bias = self._bias_ppm
-        others = sorted([other * PPM // bias[its_size] for _, its_size, other in self._ratios if its_size != size])
-        self._ratios.append((now_ns, size, ratio))
-        moved = bias[size]
+        ratios, place = self._ratios, self._bias_ppm[size]
+        others = [other for _, its_size, _, other in ratios if its_size != size]
+        is_moved = False
         if others:
+            others.sort()
             middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) // 2
-            surprise = ratio * PPM // bias[size] - middle
-            own = len(self._ratios) - len(others)
-            step = bias[size] * len(others) // (BIAS_STEP * max(len(others), own))
-            moved += step if surprise > 0 else -step if surprise < 0 else 0
+            surprise = ratio * PPM // place - middle
+            own = min(DRIFT_LEN, len(ratios) + 1) - len(others)
+            step = place * len(others) // (BIAS_STEP * max(len(others), own))
+            moved = place + (step if surprise > 0 else -step if surprise < 0 else 0)
             moved = min(PPM * BIAS_MAX, max(PPM // BIAS_MAX, moved))
-        is_moved = moved != bias[size]
-        bias[size] = moved
+            is_moved = moved != place
+            if is_moved:
+                place = self._bias_ppm[size] = moved
+                self._place()
+        ratios.append((now_ns, size, ratio, ratio * PPM // place))
         return self._renew(is_moved)
 
     def forget(self, before_ns: int) -> bool:
@@ -91,33 +98,45 @@ class Drift:
         """The inputs are more or less unequal than was believed: another shape, and what was measured beside it."""
         before = self._shape_ns
         self._shape_ns = {size: self.skew.time_ns(size, time_ns) for size, time_ns in self._told_ns.items()}
-        rows = [(at_ns, size, ratio * before[size] // self._shape_ns[size]) for at_ns, size, ratio in self._ratios]
+        shape = self._shape_ns
+        rows = [(at_ns, size, ratio * before[size] // shape[size], 0) for at_ns, size, ratio, _ in self._ratios]
         self._ratios.clear()
         self._ratios.extend(rows)
         self._paces_ppm = (0, 0, 0)
+        self._place()
+
+    def _place(self) -> None:
+        """A shape or a size's place in it has changed: what follows from them alone."""
+        bias, ratios = self._bias_ppm, self._ratios
+        self._minus_places = {size: -shape_ns * bias[size] for size, shape_ns in self._shape_ns.items()}
+        rows = [(at_ns, size, ratio, ratio * PPM // bias[size]) for at_ns, size, ratio, _ in ratios]
+        ratios.clear()
+        ratios.extend(rows)
 
     def _renew(self, is_moved: bool) -> bool:
-        """Make the tables anew unless neither a place nor a pace has changed. O(sizes).
+        """Make those tables anew that a place or a pace has changed. O(sizes).
 
         No time is less than a nanosecond: rates divide by it."""
-        bias, first = self._bias_ppm, self._first_ppm
-        ratios = sorted([max(1, ratio * PPM // bias[size]) for _, size, ratio in self._ratios])
+        ratios = sorted([ratio for _, _, _, ratio in self._ratios])
         count = len(ratios)
-        middle = (count - 1) // 2 if count < FEW else count // 2
-        paces = (ratios[middle], ratios[_likely_index(count)], ratios[-1]) if ratios else (PPM, first, first)
-        if paces == self._paces_ppm and not is_moved:
+        if count:
+            middle = (count - 1) // 2 if count < FEW else count // 2
+            paces = (ratios[middle] or 1, ratios[_likely_index(count)] or 1, ratios[-1] or 1)
+        else:
+            paces = (PPM, self._first_ppm, self._first_ppm)
+        before = self._paces_ppm
+        if paces == before and not is_moved:
             return False
         self._paces_ppm = paces
-        self.pace_ppm, likely_ppm, slowest_ppm = paces
-        typical: Dict[int, int] = {}
-        likely: Dict[int, int] = {}
-        slowest: Dict[int, int] = {}
-        for size, shape_ns in self._shape_ns.items():
-            place = -shape_ns * bias[size]  # negative: // then rounds the time up
-            typical[size] = max(1, -(place * self.pace_ppm // (PPM * PPM)))
-            likely[size] = max(1, -(place * likely_ppm // (PPM * PPM)))
-            slowest[size] = max(1, -(place * slowest_ppm // (PPM * PPM)))
-        self.typical_ns, self.likely_ns, self.slowest_ns = typical, likely, slowest
+        typical, likely, slowest = paces
+        places = self._minus_places
+        if is_moved or typical != before[0]:
+            self.pace_ppm = typical
+            self.typical_ns = {size: -(place * typical // SQUARE) or 1 for size, place in places.items()}
+        if is_moved or likely != before[1]:
+            self.likely_ns = {size: -(place * likely // SQUARE) or 1 for size, place in places.items()}
+        if is_moved or slowest != before[2]:
+            self.slowest_ns = {size: -(place * slowest // SQUARE) or 1 for size, place in places.items()}
         return True
 
 

@@ -60,8 +60,8 @@ class ModelLatency:
 
     __slots__ = ("model", "lane", "sizes", "size_max", "size_for", "seeds", "fixed_ns", "alone", "age_ns", "version",
                  "speed", "estimate_ns", "likely_ns", "typical_ns", "slowest_ns", "profiled_ns", "alone_ns",
-                 "alone_likely_ns", "fixed_now_ns", "learns_work", "phases", "_sources", "_windows", "_drift",
-                 "_usual", "_oldest_ns", "observed_ns", "_served")
+                 "alone_likely_ns", "fixed_now_ns", "learns_work", "phases", "_sources", "_windows",
+                 "_longest_ns", "_drift", "_usual", "_oldest_ns", "observed_ns", "_served")
 
     def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
                  age_ns: int = WINDOW_AGE_NS, fixed_ns: int = 0,
@@ -88,6 +88,7 @@ class ModelLatency:
         self.phases: Dict[str, ModelLatency] = {}
         self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Deque[Tuple[int, int]]] = {size: deque(maxlen=WINDOW_LEN) for size in self.sizes}
+        self._longest_ns: Dict[int, int] = dict.fromkeys(self.sizes, -1)  # of each window; -1: it is empty
         self._oldest_ns = 2**62
         self.observed_ns = -(2**62)
         self._drift = _drift_of(self.seeds, self.fixed_ns)
@@ -117,11 +118,13 @@ class ModelLatency:
             took_ns = -(-took_ns // steps)
         duration_ns = took_ns if self.speed == 1.0 else math.ceil(took_ns * self.speed)
         self.observed_ns = now_ns
-        window = self._windows[size]
+        window, longest_ns = self._windows[size], self._longest_ns[size]
+        leaving_ns = window[0][1] if len(window) == WINDOW_LEN else 0
         window.append((now_ns, duration_ns))
         if now_ns < self._oldest_ns:
             self._oldest_ns = now_ns
-        self._set_estimate(size)
+        if duration_ns > longest_ns or leaving_ns == longest_ns:
+            self._set_estimate(size)
         if self._drift.observe(now_ns, size, duration_ns, over_milli is not None):
             self._set_drift()
         if self._usual is not None:
@@ -245,7 +248,8 @@ class ModelLatency:
 
     def _set_estimate(self, size: int) -> None:
         window = self._windows[size]
-        known_ns = max([duration for _, duration in window]) if window else self.seeds[size].p99_ns
+        longest_ns = self._longest_ns[size] = max([duration for _, duration in window]) if window else -1
+        known_ns = longest_ns if window else self.seeds[size].p99_ns
         self.estimate_ns[size] = known_ns if self.speed == 1.0 else math.ceil(known_ns / self.speed)
         self.alone_ns = self.estimate_ns.get(self.sizes[0], 0)
 

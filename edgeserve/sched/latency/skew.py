@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from statistics import NormalDist
-from typing import Deque, Dict, Mapping, Tuple
+from typing import Deque, Dict, List, Mapping, Tuple
 
 PPM = 1_000_000
 
@@ -65,34 +65,52 @@ class Skew:
     """How unequal the inputs are: ``skew_ppm``, the deviation of the logarithm of what an input adds to the fixed part,
     0 where noise explains all. :meth:`observe` alone changes it."""
 
-    __slots__ = ("skew_ppm", "_fixed_ns", "_growing_ns", "_noise_ppm", "_longest_ppm", "_spread_ppm", "_logs", "_count")
+    __slots__ = ("skew_ppm", "_fixed_ns", "_growing_ns", "_least_ns", "_noises", "_longest_ppm", "_spread_ppm", "_logs",
+                 "_apart", "_counts", "_until_next")
 
     def __init__(self, times_ns: Mapping[int, int], fixed_ns: int) -> None:
         self.skew_ppm = 0
         self._fixed_ns = max(0, min(fixed_ns, min(times_ns.values()) - 1))
         self._growing_ns: Dict[int, int] = {size: max(1, time_ns - self._fixed_ns)
                                             for size, time_ns in times_ns.items()}
+        self._least_ns: Dict[int, int] = {size: max(1, growing_ns // 20)
+                                          for size, growing_ns in self._growing_ns.items()}
         self._longest_ppm = {size: longest_ppm(size) for size in times_ns}
         self._spread_ppm = {size: spread_ppm(size) for size in times_ns}
-        self._noise_ppm: Dict[int, int] = {size: NOISE_PPM * max(1, time_ns) // self._growing_ns[size] * PPM
-                                           // self._spread_ppm[size] for size, time_ns in times_ns.items()}
-        self._logs: Deque[Tuple[int, int]] = deque(maxlen=LOOKED_BACK)  # (size, logarithm of measured over told)
-        self._count = 0
+        self._noises: List[Tuple[int, int]] = sorted([  # (what noise alone explains, size)
+            (NOISE_PPM * max(1, time_ns) // self._growing_ns[size] * PPM // self._spread_ppm[size], size)
+            for size, time_ns in times_ns.items()])
+        # (size, logarithm of measured over told, how far that is from the batch before), and the sum of the latter
+        # without the first; how many there are of each size
+        self._logs: Deque[Tuple[int, int, int]] = deque()
+        self._apart = 0
+        self._counts: Dict[int, int] = dict.fromkeys(times_ns, 0)
+        self._until_next = EVERY
 
     def observe(self, size: int, took_ns: int) -> bool:
-        """A batch took so long. True where the skew has changed. O(1), every few batches O(:data:`LOOKED_BACK`)."""
-        growing_ns = max(1, self._growing_ns[size] // 20, took_ns - self._fixed_ns)
-        self._logs.append((size, round(PPM * math.log(growing_ns / self._growing_ns[size]))))
-        self._count += 1
-        if len(self._logs) < FROM or self._count % EVERY or len(self._growing_ns) < 2:
+        """A batch took so long. True where the skew has changed: then O(:data:`LOOKED_BACK`), else O(1), every few
+        batches O(sizes)."""
+        counts = self._counts
+        if len(counts) < 2:
             return False
-        spread = min(SKEW_MAX_PPM, self._spread_of())
-        noises = sorted([self._noise_ppm[its_size] for its_size, _ in self._logs])
-        noise = noises[len(noises) // 2]
+        growing_ns = took_ns - self._fixed_ns
+        if growing_ns < self._least_ns[size]:
+            growing_ns = self._least_ns[size]
+        self._add(size, round(PPM * math.log(growing_ns / self._growing_ns[size])))
+        self._until_next -= 1
+        if self._until_next:
+            return False
+        self._until_next = EVERY
+        count = len(self._logs)
+        if count < FROM:
+            return False
+        spread = min(SKEW_MAX_PPM, self._apart // (count - 1) * PPM // MEAN_APART_PPM)
+        noise = self._noise(count // 2)
         skew_ppm = math.isqrt(spread * spread - noise * noise) if spread * CLEARLY > noise * (CLEARLY + 1) else 0
         if abs(skew_ppm - self.skew_ppm) < STEP_PPM:
             return False
         self.skew_ppm = skew_ppm
+        self._measure_apart()
         return True
 
     def time_ns(self, size: int, time_ns: int) -> int:
@@ -102,12 +120,47 @@ class Skew:
         longer_ppm = round(PPM * math.exp(self.skew_ppm * self._longest_ppm[size] / (PPM * PPM)))
         return time_ns + self._growing_ns[size] * (longer_ppm - PPM) // PPM
 
-    def _spread_of(self) -> int:
-        """The deviation of an input's logarithm that explains the distances between successive batches."""
-        skew, logs = self.skew_ppm, list(self._logs)
-        apart = 0
-        for (size, log), (before, log_before) in zip(logs[1:], logs):
-            usual = skew * (self._longest_ppm[size] - self._longest_ppm[before]) // PPM
-            distance = min(APART_MAX_PPM, abs(log - log_before - usual))
-            apart += distance * 2 * PPM // (self._spread_ppm[size] + self._spread_ppm[before])
-        return apart // (len(logs) - 1) * PPM // MEAN_APART_PPM
+    def _add(self, size: int, log: int) -> None:
+        """Put a batch behind the others; of more than :data:`LOOKED_BACK` the first goes."""
+        logs = self._logs
+        self._counts[size] += 1
+        if not logs:
+            logs.append((size, log, 0))
+            return
+        before, log_before, _ = logs[-1]
+        apart = self._distance(size, log, before, log_before)
+        logs.append((size, log, apart))
+        self._apart += apart
+        if len(logs) > LOOKED_BACK:
+            self._counts[logs.popleft()[0]] -= 1
+            self._apart -= logs[0][2]
+
+    def _distance(self, size: int, log: int, before: int, log_before: int) -> int:
+        """How far a batch is from the one before it, in the deviation of the maxima of so many inputs. Batches of two
+        sizes are usually apart by what the skew does to them."""
+        distance = log - log_before
+        if size == before:
+            return min(APART_MAX_PPM, abs(distance)) * PPM // self._spread_ppm[size]
+        distance -= self.skew_ppm * (self._longest_ppm[size] - self._longest_ppm[before]) // PPM
+        return min(APART_MAX_PPM, abs(distance)) * 2 * PPM // (self._spread_ppm[size] + self._spread_ppm[before])
+
+    def _measure_apart(self) -> None:
+        """The skew has changed, and with it how far batches of two sizes are usually apart."""
+        logs = list(self._logs)
+        size, log, _ = logs[0]
+        for index in range(1, len(logs)):
+            before, log_before = size, log
+            size, log, _ = logs[index]
+            if size != before:
+                logs[index] = size, log, self._distance(size, log, before, log_before)
+        self._logs.clear()
+        self._logs.extend(logs)
+        self._apart = sum([apart for _, _, apart in logs]) - logs[0][2]
+
+    def _noise(self, place: int) -> int:
+        """What noise explains of the batch that stands at this place, ordered by that."""
+        for noise, size in self._noises:
+            place -= self._counts[size]
+            if place < 0:
+                return noise
+        raise ValueError(f"{place} places beyond the last batch")

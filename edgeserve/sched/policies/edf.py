@@ -178,15 +178,14 @@ class Edf(Policy):
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
+        first_ns = min([queue.rows[0][0] for queue in filled])  # a batch that ends by then is in time for all
         for size, took_ns in times_ns:
             if size > self._batch_max and size != latency.sizes[0]:
                 break
             ends_ns = starts_ns + took_ns
-            in_time = later = 0
-            for queue in filled:
-                rows = queue.rows
-                in_time += len(rows) - bisect_left(rows, (ends_ns,))
-                later += len(rows) - bisect_left(rows, (ends_ns + latency.alone_likely_ns,))
+            in_time = later = queues.count
+            if ends_ns + latency.alone_likely_ns > first_ns:
+                in_time, later = _due_from(filled, ends_ns), _due_from(filled, ends_ns + latency.alone_likely_ns)
             if in_time == 0:
                 break
             lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
@@ -194,7 +193,7 @@ class Edf(Policy):
             left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
             saved = count / took_ns
             if left + coming > 0:
-                saved = _saved_per_time(count, took_ns, filled, left, coming, ends_ns, times_ns)
+                saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, ends_ns, times_ns)
             choices.append((lost, saved, count / took_ns, size))
             if in_time <= size:
                 break  # a larger size would only hold padding
@@ -226,21 +225,30 @@ def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
     return best_size
 
 
-def _saved_per_time(count: int, took_ns: int, filled: List[JobQueue], left: int, coming: int, ends_ns: int,
-                    times_ns: Sequence[Tuple[int, int]]) -> float:
+def _saved_per_time(count: int, took_ns: int, filled: List[JobQueue], first_ns: int, left: int, coming: int,
+                    ends_ns: int, times_ns: Sequence[Tuple[int, int]]) -> float:
     """Jobs saved per nanosecond by a batch of ``count`` that ends at ``ends_ns`` and the best one that could follow: of
-    the ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile."""
+    the ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile. ``first_ns``: nobody is
+    due earlier."""
     best = 0.0
     for size, then_ns in times_ns:
-        due_ns = ends_ns + then_ns
-        in_time = 0
-        for queue in filled:
-            in_time += len(queue.rows) - bisect_left(queue.rows, (due_ns,))
-        follow = min(left, in_time) + coming
-        best = max(best, (count + min(size, follow)) / (took_ns + then_ns))
+        follow = left + coming
+        if ends_ns + then_ns > first_ns:
+            follow = min(left, _due_from(filled, ends_ns + then_ns)) + coming
+        saved = (count + (size if size < follow else follow)) / (took_ns + then_ns)
+        if saved > best:
+            best = saved
         if size >= follow:
             break  # a larger one takes longer, and saves no more
     return best
+
+
+def _due_from(filled: List[JobQueue], ends_ns: int) -> int:
+    """Jobs that are in time if they end at ``ends_ns``."""
+    count = 0
+    for queue in filled:
+        count += len(queue.rows) - bisect_left(queue.rows, (ends_ns,))
+    return count
 
 
 def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency) -> int:

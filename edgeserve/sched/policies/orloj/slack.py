@@ -17,13 +17,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
 from math import exp, expm1
-from typing import List, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.requests.states import Job
 
 FOREVER_NS = 2**62
 CLOSED = -FOREVER_NS  # in queue_key of a deadline: a piece that nobody has looked into yet
+
+_Walk = Tuple[Iterator[Tuple[int, int, Job]], List[float], List[float], List[float], float]
+"""A piece: its rows behind the best one, from the best down, and ``SlackScore.bins``."""
 
 
 class SlackScore:
@@ -35,10 +38,10 @@ class SlackScore:
 
     ``pieces`` are ``(from_ns, to_ns, rising)`` in slack, the last one up to :data:`FOREVER_NS`; below the first the
     score is 0: the batch cannot be in time. ``by_peak`` are the same as ``(-peak, from_ns, to_ns, rising)``, the piece
-    that reaches the highest score first.
+    that reaches the highest score first. ``bins`` is what :meth:`p` reads: edges, targets, scores at the edges, rate.
     """
 
-    __slots__ = ("pieces", "by_peak", "cost", "_peaks", "_edges", "_at_edge", "_targets", "_rate")
+    __slots__ = ("pieces", "by_peak", "bins", "cost", "_peaks", "_edges", "_at_edge", "_targets", "_rate")
 
     def __init__(self, edges_ns: Sequence[float], masses: Sequence[float], mean_ns: float, rate_per_ns: float,
                  cost: float = 1.0) -> None:
@@ -62,6 +65,7 @@ class SlackScore:
             self._at_edge.append(score)
         self._extend(self._edges[-1], FOREVER_NS, False, score)
         self._targets.append(0.0)
+        self.bins = (self._edges, self._targets, self._at_edge, rate_per_ns)
         self.by_peak = sorted([(-peak, *piece) for peak, piece in zip(self._peaks, self.pieces)])
 
     def p(self, slack_ns: float) -> float:
@@ -90,37 +94,55 @@ def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: i
     A piece is looked into only when nothing found so far is better than its peak: of the twenty pieces of four classes
     that saves most. O(queues * pieces * log n + count * log queues) at worst.
     """
-    available = sum([len(queue.rows) - start for queue, _, start in queues])
+    available = 0
+    for queue, _, start in queues:
+        available += len(queue.rows) - start
     if available <= count:
         return [row[2] for queue, _, start in queues for row in queue.rows[start:] if row[2].lane in ("", lane)]
-    # Either a job, (-score, key, seq, index, step, jobs left in its piece, queue's number), or a queue's next piece,
-    # (-peak, CLOSED, number, queue_key in by_peak, 0, 0, number), which goes before a job of the same score.
-    heap = [(score.by_peak[0][0], CLOSED, number, 0, 0, 0, number) for number, (_, score, _) in enumerate(queues)]
+    # Either the best job left of a piece, (-score, key, seq, job, its piece), or a queue's next piece, (-peak, CLOSED,
+    # number, place in by_peak, None), which goes before a job of the same score.
+    heap: List[Tuple[float, int, int, Any, Optional[_Walk]]] = [
+        (score.by_peak[0][0], CLOSED, number, 0, None) for number, (_, score, _) in enumerate(queues)]
     heapify(heap)
     jobs: List[Job] = []
-    while heap and len(jobs) < count:
-        _, key, seq, index, step, left, number = heap[0]
-        queue, score, start = queues[number]
-        rows = queue.rows
-        if key == CLOSED:
-            _, from_ns, to_ns, rising = score.by_peak[index]
-            if index + 1 < len(score.by_peak):
-                heapreplace(heap, (score.by_peak[index + 1][0], CLOSED, number, index + 1, 0, 0, number))
-            else:
-                heappop(heap)
-            low = bisect_left(rows, (at_ns + from_ns,), start) if from_ns > 0 else start
-            high = bisect_left(rows, (at_ns + to_ns,), low)
-            if low < high:
-                index, step = (high - 1, -1) if rising else (low, 1)
-                key, seq, _ = rows[index]
-                heappush(heap, (-score.p(key - at_ns), key, seq, index, step, high - low, number))
+    while heap:
+        _, _, number, entry, walk = heap[0]
+        if walk is None:
+            _open_piece(heap, queues[number], number, entry, at_ns)
             continue
-        job = rows[index][2]
-        if job.lane in ("", lane):
+        job: Job = entry
+        if not job.lane or job.lane == lane:
             jobs.append(job)
-        if left == 1:
-            heappop(heap)
+            if len(jobs) == count:
+                break
+        rest, edges, targets, at_edge, rate = walk
+        for key, seq, job in rest:  # the next one, its score as SlackScore.p says: a call costs a third of all of it
+            slack_ns = key - at_ns
+            index = bisect_right(edges, slack_ns) - 1
+            target = targets[index]
+            heapreplace(heap, (-(target + (at_edge[index] - target) * exp(-rate * (slack_ns - edges[index]))), key, seq,
+                               job, walk))
+            break
         else:
-            key, seq, _ = rows[index + step]
-            heapreplace(heap, (-score.p(key - at_ns), key, seq, index + step, step, left - 1, number))
+            heappop(heap)
     return jobs
+
+
+def _open_piece(heap: List[Tuple[float, int, int, Any, Optional[_Walk]]], place: Tuple[JobQueue, SlackScore, int],
+                number: int, index: int, at_ns: int) -> None:
+    """Put the best job of the piece at the top of the heap into the heap, and its queue's next piece in its place."""
+    queue, score, start = place
+    rows, pieces = queue.rows, score.by_peak
+    _, from_ns, to_ns, rising = pieces[index]
+    index += 1
+    if index < len(pieces):
+        heapreplace(heap, (pieces[index][0], CLOSED, number, index, None))
+    else:
+        heappop(heap)
+    low = bisect_left(rows, (at_ns + from_ns,), start) if from_ns > 0 else start
+    high = bisect_left(rows, (at_ns + to_ns,), low) if to_ns < FOREVER_NS else len(rows)
+    if low < high:
+        some = rows[low:high]
+        rest = reversed(some) if rising else iter(some)
+        key, seq, job = next(rest)
+        heappush(heap, (-score.p(key - at_ns), key, seq, job, (rest, *score.bins)))

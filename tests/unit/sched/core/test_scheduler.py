@@ -529,6 +529,22 @@ def test_a_client_below_its_share_displaces_the_newest_of_the_greediest():
     assert world.arrive("a", client="x") == [ended(8, "rejected", "over_share")]
 
 
+def test_only_a_client_that_has_something_pending_beside_others_is_over_its_share():
+    world = one(app={"pending_max": 2, "slo": "5s"})
+    world.arrive("a", client="x")
+    world.arrive("a", client="y")
+    assert world.arrive("a", client="z") == [ended(3, "rejected", "queue_full")]  # two clients, and none of it is z's
+    assert world.arrive("a", client="y") == [ended(4, "rejected", "over_share")]
+
+
+def test_the_place_of_a_request_that_ended_is_free_again():
+    world = one(app={"pending_max": 2, "slo": "5s"})
+    world.arrive("a", count=2, client="x")
+    assert world.arrive("a", client="x") == [ended(3, "rejected", "queue_full")]
+    world.finish(at=10)
+    assert world.arrive("a", client="x") == []
+
+
 def test_nobody_is_displaced_for_a_request_that_is_refused_all_the_same():
     world = one(app={"pending_max": 6})
     world.arrive("a", count=6, client="x")

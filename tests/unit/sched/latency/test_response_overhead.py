@@ -36,3 +36,21 @@ def test_the_deadline_that_leaves_enough_to_plan_with_is_the_smallest_that_does(
         for planned_ns in range(1, 200):
             least_ns = min(slo_ns for slo_ns in range(1, 400) if delivery.planned_ns(0, slo_ns) >= planned_ns)
             assert delivery.slo_ns(planned_ns) == least_ns
+
+
+def test_the_margin_changes_with_every_eighth_answer_and_knows_the_last_32():
+    delivery = ResponseOverhead()
+    margins = []
+    for overhead in range(1, 49):
+        delivery.took(overhead)
+        margins.append(delivery.margin_ns)
+    assert margins[:7] == [0] * 7
+    assert [margins[index] for index in (7, 14, 15, 23, 31)] == [7, 7, 13, 19, 25]
+    assert margins[-1] == 17 + 3 * WINDOW_LEN // 4  # the last 32 are 17 to 48
+
+
+def test_an_answer_that_took_less_than_nothing_gives_no_deadline_more_time():
+    delivery = ResponseOverhead()
+    for _ in range(REFRESH_EVERY):
+        delivery.took(-5)
+    assert delivery.planned_ns(0, 800) == 800 and delivery.slo_ns(80) == 80

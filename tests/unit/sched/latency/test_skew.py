@@ -11,7 +11,21 @@ import pytest
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.drift import Drift
 from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.latency.skew import FROM, PPM, SKEW_MAX_PPM, Skew, longest_ppm, spread_ppm
+from edgeserve.sched.latency.skew import (
+    APART_MAX_PPM,
+    CLEARLY,
+    EVERY,
+    FROM,
+    LOOKED_BACK,
+    MEAN_APART_PPM,
+    NOISE_PPM,
+    PPM,
+    SKEW_MAX_PPM,
+    STEP_PPM,
+    Skew,
+    longest_ppm,
+    spread_ppm,
+)
 
 MS = 1_000_000
 SIZES = (1, 2, 4, 8)
@@ -102,3 +116,37 @@ def test_jobs_that_say_their_work_are_not_taken_for_unequal_inputs():
     for step in range(100):
         known.observe(step, 4, batch_ns(rng, 4, 0.9))
     assert known.figures(100)["skew"] > 0.5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_sums_kept_are_those_worked_out_anew_from_the_last_batches(seed):
+    rng = random.Random(f"skew/naive/{seed}")
+    deviation = (0.1, 0.5, 0.9, 0.9)[seed]
+    skew, rows, changes = Skew(TOLD, FIXED), [], 0
+    for step in range(1, 301):
+        size = rng.choice(SIZES if seed < 3 else (1,))
+        took_ns = batch_ns(rng, size, deviation if step < 200 else 0.0, 0.03)
+        growing_ns = max(1, (TOLD[size] - FIXED) // 20, took_ns - FIXED)
+        rows = [*rows, (size, round(PPM * math.log(growing_ns / (TOLD[size] - FIXED))))][-LOOKED_BACK:]
+        before_ppm = skew.skew_ppm
+        changed = skew.observe(size, took_ns)
+        wanted_ppm = before_ppm
+        if len(rows) >= FROM and step % EVERY == 0:
+            wanted_ppm = naive_skew_ppm(rows, before_ppm)
+            if abs(wanted_ppm - before_ppm) < STEP_PPM:
+                wanted_ppm = before_ppm
+        assert (skew.skew_ppm, changed) == (wanted_ppm, wanted_ppm != before_ppm), step
+        changes += changed
+    assert changes >= (2 if seed else 0)
+
+
+def naive_skew_ppm(rows, skew_ppm):
+    """The skew that so many batches tell, (size, logarithm) each, where ``skew_ppm`` was believed."""
+    apart = 0
+    for (size, log), (before, log_before) in zip(rows[1:], rows):
+        usual = skew_ppm * (longest_ppm(size) - longest_ppm(before)) // PPM
+        apart += min(APART_MAX_PPM, abs(log - log_before - usual)) * 2 * PPM // (spread_ppm(size) + spread_ppm(before))
+    spread = min(SKEW_MAX_PPM, apart // (len(rows) - 1) * PPM // MEAN_APART_PPM)
+    noises = sorted(NOISE_PPM * TOLD[size] // (TOLD[size] - FIXED) * PPM // spread_ppm(size) for size, _ in rows)
+    noise = noises[len(noises) // 2]
+    return math.isqrt(spread * spread - noise * noise) if spread * CLEARLY > noise * (CLEARLY + 1) else 0

@@ -9,12 +9,14 @@ import pytest
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.calibration import FACTOR_MAX, HITS_LEN, Calibration
+from edgeserve.sched.policies.orloj.evidence import BatchRow
 from edgeserve.sched.policies.orloj.lengths import (
     BIAS_LEN,
     POINTS_MAX,
     SEEDS_PER_SAMPLE,
     LengthWindow,
     SizeBias,
+    learnt_of,
     lengths_of,
 )
 
@@ -197,3 +199,47 @@ def test_the_correction_has_a_bound():
         calibration.ended(work, 10**9)
     assert calibration.state(2000, 100) == 100 * FACTOR_MAX
     assert calibration.covered == 0
+
+
+def rows(size, took_ms, count=1, name="a"):
+    return [BatchRow(0, size, ((name, None),) * size, took_ms * UNIT)] * count
+
+
+def learnt(model, batches, windows=None, speed=1.0, corrected=True):
+    return learnt_of(model, windows or {}, {"a": 1.0}, batches, lambda app, hint: app, speed, corrected)
+
+
+def test_a_batch_tells_its_longest_member_by_what_a_batch_of_its_size_multiplies():
+    model = latency(fixed=10)  # 10 + 20 k
+    lengths, corrections = learnt(model, rows(1, 31) + rows(2, 54) + rows(4, 70), corrected=False)
+    for longest_ms in (21, 22, 15):  # (31 - 10) / 1, (54 - 10) / 2, (70 - 10) / 4
+        assert longest_ms * UNIT in lengths.points.tolist()
+    assert lengths.fixed_ns == 10 * UNIT and lengths.factors == {1: 1.0, 2: 2.0, 4: 4.0} and corrections == {}
+
+
+def test_the_fixed_part_is_no_more_than_the_shortest_time_that_was_measured():
+    model = latency(fixed=10)
+    assert learnt(model, rows(2, 50) + rows(1, 8))[0].fixed_ns == 8 * UNIT
+    alone = LengthWindow(16)
+    alone.add(0, 7 * UNIT)
+    assert learnt(model, rows(2, 50), {"a": alone})[0].fixed_ns == 7 * UNIT
+    assert learnt(model, rows(2, 50))[0].fixed_ns == 10 * UNIT
+
+
+def test_what_was_learnt_at_speed_one_is_told_at_the_present_speed():
+    model = latency(fixed=10)
+    usual, fast = learnt(model, rows(2, 50) + rows(4, 70))[0], learnt(model, rows(2, 50) + rows(4, 70), speed=2.0)[0]
+    assert fast.fixed_ns == usual.fixed_ns / 2 and fast.points.tolist() == (usual.points / 2).tolist()
+    assert fast.mean_alone_ns("a") == pytest.approx(usual.mean_alone_ns("a") / 2)
+
+
+def test_batches_that_contradict_times_alone_correct_their_size():
+    alone = LengthWindow(4001)
+    for index in range(400):
+        alone.add(0, (30 + index % 2) * UNIT)
+    model = latency(fixed=10)
+    as_told = learnt(model, rows(2, 52, BIAS_LEN), {"a": alone})[1]
+    slower = learnt(model, rows(2, 52, BIAS_LEN) + rows(4, 170, BIAS_LEN), {"a": alone})[1]
+    assert set(slower) - {2} == {4} and slower[4] > 1.3, "10 + 4 * 21 would be 94"
+    assert all(0.9 < factor < 1.1 for factor in as_told.values())
+    assert learnt(model, rows(4, 170, BIAS_LEN), {"a": alone}, corrected=False)[1] == {}

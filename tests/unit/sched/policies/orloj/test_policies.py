@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.orloj.lengths import LengthWindow, lengths_of
+from edgeserve.sched.policies.orloj.lengths import BIAS_LEN_MIN, LengthWindow, lengths_of
 from edgeserve.sched.policies.orloj.plus import SAFE
-from edgeserve.sched.policies.orloj.shared import PRIOR_LEN, HintBins
+from edgeserve.sched.policies.orloj.shared import PRIOR_LEN, SAMPLES_MIN, SHARES_MOVED, HintBins
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -239,3 +239,52 @@ def test_the_last_1024_hints_make_the_intervals():
     for fresh, kept in ((1024 - 129, True), (1024 - 128, False)):  # an eighth of the old ones is left, or just less
         names = names_after(*[1.0] * 1024, *[2.0] * fresh, of=[0.0, 1.0, 2.0])
         assert names == (["hint0", "hint1", "hint2"] if kept else ["hint0", "hint0", "hint1"])
+
+
+def test_new_tables_are_made_of_four_samples_and_a_quarter_of_a_second_apart():
+    world = dynamic()
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+
+    def refreshed(at_ms, samples=0):
+        before = model.lengths("cpu0", board)
+        board.now_ns = at_ms * MS
+        for _ in range(samples):
+            model.observe("cpu0", "short", None, 35 * MS, board)
+        model.refresh(board)
+        return model.lengths("cpu0", board) is not before
+    assert not refreshed(0, SAMPLES_MIN - 1)
+    assert refreshed(1, 1)
+    assert not refreshed(250, SAMPLES_MIN)  # made at 1 ms
+    assert refreshed(251)
+    assert not refreshed(502)
+    model._shares["short"] += 0.99 * SHARES_MOVED
+    assert not refreshed(752)
+    model._shares["short"] += 0.02 * SHARES_MOVED
+    assert refreshed(753) and not refreshed(1003)
+    model.lanes_changed()
+    assert refreshed(1004)
+
+
+def test_a_batch_is_compared_with_the_law_alone_at_speed_one():
+    world = dynamic(sample=0.0, alone={"short": [40.0] * 200, "long": [40.0] * 200})
+    model = world.scheduler.policies[0]._models["m"]
+    at = 0
+    for index in range(BIAS_LEN_MIN):
+        assert model._bias.get("cpu0") is None or model._bias["cpu0"].corrections() == {}
+        world.arrive("short", at=at, slo=1000)
+        at += 70  # 10 and twice 30
+        world.finish(at=at, took=70)
+    assert model._bias["cpu0"].corrections() == {1: pytest.approx(2.0, rel=1e-6)}
+    world.arrive("short", at=at, slo=1000)
+    world.finish(at=at + 500, failed="broken", took=500)
+    assert model._launched == {}
+
+
+def test_a_lane_at_another_speed_teaches_what_a_batch_would_take_at_speed_one():
+    world = dynamic(alone={"short": [40.0] * 200, "long": [40.0] * 200})
+    world.lane("cpu0", speed=2.0)
+    model = world.scheduler.policies[0]._models["m"]
+    for at in range(0, 40 * BIAS_LEN_MIN, 40):
+        world.arrive("short", at=at, slo=1000)
+        world.finish(at=at + 35, took=35)
+    assert model._bias["cpu0"].corrections() == {1: pytest.approx(2.0, rel=1e-6)}

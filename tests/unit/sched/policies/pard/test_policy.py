@@ -110,6 +110,21 @@ def test_what_ran_in_the_window_counts_for_the_modules_behind():
     assert burst(world, 30) == [ran("a", 7)]
 
 
+@pytest.mark.parametrize(("syncs", "least"), [((999,), 30), ((1000,), 90), ((1000, 5119, 6119), 60),
+                                         ((1000, 5121, 6121), 30)])
+def test_unless_told_otherwise_batches_of_the_last_five_seconds_count_once_a_second(syncs, least):
+    def later():
+        world = chain(BATCHED, plan=0, batch_times="measured")
+        burst(world, *[200] * 4)
+        for lane, at in (("a0", 40), ("b0", 80), ("c0", 120)):
+            world.finish(lane, at=at)
+        for at in syncs:
+            world.step(at=at)
+        return world
+    assert burst(later(), least) == [ran("a", 5)]
+    assert burst(later(), least - NS) == [ended(5, "dropped", PROACTIVE)]
+
+
 def test_the_quantile_of_the_waits_to_come_counts():
     world = chain(lam=0.1)  # two modules behind: 0.447 of a batch
     burst(world, 34)
