@@ -16,22 +16,10 @@ import numpy as np
 import pycuda.driver as cu
 
 from edgeserve.engines.cuda.driver import Driver
-from edgeserve.engines.cuda.errors import DRIVER_MEND, MISSING, NOT_READY, OUT_OF_MEMORY, STICKY, Unsupported, error_of
+from edgeserve.engines.cuda.errors import DRIVER_MEND, MISSING, OUT_OF_MEMORY, STICKY, Unsupported, error_of, status_of
 from edgeserve.errors import DeviceMissing, EngineError
 
 STREAM_NON_BLOCKING = 1
-
-TEXTS = {
-    "out of memory": OUT_OF_MEMORY, "device not ready": NOT_READY, "driver shutting down": 4,
-    "uncorrectable ECC error encountered": 214, "an illegal memory access was encountered": 700,
-    "the launch timed out and was terminated": 702, "context is destroyed": 709,
-    "device-side assert triggered": 710, "hardware stack error": 714, "an illegal instruction was encountered": 715,
-    "misaligned address": 716, "operation not supported on global/shared address space": 717,
-    "invalid program counter": 718, "unspecified launch failure": 719, "unknown error": 999,
-    "initialization error": 3, "no CUDA-capable device is detected": 100, "invalid device ordinal": 101,
-    "CUDA driver version is insufficient for CUDA runtime version": 35,
-}
-"""What the driver calls its codes (``cuGetErrorString``): pycuda's exceptions carry the text alone."""
 
 
 def make() -> Driver:
@@ -246,7 +234,7 @@ def _error_of(error: Exception) -> EngineError:
     """``cuMemAlloc failed: out of memory`` with its code, which the text tells."""
     call, _, text = str(error).partition(" failed: ")
     text = text or call
-    status = next((code for known, code in TEXTS.items() if text.startswith(known)), None)
+    status = status_of(text)
     if status is None and isinstance(error, cu.MemoryError):
         status = OUT_OF_MEMORY
     names = {**STICKY, **MISSING, OUT_OF_MEMORY: "OUT_OF_MEMORY"}

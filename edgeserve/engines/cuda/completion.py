@@ -58,6 +58,7 @@ class StreamClock(Generic[MarkT]):
         self._elapsed_ms = elapsed_ms
         self._clock_ns = clock_ns
         self._spare: List[MarkT] = []
+        self._failed: List[MarkT] = []  # of batches that failed: the device may still be to pass them
         self._in_flight = 0
         self._last: Optional[MarkT] = None  # the end of the last batch whose times are known, and when that was
         self._last_ns = 0
@@ -73,7 +74,7 @@ class StreamClock(Generic[MarkT]):
     def drop(self, span: Span[MarkT]) -> None:
         """The batch failed: nobody will ask when it ran."""
         self._in_flight -= 1
-        self._spare += [span.start, span.end]
+        self._failed += [span.start, span.end]
         self._forget()
 
     def times(self, span: Span[MarkT]) -> Tuple[int, int]:
@@ -101,6 +102,8 @@ class StreamClock(Generic[MarkT]):
             self._last = None
 
     def _mark(self) -> MarkT:
+        if not self._spare and self._failed and self._failed[0].done():
+            self._spare.append(self._failed.pop(0))
         return self._spare.pop() if self._spare else self._make()
 
     def _between_ns(self, start: MarkT, end: MarkT) -> int:

@@ -29,6 +29,18 @@ MISSING: Dict[int, str] = {
 }
 """Codes that say that there is no device to begin with."""
 
+TEXTS: Dict[str, int] = {
+    "out of memory": OUT_OF_MEMORY, "device not ready": NOT_READY, "driver shutting down": 4,
+    "uncorrectable ECC error encountered": 214, "an illegal memory access was encountered": 700,
+    "the launch timed out and was terminated": 702, "context is destroyed": 709,
+    "device-side assert triggered": 710, "hardware stack error": 714, "an illegal instruction was encountered": 715,
+    "misaligned address": 716, "operation not supported on global/shared address space": 717,
+    "invalid program counter": 718, "unspecified launch failure": 719, "unknown error": 999,
+    "initialization error": 3, "no CUDA-capable device is detected": 100, "invalid device ordinal": 101,
+    "CUDA driver version is insufficient for CUDA runtime version": 35,
+}
+"""What the driver calls its codes (``cuGetErrorString``): exceptions of pycuda and torch carry the text alone."""
+
 DRIVER_MEND = ("check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "
                "doctor; nvidia-smi on a desktop, /dev/nvhost-* on a Jetson), or use a device of kind 'cpu'")
 
@@ -58,6 +70,11 @@ def error_of(call: str, status: Optional[int], text: str) -> EngineError:
     if status in MISSING:
         return DeviceMissing(f"{shown}; {DRIVER_MEND}")
     return CudaError(shown, status)
+
+
+def status_of(text: str) -> Optional[int]:
+    """The code that the driver describes so."""
+    return next((status for known, status in TEXTS.items() if text.startswith(known)), None)
 
 
 def out_of_memory(what: str, asked_bytes: int, free_bytes: Optional[int], total_bytes: Optional[int]) -> OutOfMemory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Optional
+from typing import Callable, ContextManager, Optional
 
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.cuda.completion import StreamClock
@@ -12,9 +12,6 @@ from edgeserve.errors import EngineError
 
 NAME = "cuda"
 """Where the sessions of a lane find its stream in ``LaneInfo.common``."""
-
-PRIORITIES: Dict[str, int] = {"normal": 0, "high": -1}
-
 
 class LaneStream:
     """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others."""
@@ -30,10 +27,13 @@ class LaneStream:
         """CUDA's stream."""
         return self.stream.handle
 
-    @property
-    def index(self) -> int:
-        """The device's index."""
-        return self.device.index
+    def record(self, mark: Event, handle: int = 0) -> None:
+        """Enqueue the mark, on the stream or the one of ``handle``. Inside :meth:`current`."""
+        self.device.driver.record(mark.handle, handle or self.handle)
+
+    def current(self) -> ContextManager[None]:
+        """Make the device's context current on this thread."""
+        return self.device.current()
 
     def close(self) -> None:
         """The lane ends: the stream, its events and the device are given back."""
