@@ -46,6 +46,24 @@ class DeviceLost(EngineError):
     code = "device_lost"
 
 
+class DeviceMissing(EngineError):
+    """The device cannot be used from the start: no driver, no such device, or no library that reaches it."""
+
+    code = "device_missing"
+
+
+class OutOfMemory(EngineError):
+    """The device has no room for what an engine asked for. ``asked_bytes`` and ``free_bytes`` are None where the
+    device or the library did not say."""
+
+    code = "out_of_memory"
+
+    def __init__(self, message: str, asked_bytes: Optional[int] = None, free_bytes: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.asked_bytes = asked_bytes
+        self.free_bytes = free_bytes
+
+
 class ExampleUnknown(EngineError):
     """An engine cannot make an input for its model by itself: it is neither warmed up nor profiled without help."""
 

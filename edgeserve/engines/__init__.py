@@ -25,6 +25,7 @@ ENGINES: Dict[str, str] = {
     "onnx": "edgeserve.engines.onnx",
     "python": "edgeserve.engines.python",
     "synthetic": "edgeserve.engines.synthetic",
+    "torch": "edgeserve.engines.torch.engine",
 }
 """Engine kind -> module. The values are names, so that nothing is imported before it is needed."""
 
@@ -39,7 +40,7 @@ PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
 # only happens after this package. A robot's runtime does not phone home; set the variable to 0 to allow it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-_EXTRAS = {"onnxruntime": "onnx"}
+_EXTRAS = {"onnxruntime": "onnx", "torch": "torch"}
 
 
 def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = ".") -> Engine:

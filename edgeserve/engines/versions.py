@@ -11,7 +11,7 @@ from edgeserve import __version__
 ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 """All of them install the same module: two at once overwrite each other's files."""
 
-_BUILDS_OF = {"onnx": ("onnxruntime", ONNXRUNTIME_BUILDS)}
+_BUILDS_OF = {"onnx": ("onnxruntime", ONNXRUNTIME_BUILDS), "torch": ("torch", ("torch",))}
 """Engine kind -> its library's module, and the packages that bring it."""
 
 

@@ -1,0 +1,59 @@
+"""The stream of a lane: one for all its sessions, of whatever engine: a lane's batches run one after the other."""
+
+from __future__ import annotations
+
+from typing import Callable, ContextManager, Optional
+
+from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.cuda.completion import StreamClock
+from edgeserve.engines.cuda.device import Device, Event, Stream
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.errors import EngineError
+
+NAME = "cuda"
+"""Where the sessions of a lane find its stream in ``LaneInfo.common``."""
+
+class LaneStream:
+    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others."""
+
+    def __init__(self, device: Device, clock_ns: Callable[[], int], priority: int = 0) -> None:
+        self.device = device
+        with device.current():
+            self.stream: Stream = device.stream(priority)
+        self.clock: StreamClock[Event] = StreamClock(device.event, lambda start, end: end.elapsed_ms(start), clock_ns)
+
+    @property
+    def handle(self) -> int:
+        """CUDA's stream."""
+        return self.stream.handle
+
+    def record(self, mark: Event, handle: int = 0) -> None:
+        """Enqueue the mark, on the stream or the one of ``handle``. Inside :meth:`current`."""
+        self.device.driver.record(mark.handle, handle or self.handle)
+
+    def current(self) -> ContextManager[None]:
+        """Make the device's context current on this thread."""
+        return self.device.current()
+
+    def close(self) -> None:
+        """The lane ends: the stream, its events and the device are given back."""
+        self.device.close()
+
+
+def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] = None) -> LaneStream:
+    """The stream of ``lane``, made at first use on the lane's thread. ``device`` is for tests; without one the lane's
+    own is opened by the library of ``choice``.
+
+    Raises :class:`~edgeserve.errors.DeviceMissing` without a driver or device.
+    """
+    common = lane.common if lane.common is not None else {}
+    if lane.clock_ns is None:
+        raise EngineError(f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)")
+    known = common.get(NAME)
+    if known is None:
+        own = device or Device(open_driver(choice), lane.device_index)
+        known = common[NAME] = LaneStream(own, lane.clock_ns)
+    if not isinstance(known, LaneStream):
+        raise EngineError(f"lane {lane.name!r} has a stream of another library already; install cuda-bindings or "
+                          "pycuda before the models of that lane are loaded")
+    return known

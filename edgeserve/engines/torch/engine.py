@@ -1,0 +1,307 @@
+"""The ``torch`` engine's entry: one network on the CPU or on a CUDA device.
+
+Padding, states and checks are :mod:`edgeserve.engines.ports`'; how a network is read is
+:mod:`edgeserve.engines.torch.programs`'. Options: ``arguments``, ``inputs``, ``outputs`` (names of what the network
+returns, in order; default ``["output"]``, or the keys of the dict that an exported program returns), ``precision``
+(``"float32"``, ``"float16"``, ``"bfloat16"``: weights and floating inputs; what comes out is float32), ``threads`` (of
+one run on the CPU; default: the lane's), ``deterministic`` (operators that give the same bits each time; it holds for
+the whole process), ``example`` (``"module:function"``), ``cuda`` (the library for streams: ``auto``, ``cuda-bindings``,
+``pycuda``), and those of :mod:`edgeserve.engines.ports`.
+
+torch keeps the number of threads per thread of the program where it is built with OpenMP, as its wheels are: each lane
+has its own. The number is set on the thread that runs a batch, and only when it differs.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Dict, List, Optional, Sequence, Set
+
+import numpy as np
+import torch
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, Result, Session, Values
+from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.options import Options
+from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
+from edgeserve.engines.python import NOMINAL_BYTES, import_function
+from edgeserve.engines.torch.failures import failure_of
+from edgeserve.engines.torch.programs import Program, read_program, storages
+from edgeserve.engines.torch.streams import CudaSession
+from edgeserve.engines.worker import Worker, worker_of
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown
+
+KNOWN_OPTIONS = ("arguments", "inputs", "outputs", "precision", "threads", "deterministic", "example", "cuda",
+                 *PORT_OPTIONS)
+
+PRECISIONS = {"": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+WORK_PER_INPUT_BYTE = 32
+"""Estimated working memory per byte of the largest batch's inputs, until a profile has measured it; as for ``onnx``."""
+
+CUBLAS_WORKSPACE = ":4096:8"
+"""What cuBLAS must be told before its first use to give the same bits each time (CUDA documentation, cuBLAS, results
+reproducibility)."""
+
+
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
+    """The registry's entry."""
+    return TorchEngine(model, lanes, directory)
+
+
+class TorchEngine(Engine):
+    """One network, shared by the lanes of one device. It must keep nothing from one call to the next: two lanes call
+    it at once. Recurrent states come in with the batch and go out with the results."""
+
+    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
+        options = Options(model, KNOWN_OPTIONS)
+        if not model.file and not model.function:
+            raise ConfigError(f"[model.{model.name}] file and function are missing: engine 'torch' needs file = "
+                              "'net.pt2' (torch.export), file = 'net.pt' (TorchScript) or function = 'module:Class'")
+        precision = options.text("precision")
+        if precision not in PRECISIONS:
+            raise ConfigError(f"{options.where('precision')} = {precision!r}: expected one of "
+                              f"{', '.join(name for name in PRECISIONS if name)}")
+        self._name = model.name
+        self._model = model
+        self._options = options
+        self._directory = directory
+        self._precision = PRECISIONS[precision]
+        self._threads_set = options.integer("threads", 0, 1, 1024) if "threads" in options else 0
+        self._deterministic = options.boolean("deterministic", False)
+        self._example = options.text("example")
+        self._cuda = options.text("cuda", "auto")
+        self._lanes = list(lanes)
+        self._on_cuda = lanes[0].device_kind == "cuda"
+        self._device = torch.device("cuda", lanes[0].device_index) if self._on_cuda else torch.device("cpu")
+        self._program: Optional[Program] = None
+        self._ports: Optional[Ports] = None
+        self._kept: Set[int] = set()  # where the network's own tensors lie
+        self._copies_in = self._copies_out = False
+        self._footprint = Footprint(0)
+
+    # --- life ---
+
+    def load(self) -> Footprint:
+        """Read the network, check what it takes against the configuration, and call it once where an example of its
+        inputs is known."""
+        if self._program is not None:
+            return self._footprint
+        self._check_machine()
+        if self._deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+            torch.use_deterministic_algorithms(True)
+        try:
+            program = read_program(self._model, self._options, self._directory, self._device, self._precision)
+        except RuntimeError as error:  # torch's own, above all a device without room
+            raise self.failed(error, {}) from error
+        self._check_sizes(program)
+        self._ports = Ports(self._model, self._options, program.inputs,
+                            [Port(name, np.dtype(np.float32), ()) for name in program.outputs])
+        self._kept = storages(program.tensors)
+        self._program = program
+        try:
+            work_bytes = self._tried()
+        except BaseException:
+            self.unload()
+            raise
+        self._footprint = Footprint(program.weights_bytes() or NOMINAL_BYTES, work_bytes)
+        return self._footprint
+
+    def unload(self) -> None:
+        was_loaded, self._program, self._ports = self._program is not None, None, None
+        if was_loaded and self._on_cuda:
+            gc.collect()
+            torch.cuda.empty_cache()  # else the memory stays torch's
+
+    def open(self, lane: LaneInfo) -> Session:
+        """A session for a lane that the engine was made for."""
+        self.loaded_ports()
+        if self._on_cuda:
+            try:
+                return CudaSession(lane, self._cuda, self.loaded_ports, self.call, self.failed)
+            except EngineError as error:
+                raise of_model(self._name, error) from error
+        return TorchSession(self, self.threads_of(lane), worker_of(lane))
+
+    def example(self) -> Values:
+        if self._example:
+            item: Values = import_function(self._example, self._directory, self._options.where("example"))()
+            return item
+        return self.loaded_ports().example()
+
+    def run(self, batch: Batch) -> List[Result]:
+        """On the CPU, to its end."""
+        ports = self.loaded_ports()
+        packed = ports.pack(batch)
+        return ports.unpack(self.arrays_of(packed, self.threads_of(self._lanes[0])), packed)
+
+    # --- a batch ---
+
+    def arrays_of(self, packed: Packed, threads: int) -> Sequence[np.ndarray]:
+        """The network's outputs for a packed batch, on the CPU."""
+        if not packed.rows:
+            return ()
+        feeds = packed.feeds
+        try:
+            with torch.inference_mode():
+                if torch.get_num_threads() != threads:  # asking also tells torch of a thread that is new to it
+                    torch.set_num_threads(threads)
+                tensors = {name: _tensor(array, self._copies_in) for name, array in feeds.items()}
+                outputs = self.call(tensors)
+                shared = self._kept | storages(tensors.values())
+                return [self._array(output, shared) for output in outputs]
+        except Exception as error:  # torch raises RuntimeError and others, a module of one's own anything
+            raise self.failed(error, feeds) from error
+
+    def call(self, tensors: Dict[str, torch.Tensor]) -> List[torch.Tensor]:
+        """The network's outputs, as tensors on its device that numpy has a type for."""
+        program = self._program
+        if program is None:
+            raise EngineError("it was unloaded; call load() before it is used")
+        if self._precision is not None:
+            tensors = {name: tensor.to(self._precision) if tensor.is_floating_point() else tensor
+                       for name, tensor in tensors.items()}
+        outputs = program.call(tensors)
+        return [output.float() if output.dtype in (torch.bfloat16, self._precision) else output for output in outputs]
+
+    def failed(self, error: Exception, feeds: Dict[str, np.ndarray]) -> EngineError:
+        """What was raised while the network ran, as the error of this model."""
+        return failure_of(self._name, error, feeds, self._device)
+
+    def threads_of(self, lane: LaneInfo) -> int:
+        """The threads that torch uses for a lane: its own number unless the options say another."""
+        return self._threads_set or lane.threads
+
+    def loaded_ports(self) -> Ports:
+        """What packs and unpacks the model's batches."""
+        ports = self._ports
+        if ports is None:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
+        return ports
+
+    # --- checks at load ---
+
+    def _check_machine(self) -> None:
+        if self._on_cuda:
+            if not torch.cuda.is_available():
+                raise DeviceMissing(f"model {self._name!r}: torch {torch.__version__} has no CUDA device here; install "
+                                    "a build of torch with CUDA and the NVIDIA driver (edgeserve doctor), or use a "
+                                    "device of kind 'cpu'")
+            if self._device.index >= torch.cuda.device_count():
+                raise DeviceMissing(f"model {self._name!r}: device {self._device.index} does not exist: torch shows "
+                                    f"{torch.cuda.device_count()}; mend [device.NAME] index")
+            return
+        numbers = {self.threads_of(lane) for lane in self._lanes}
+        if len(numbers) > 1 and "OpenMP" not in torch.__config__.parallel_info():
+            raise EngineError(f"model {self._name!r}: its lanes have {sorted(numbers)} threads, and this build of "
+                              f"torch {torch.__version__} has one number for the whole process; give the lanes one number, "
+                              f"or set [model.{self._name}] options.process = true")
+
+    def _check_sizes(self, program: Program) -> None:
+        low, high = program.sizes
+        wrong = [size for size in self._model.batch if size < low or (high is not None and size > high)]
+        if wrong:
+            raise EngineError(f"model {self._name!r}: batch = {list(self._model.batch)}, but {self._model.file} was "
+                              f"exported for a batch of {low} to {high or 'any'}; set [model.{self._name}] batch, or "
+                              "export it again with torch.export.Dim('batch', min=1, max=...)")
+
+    def _tried(self) -> int:
+        """Call the network, so that one that does not fit its configuration fails now. The working memory of the
+        largest batch: on CUDA as measured, else an estimate."""
+        ports = self.loaded_ports()
+        largest = max(self._model.batch)
+        estimated = ports.input_size_bytes(largest) * WORK_PER_INPUT_BYTE
+        try:
+            item = self.example()
+        except ExampleUnknown:
+            return estimated
+        except EngineError:
+            if self._model.shapes or self._example:
+                raise
+            return estimated  # the lengths of its inputs are not known, and warm-up will say so
+        if self._on_cuda:
+            return self._measured(ports.pack(Batch([item], largest)))
+        packed = ports.pack(Batch([item], min(self._model.batch)))
+        before = torch.get_num_threads()
+        try:
+            self._look_for_sharing(packed)
+        finally:
+            torch.set_num_threads(before)
+        return estimated
+
+    def _look_for_sharing(self, packed: Packed) -> None:
+        """Whether the network changes its inputs, or returns memory that its next call writes to: copies help then."""
+        torch.set_num_threads(self.threads_of(self._lanes[0]))
+        self._copies_in = self._copies_out = False
+        for why in packed.failed.values():
+            raise why
+        feeds = {name: np.array(array, copy=True) for name, array in packed.feeds.items()}
+        try:
+            with torch.inference_mode():
+                tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+                first = self.call(tensors)
+                again = self.call({name: torch.from_numpy(np.array(array, copy=True))
+                                   for name, array in packed.feeds.items()})
+        except Exception as error:
+            raise self.failed(error, feeds) from error
+        self._copies_in = any(not np.array_equal(array, packed.feeds[name], equal_nan=array.dtype.kind == "f")
+                              for name, array in feeds.items())
+        self._copies_out = bool(storages(first) & storages(again))
+        self.loaded_ports().unpack([output.numpy() for output in first], packed)
+
+    def _measured(self, packed: Packed) -> int:
+        """Bytes that one call takes on CUDA beyond the weights."""
+        for why in packed.failed.values():
+            raise why
+        try:
+            with torch.inference_mode(), torch.cuda.device(self._device):
+                torch.cuda.synchronize()
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                outputs = self.call({name: torch.from_numpy(array).to(self._device)
+                                     for name, array in packed.feeds.items()})
+                torch.cuda.synchronize()
+                peak = torch.cuda.max_memory_allocated()
+                arrays = [output.cpu().numpy() for output in outputs]
+        except Exception as error:
+            raise self.failed(error, packed.feeds) from error
+        self.loaded_ports().unpack(arrays, packed)
+        return max(0, int(peak - before)) * max(1, len(self._lanes))
+
+    # --- helpers ---
+
+    def _array(self, output: torch.Tensor, shared: Set[int]) -> np.ndarray:
+        """An output as an array that nothing else writes to."""
+        array: np.ndarray = output.numpy()
+        if self._copies_out or output.untyped_storage().data_ptr() in shared:
+            return np.array(array, copy=True)
+        return array
+
+
+class TorchSession(Session):
+    """One lane's use of the network on the CPU. Where the lane holds several batches, torch runs on a worker's thread
+    while the lane packs the next batch and unpacks the last."""
+
+    def __init__(self, engine: TorchEngine, threads: int, worker: Optional[Worker]) -> None:
+        self._engine = engine
+        self._threads = threads
+        self._worker = worker
+
+    def launch(self, batch: Batch) -> Pending:
+        engine, threads = self._engine, self._threads
+        ports = engine.loaded_ports()
+        packed = ports.pack(batch)
+        if self._worker is None:
+            return Finished(ports.unpack(engine.arrays_of(packed, threads), packed))
+        return self._worker.launch(lambda: engine.arrays_of(packed, threads),
+                                   lambda arrays: ports.unpack(arrays, packed))
+
+
+def _tensor(array: np.ndarray, copies: bool) -> torch.Tensor:
+    """The array's memory as a tensor; a copy where the network writes to its inputs, or numpy may not write there."""
+    if copies or not array.flags.writeable:
+        array = np.array(array, copy=True)
+    return torch.from_numpy(array)

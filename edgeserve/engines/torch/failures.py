@@ -1,0 +1,64 @@
+"""What torch raises, as the errors of a model.
+
+On the CPU torch raises RuntimeError for nearly everything; on CUDA a type of its own where the device has no room, and
+since 2.8 one for the device's failures, whose text is the same as before.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Optional
+
+import numpy as np
+import torch
+
+from edgeserve.engines.cuda.errors import OUT_OF_MEMORY, error_of, of_model, status_of
+from edgeserve.errors import EngineError, OutOfMemory
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray], device: torch.device) -> EngineError:
+    """The error for what was raised while ``model`` loaded, or ran on ``feeds``."""
+    if isinstance(error, EngineError):
+        return error if f"model {model!r}" in str(error) else of_model(model, error)
+    text = str(error).strip() or type(error).__name__
+    if is_out_of_memory(error, text):
+        return _no_room(model, text, device)
+    first = text.split("\n")[0]
+    status = status_of(text.partition("CUDA error: ")[2])
+    if status is not None:
+        return of_model(model, error_of("a CUDA call of torch", status, first))
+    if "no kernel image" in text:
+        first += (f". This build of torch {torch.__version__} has no code for the device (it has "
+                  f"{' '.join(torch.cuda.get_arch_list())}): install the build that belongs to it, on a Jetson "
+                  "NVIDIA's own")
+    shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
+    return EngineError(f"model {model!r} failed on {shown or 'loading'}: {type(error).__name__}: {first}")
+
+
+def is_out_of_memory(error: Exception, text: str) -> bool:
+    """Whether torch found no room."""
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    return (isinstance(error, (kind, MemoryError)) or "can't allocate memory" in text
+            or status_of(text.partition("CUDA error: ")[2]) == OUT_OF_MEMORY)
+
+
+def asked_bytes(text: str) -> Optional[int]:
+    """The bytes that torch's message says were asked for: ``Tried to allocate 20.00 GiB``, ``tried to allocate 800
+    bytes``."""
+    found = re.search(r"ried to allocate ([\d.]+) ?([KMG]?)i?B?", text)
+    return int(float(found.group(1)) * _UNITS[found.group(2)]) if found else None
+
+
+def _no_room(model: str, text: str, device: torch.device) -> OutOfMemory:
+    free: Optional[int] = None
+    if device.type == "cuda":
+        try:
+            free = int(torch.cuda.mem_get_info(device)[0])
+        except RuntimeError:
+            pass  # the message then has no number
+    first = text.split("\n")[0].rstrip(".")
+    return OutOfMemory(f"model {model!r}: torch found no room on {device}: {first}. Load fewer models at a time "
+                       f"([device.NAME] memory), or use smaller batch sizes ([model.{model}] batch)",
+                       asked_bytes(text), free)

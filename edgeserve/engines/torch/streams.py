@@ -1,0 +1,183 @@
+"""A network on CUDA: copies and kernels on the lane's stream, completion and times by events.
+
+A lane that holds one batch at a time has one stream. With ``depth`` above 1, the inputs of the next batch and the
+outputs of the last one are copied on two streams beside it while the device computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import torch
+
+from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
+from edgeserve.engines.cuda.completion import DevicePending, StreamClock
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.cuda.lanes import NAME, LaneStream, lane_stream
+from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.torch.programs import TORCH_OF
+from edgeserve.errors import DeviceMissing, EngineError
+
+COPIES = "torch copies"
+"""Where the sessions of a lane find the two streams of their copies in ``LaneInfo.common``."""
+
+
+class TorchMark:
+    """An event of torch as :mod:`edgeserve.engines.cuda.completion` asks it."""
+
+    def __init__(self) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+
+    def done(self) -> bool:
+        """Whether the device has passed it."""
+        return bool(self.event.query())
+
+
+class TorchStream:
+    """A lane's stream, made by torch: where neither cuda-bindings nor pycuda is installed."""
+
+    def __init__(self, index: int, clock_ns: Callable[[], int]) -> None:
+        self.index = index
+        self._stream = torch.cuda.Stream(torch.device("cuda", index))
+        self.clock: StreamClock[TorchMark] = StreamClock(
+            TorchMark, lambda start, end: float(start.event.elapsed_time(end.event)), clock_ns)
+
+    @property
+    def handle(self) -> int:
+        """CUDA's stream."""
+        return int(self._stream.cuda_stream)
+
+    def record(self, mark: TorchMark, handle: int = 0) -> None:
+        """Enqueue the mark, on the stream or the one of ``handle``."""
+        mark.event.record(torch.cuda.ExternalStream(handle, self._stream.device) if handle else self._stream)
+
+    def current(self) -> ContextManager[Any]:
+        """torch makes its context current by itself."""
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """The lane ends. torch keeps its streams in a pool."""
+        self._stream.synchronize()
+
+
+SharedStream = Union[LaneStream, TorchStream]
+
+
+def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
+    """The stream that all sessions of the lane share: of the CUDA library where one is installed, else torch's own."""
+    common = lane.common if lane.common is not None else {}
+    if isinstance(common.get(NAME), TorchStream):
+        own: TorchStream = common[NAME]
+        return own
+    if NAME not in common and choice == "auto":
+        try:
+            open_driver(choice)
+        except DeviceMissing:
+            if lane.clock_ns is None:
+                raise EngineError(f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass "
+                                  "LaneInfo(clock_ns=...)") from None
+            made = common[NAME] = TorchStream(lane.device_index, lane.clock_ns)
+            return made
+    return lane_stream(lane._replace(common=common), choice)
+
+
+class CudaSession(Session):
+    """One lane's use of a network on CUDA. ``enqueue(feeds)`` calls it; ``fail`` turns what torch raises into the
+    model's error."""
+
+    def __init__(self, lane: LaneInfo, choice: str, ports: Callable[[], Ports],
+                 enqueue: Callable[[Dict[str, torch.Tensor]], List[torch.Tensor]],
+                 fail: Callable[[Exception, Dict[str, np.ndarray]], Exception]) -> None:
+        self._shared: Any = stream_of(lane, choice)
+        self._device = torch.device("cuda", lane.device_index)
+        self._stream = torch.cuda.ExternalStream(self._shared.handle, self._device)
+        beside = copy_streams(lane, self._shared, self._device)
+        self._beside = beside is not None
+        self._inward, self._outward = beside or (self._stream, self._stream)
+        self._ports = ports
+        self._enqueue = enqueue
+        self._fail = fail
+
+    def launch(self, batch: Batch) -> Pending:
+        ports = self._ports()
+        packed = ports.pack(batch)
+        if not packed.rows:
+            return Finished(ports.unpack((), packed))
+        shared = self._shared
+        feeds = packed.feeds
+        span: Any = None
+        with shared.current():
+            try:
+                span = shared.clock.begin(shared.record)
+                with torch.inference_mode(), torch.cuda.device(self._device):
+                    arrays = self._to_host(self._computed(self._to_device(feeds)))
+                shared.record(span.end, self._outward.cuda_stream)
+            except Exception as error:
+                if span is not None:
+                    shared.clock.drop(span)
+                raise self._fail(error, feeds) from error
+        return DevicePending(shared.clock, span, lambda: _unpacked(ports, arrays, packed),
+                             lambda error: self._fail(error, feeds), shared.current)
+
+    def _to_device(self, feeds: Dict[str, np.ndarray]) -> Dict[str, torch.Tensor]:
+        """The inputs on the device. torch's allocators keep pinned memory until its copy is over, and device memory
+        until the streams that it was recorded on are past it."""
+        moved = {}
+        with torch.cuda.stream(self._inward):
+            for name, array in feeds.items():
+                pinned = torch.empty(array.shape, dtype=TORCH_OF[array.dtype], pin_memory=True)
+                pinned.numpy()[...] = array
+                moved[name] = pinned.to(self._device, non_blocking=True)
+        if self._beside:
+            self._stream.wait_stream(self._inward)
+            for tensor in moved.values():
+                tensor.record_stream(self._stream)
+        return moved
+
+    def _computed(self, feeds: Dict[str, torch.Tensor]) -> List[torch.Tensor]:
+        with torch.cuda.stream(self._stream):
+            return self._enqueue(feeds)
+
+    def _to_host(self, outputs: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        if self._beside:
+            self._outward.wait_stream(self._stream)
+        arrays = []
+        with torch.cuda.stream(self._outward):
+            for output in outputs:
+                if self._beside:
+                    output.record_stream(self._outward)
+                pinned = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+                arrays.append(pinned.copy_(output, non_blocking=True))
+        return arrays
+
+
+def _unpacked(ports: Ports, arrays: Sequence[torch.Tensor], packed: Packed) -> List[Result]:
+    """The results, in memory of their own: a client may keep them, and page-locked memory is scarce."""
+    return ports.unpack([np.array(array.numpy(), copy=True) for array in arrays], packed)
+
+
+class CopyStreams:
+    """The two streams that copy beside the lane's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.both: Tuple[torch.cuda.Stream, torch.cuda.Stream] = (torch.cuda.Stream(device), torch.cuda.Stream(device))
+
+    def close(self) -> None:
+        """The lane ends."""
+        for stream in self.both:
+            stream.synchronize()
+
+
+def copy_streams(lane: LaneInfo, shared: SharedStream,
+                 device: torch.device) -> Optional[Tuple[torch.cuda.Stream, torch.cuda.Stream]]:
+    """The lane's streams for copies to the device and back; ``None`` where all goes through its one stream: with one
+    batch at a time, and with pycuda, which cannot mark streams that torch made."""
+    by_pycuda = isinstance(shared, LaneStream) and shared.device.driver.name == "pycuda"
+    if lane.depth < 2 or lane.common is None or by_pycuda:
+        return None
+    if COPIES not in lane.common:
+        lane.common[COPIES] = CopyStreams(device)
+    own: CopyStreams = lane.common[COPIES]
+    return own.both

@@ -1,0 +1,137 @@
+"""The ``torch`` engine held to the contract, on the CPU: modules, exported programs, TorchScript."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.testing.engine_conformance import EngineConformance
+
+torch = pytest.importorskip("torch", reason="torch is not installed; make test-torch")
+
+import torch_models  # noqa: E402 after the skip
+
+OPEN = {"x": {"shape": [4]}}
+
+
+class TorchModel(EngineConformance):
+    """What the engines below share: one input ``x`` of four floats."""
+
+    name = "vec"
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        good = self.items(1)[0]["x"]
+        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
+                "wrong shape": {"x": good[:3]}, "wrong rank": {"x": good.reshape(2, 2)}, "nothing": {}}
+
+    def built(self, directory: str, **settings: Any) -> Engine:
+        settings = {"shapes": {"x": (4,)}, **settings}
+        return make_engine(ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane],
+                           directory)
+
+
+class TestModule(TorchModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Linear", options={"arguments": {"scale": 0.5}})
+
+
+class TestModuleTwoThreads(TorchModel):
+    lane = LaneInfo(threads=2, cores=(0, 1))
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Linear")
+
+
+class TestModuleInHalfPrecision(TorchModel):
+    tolerance = 1e-2
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Linear", options={"precision": "bfloat16"})
+
+
+class TestModuleThatWritesToItsInput(TorchModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:InPlace")
+
+
+class TestModuleThatReturnsOneBuffer(TorchModel):
+    lane = LaneInfo(depth=1)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:OneBuffer")
+
+    def test_two_threads_at_once(self, engine: Engine) -> None:
+        """A module that keeps something between calls cannot be shared by two lanes, which the documentation says."""
+
+
+class TestModuleThatReturnsItsInput(TorchModel):
+    sizes = (1, 2)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Identity")
+
+
+class TestExported(TorchModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),)))
+
+
+class TestExportedFixedBatchOfFour(TorchModel):
+    def make(self, directory: str) -> Engine:
+        program = torch.export.export(torch_models.Linear(), (torch.ones(4, 4),))
+        torch.export.save(program, f"{directory}/net.pt2")
+        return self.built(directory, file="net.pt2")
+
+
+class TestTorchScript(TorchModel):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=torch_models.scripted(directory, torch_models.Linear()))
+
+
+class TestTorchScriptState(TorchModel):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=torch_models.scripted(directory, torch_models.Recurrent()),
+                          state={"state": "stateN"}, shapes={"x": (4,), "state": (1, 3)},
+                          options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
+
+
+class TestModuleState(TorchModel):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Recurrent", state={"state": "stateN"},
+                          shapes={"x": (4,), "state": (1, 3)},
+                          options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
+
+
+class TestModuleLengths(EngineConformance):
+    """Items of different lengths in one batch: padded, masked, and each gets its own answer."""
+
+    name = "mean"
+
+    def make(self, directory: str) -> Engine:
+        model = ModelConfig(name=self.name, engine="torch", function="torch_models:MaskedMean", batch=self.sizes,
+                            shapes={"x": (8,)}, pad={"x": 0.0},
+                            options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}, "outputs": ["y"],
+                                     "inputs": {"x": {"shape": [-1]}}})
+        return make_engine(model, [self.lane], directory)
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        x = self.items(1)[0]["x"]
+        return {"wrong name": {"y": x}, "wrong dtype": {"x": x.astype(np.int64)}, "wrong rank": {"x": x[None]},
+                "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)}}

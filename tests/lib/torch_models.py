@@ -1,0 +1,83 @@
+"""Small networks of torch for tests: modules, and files that torch.export and TorchScript wrote."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Dict, Tuple
+
+import torch
+
+
+class Linear(torch.nn.Module):
+    """``output[B,3] = x[B,4] @ w``, with weights 0, 0.1, 0.2, ... as in ``onnx_models.linear``."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(12, dtype=torch.float32).reshape(4, 3) / 10 * scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+class Recurrent(torch.nn.Module):
+    """``output = stateN = tanh(x @ w + state)``; the state's batch axis is its second. ``rate`` is a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Linear()
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor, rate: int) -> Tuple[torch.Tensor, torch.Tensor]:
+        new = torch.tanh(self.inner(x)[None] + state + rate / 16000)
+        return new[0], new
+
+
+class MaskedMean(torch.nn.Module):
+    """``y[B] = sum(x * mask) / sum(mask)``: right under padding only if the mask is."""
+
+    def forward(self, x: torch.Tensor, x_mask: torch.Tensor) -> Dict[str, torch.Tensor]:
+        return {"y": (x * x_mask).sum(1) / x_mask.sum(1)}
+
+
+class InPlace(torch.nn.Module):
+    """Writes to its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2).sum(1, keepdim=True)
+
+
+class OneBuffer(torch.nn.Module):
+    """Returns the same memory every time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.memory is None or self.memory.shape != x.shape:
+            self.memory = torch.empty_like(x)
+        return self.memory.copy_(x * 2)
+
+
+class Identity(torch.nn.Module):
+    """Returns its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def exported(directory: str, module: torch.nn.Module, inputs: Tuple[torch.Tensor, ...], largest: int = 8,
+             name: str = "net.pt2") -> str:
+    """Write ``module`` with torch.export, with a batch of 1 to ``largest``."""
+    batch = torch.export.Dim("batch", min=1, max=largest)
+    program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: batch} for _ in inputs))
+    torch.export.save(program, os.path.join(directory, name))
+    return name
+
+
+def scripted(directory: str, module: torch.nn.Module, name: str = "net.pt") -> str:
+    """Write ``module`` as TorchScript."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(module.eval()), os.path.join(directory, name))
+    return name

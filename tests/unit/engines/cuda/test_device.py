@@ -1,0 +1,256 @@
+"""Devices, streams, events, memory and graphs, on a driver that runs late and notices misuse."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from cuda_double import POISON, CudaDouble, Misuse
+
+from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.errors import CudaError, Unsupported
+from edgeserve.errors import DeviceLost, DeviceMissing, OutOfMemory
+
+
+@pytest.fixture
+def driver():
+    return CudaDouble()
+
+
+@pytest.fixture
+def device(driver):
+    device = Device(driver)
+    yield device
+    driver.run_all()
+    device.close()
+    assert driver.leaks() == []
+
+
+def test_a_device_says_what_it_is(driver):
+    device = Device(driver)
+    assert device.info.name == "double 0"
+    assert device.info.compute_capability == (8, 7)
+    assert (device.info.integrated, device.info.can_map_host_memory, device.info.copy_engines) == (False, True, 2)
+    assert device.memory() == (1 << 30, 1 << 30)
+    device.close()
+    device.close()
+    assert driver.leaks() == []
+
+
+def test_a_device_that_does_not_exist_is_missing(driver):
+    with pytest.raises(DeviceMissing, match=r"device 1 does not exist: CUDA shows 1 device"):
+        Device(driver, 1)
+
+
+def test_bytes_go_to_the_device_and_come_back(device):
+    with device.current():
+        stream, there, back = device.stream(), device.pinned(32), device.pinned(32)
+        first, second = device.buffer(32), device.buffer(32)
+        there.array((8,), np.float32)[:] = np.arange(8)
+        stream.to_device(first, there)
+        stream.on_device(second, first)
+        stream.to_host(back, second)
+        assert (back.array((32,), np.uint8) == POISON).all(), "nothing has run yet"
+        stream.synchronize()
+    np.testing.assert_array_equal(back.array((8,), np.float32), np.arange(8))
+
+
+def test_a_part_of_a_buffer_is_copied_and_filled(device):
+    with device.current():
+        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(8)
+        stream.fill(buffer, 1)
+        stream.fill(buffer, 7, 4)
+        stream.to_host(host, buffer, 6)
+        stream.synchronize()
+    assert host.array((8,), np.uint8)[:6].tolist() == [7, 7, 7, 7, 1, 1]
+
+
+def test_mapped_memory_needs_no_copies(device):
+    with device.current():
+        shared, stream = device.mapped(16), device.stream()
+        stream.fill(shared, 3)  # a mapped buffer is memory of the device too
+        stream.synchronize()
+    assert shared.array((16,), np.uint8).tolist() == [3] * 16
+
+
+def test_a_device_that_cannot_map_says_so():
+    device = Device(CudaDouble(attributes={"CAN_MAP_HOST_MEMORY": 0}))
+    with device.current(), pytest.raises(Unsupported, match=r"cannot map host memory; use pinned"):
+        device.mapped(16)
+    device.close()
+
+
+def test_no_room_names_what_was_asked_and_what_is_free(driver):
+    device = Device(CudaDouble(memory_bytes=1000))
+    with device.current():
+        device.buffer(600)
+        with pytest.raises(OutOfMemory, match="500 bytes of device memory cannot be had; 400 of 1,000") as caught:
+            device.buffer(500)
+    assert (caught.value.asked_bytes, caught.value.free_bytes) == (500, 400)
+    device.close()
+
+
+def test_events_tell_order_and_time(device, driver):
+    with device.current():
+        stream, start, end, buffer = device.stream(), device.event(), device.event(), device.buffer(8)
+        start.record(stream)
+        driver.enqueue(stream.handle, "kernel", lambda: None, takes_ms=2.5)
+        end.record(stream)
+        assert not end.done()
+        end.synchronize()
+        assert end.done()
+        assert end.elapsed_ms(start) == pytest.approx(2.5)
+        stream.fill(buffer)
+        assert not stream.done()
+        stream.synchronize()
+        assert stream.done()
+
+
+def test_a_stream_waits_for_the_event_of_another(device, driver):
+    with device.current():
+        copying, running = device.stream(), device.stream()
+        copied = device.event(timing=False)
+        driver.enqueue(copying.handle, "copy", lambda: None)
+        copied.record(copying)
+        running.wait(copied)
+        driver.enqueue(running.handle, "kernel", lambda: None)
+        running.synchronize()
+    assert [name for name in driver.ran if name in ("copy", "kernel")] == ["copy", "kernel"]
+
+
+def test_a_graph_runs_with_what_its_buffers_hold_then(device):
+    with device.current():
+        stream, source, back, buffer = device.stream(), device.pinned(4), device.pinned(4), device.buffer(4)
+        source.array((4,), np.uint8)[:] = 1
+        with stream.captured() as captured:
+            stream.to_device(buffer, source)
+            stream.to_host(back, buffer)
+        assert captured.graph is not None
+        for value in (2, 3):
+            source.array((4,), np.uint8)[:] = value
+            captured.graph.launch(stream)
+            stream.synchronize()
+            assert back.array((4,), np.uint8).tolist() == [value] * 4
+        captured.graph.free()
+
+
+def test_a_capture_that_fails_ends_and_leaves_the_stream_usable(device, driver):
+    with device.current():
+        stream, buffer = device.stream(), device.buffer(4)
+        with pytest.raises(CudaError, match="capturing"):
+            with stream.captured():
+                device.buffer(4)
+        stream.fill(buffer)
+        assert driver.waiting(stream.handle) == ["fill"]
+
+
+def test_graphs_are_refused_where_the_library_has_none():
+    device = Device(CudaDouble(graphs=False))
+    with device.current(), pytest.raises(Unsupported, match="has no CUDA graphs"):
+        with device.stream().captured():
+            pass
+    device.close()
+
+
+def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver):
+    device = Device(driver)
+    with device.current():
+        stream, buffer = device.stream(), device.buffer(8)
+        driver.lost = 700
+        with pytest.raises(DeviceLost, match=r"\(700\).*restart the server"):
+            stream.synchronize()
+    buffer.free()
+    device.close()
+
+
+def test_what_is_freed_cannot_be_used(device):
+    with device.current():
+        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(8)
+        host.free()
+        host.free()
+        with pytest.raises(CudaError, match="freed"):
+            stream.to_device(buffer, host)
+        with pytest.raises(CudaError, match="freed"):
+            host.array((8,), np.uint8)
+        buffer.free()
+        with pytest.raises(CudaError, match="freed"):
+            stream.fill(buffer)
+
+
+def test_views_and_copies_stay_within_their_buffers(device):
+    with device.current():
+        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(4)
+        with pytest.raises(CudaError, match=r"float32\[3\] at byte 0 does not fit a host buffer of 8"):
+            host.array((3,), np.float32)
+        with pytest.raises(CudaError, match="5 bytes were asked of a buffer of 4"):
+            stream.to_device(buffer, host, 5)
+        with pytest.raises(CudaError, match="9 bytes were asked of"):
+            stream.to_host(host, device.buffer(16), 9)
+
+
+def test_a_closed_device_cannot_be_used(driver):
+    device = Device(driver)
+    device.close()
+    with pytest.raises(CudaError, match="after it was closed"):
+        with device.current():
+            pass
+
+
+def test_another_thread_may_free(device, driver):
+    with device.current():
+        buffer = device.buffer(8)
+    thread = threading.Thread(target=buffer.free)
+    thread.start()
+    thread.join()
+    assert buffer.freed
+    assert not any("device memory" in leak for leak in driver.leaks())
+
+
+# --- the double notices ---
+
+
+def test_the_double_notices_a_call_without_a_context(device):
+    with pytest.raises(Misuse, match="without a current context"):
+        device.buffer(8)
+
+
+def test_the_double_notices_host_memory_that_changes_under_a_copy(device):
+    with device.current():
+        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(8)
+        host.array((8,), np.uint8)[:] = 1
+        stream.to_device(buffer, host)
+        host.array((8,), np.uint8)[:] = 2
+        with pytest.raises(Misuse, match="changed before its copy"):
+            stream.synchronize()
+
+
+def test_the_double_notices_memory_freed_under_a_copy(device):
+    with device.current():
+        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(8)
+        stream.to_device(buffer, host)
+        with pytest.raises(Misuse, match="was freed while 'copy_to_device' waits"):
+            device.driver.free_device(buffer.pointer)
+
+
+def test_the_double_notices_use_after_free_by_address(device, driver):
+    with device.current():
+        stream, buffer = device.stream(), device.buffer(8)
+        pointer = buffer.pointer
+        buffer.free()
+        with pytest.raises(Misuse, match="used after it was freed"):
+            driver.memory_at(pointer, 8)
+        with pytest.raises(Misuse, match="reach beyond"):
+            driver.memory_at(device.buffer(8).pointer, 9)
+        with pytest.raises(Misuse, match="points to no memory"):
+            driver.copy_to_device(12345, device.pinned(8).host_pointer, 8, stream.handle)
+
+
+def test_the_double_notices_an_event_that_is_recorded_before_it_was_passed(device):
+    with device.current():
+        stream, event = device.stream(), device.event()
+        event.record(stream)
+        with pytest.raises(Misuse, match="recorded again before"):
+            event.record(stream)
+        with pytest.raises(Misuse, match="destroyed while a stream was still to pass it"):
+            device.driver.destroy_event(event.handle)
