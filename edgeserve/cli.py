@@ -22,6 +22,7 @@ VERBS = {
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
     "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
+    "monitor": ("edgeserve.tools.monitor", "show clocks, load, heat, power and memory of this device as they change"),
     "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
 }
 

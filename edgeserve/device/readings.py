@@ -132,7 +132,7 @@ def _cores(line: Line) -> Dict[str, Any]:
     if common is not None:
         clocks = {f"cpu{value.index}": hertz_of(common) for value in loads if value.value is not None}
     return {"cpu_cores": len(loads), "cpu_cores_online": len(shares),
-            "cpu_load": sum(shares) / len(shares) if shares else None,
+            "cpu_load": round(sum(shares) / len(shares), 4) if shares else None,
             "cpu_clocks_hz": {name: hertz for name, hertz in clocks.items() if hertz is not None}}
 
 
