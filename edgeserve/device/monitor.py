@@ -1,7 +1,8 @@
-"""A thread that reads the sources of a device in turns and reports what changed. It decides nothing.
+"""A thread that reads the sources of a device in turns and hands on what they say. It decides nothing, not even what
+is news.
 
-It costs under 1 % of a core (``scripts/bench/monitor.py`` measures that): files stay open, slow sensors are read once a
-second, and nothing is reported while nothing changes.
+It costs under 1 % of a core (``scripts/bench/monitor.py`` measures that): files stay open, and slow sensors are read
+once a second.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import logging
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from edgeserve.device.changes import ChangeFilter
 from edgeserve.device.source import Source
-from edgeserve.device.state import DeviceReport, DeviceState, merged
+from edgeserve.device.state import DeviceState, merged
 from edgeserve.device.throttling import capped_clock
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s
 
@@ -38,25 +38,23 @@ class _Turns:
 
 
 class Monitor:
-    """Reads ``sources`` every ``interval_ns`` and hands each :class:`DeviceReport` to ``report``, on its own thread.
+    """Reads ``sources`` every ``interval_ns`` and hands each :class:`DeviceState` to ``tell``, on its own thread.
 
     ``clock_ns`` is the clock of all times; ``cpu_ns`` counts the processor time of the calling thread. :meth:`turn` is
     one turn without a thread. :attr:`state` and :meth:`costs` are for any thread.
     """
 
-    def __init__(self, device: str, sources: Sequence[Source], report: Callable[[DeviceReport], None],
+    def __init__(self, device: str, sources: Sequence[Source], tell: Callable[[DeviceState], None],
                  clock_ns: Callable[[], int], cpu_ns: Callable[[], int], interval_ns: int = INTERVAL_NS) -> None:
         self.device = device
         self.interval_ns = interval_ns
         self.state: Optional[DeviceState] = None
-        self._report = report
+        self._tell = tell
         self._clock_ns = clock_ns
         self._cpu_ns = cpu_ns
-        self._changes = ChangeFilter(device)
         self._turns = [_Turns(source) for source in sources]
         self._began_ns = clock_ns()
         self._spent_ns = 0
-        self._reports = 0
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
 
@@ -67,7 +65,7 @@ class Monitor:
         return self
 
     def stop(self) -> None:
-        """No further report; the sources are closed by the thread that reads them. May be called again."""
+        """No further reading; the sources are closed by the thread that reads them. May be called again."""
         self._stop.set()
         if self._thread is None:
             self._close()
@@ -91,7 +89,7 @@ class Monitor:
             turns.source.close()
 
     def turn(self) -> DeviceState:
-        """Read what is due, keep the state, and report what changed."""
+        """Read what is due, keep the state and hand it on."""
         began_ns, now_ns = self._cpu_ns(), self._clock_ns()
         for turns in self._turns:
             self._read(turns, now_ns)
@@ -100,10 +98,7 @@ class Monitor:
         if capped is not None:
             state = merged([DeviceState(throttles=(capped,)), state], now_ns)
         self.state = state
-        report = self._changes.update(state)
-        if report is not None:
-            self._reports += 1
-            self._report(report)
+        self._tell(state)
         self._spent_ns += self._cpu_ns() - began_ns
         return state
 
@@ -127,9 +122,8 @@ class Monitor:
                 and now_ns - turns.read_ns <= STALE_TURNS * max(turns.source.every_ns, self.interval_ns)]
 
     def costs(self) -> Dict[str, Any]:
-        """Processor time: the share of one core since start, milliseconds per reading of each source, and how many
-        reports were made."""
+        """Processor time: the share of one core since start, and milliseconds per reading of each source."""
         lived_ns = max(1, self._clock_ns() - self._began_ns)
-        return {"core_share": round(self._spent_ns / lived_ns, 5), "reports": self._reports, "sources": {
+        return {"core_share": round(self._spent_ns / lived_ns, 5), "sources": {
             turns.source.name: {"reads": turns.reads, "ms": round(ns_to_ms(turns.cpu_ns) / max(1, turns.reads), 4),
                                 **({"failed": turns.failed} if turns.failed else {})} for turns in self._turns}}

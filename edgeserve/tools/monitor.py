@@ -106,7 +106,7 @@ def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
 def _watch(args: argparse.Namespace) -> int:
     interval_ns = _interval_ns(args.interval)
     board = detect_board(args.root)
-    monitor = Monitor("here", sources_for(board, args.root, args.gpu, args.tegrastats), lambda report: None, clock_ns,
+    monitor = Monitor("here", sources_for(board, args.root, args.gpu, args.tegrastats), lambda state: None, clock_ns,
                       time.thread_time_ns, interval_ns)
     try:
         states = _states(monitor, interval_ns, args.count)
