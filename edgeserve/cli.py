@@ -23,6 +23,7 @@ VERBS = {
     "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
     "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
+    "monitor": ("edgeserve.tools.monitor", "show clocks, load, heat, power and memory of this device as they change"),
     "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
 }
 

@@ -19,12 +19,14 @@ from edgeserve.config.schema import (
     DeviceConfig,
     LaneConfig,
     ModelConfig,
+    MonitorConfig,
     NodeConfig,
     PolicyConfig,
     ServerConfig,
     TensorConfig,
 )
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.units import NS_PER_MS, format_duration
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,6 +34,8 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+
+MONITOR_INTERVAL_NS_MIN = 10 * NS_PER_MS
 
 
 def load_config(path: str) -> Config:
@@ -66,7 +70,7 @@ def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
     ``cpu``, one lane ``cpu0`` on it, one policy ``edf``."""
-    known = ("server", "device", "lane", "model", "policy", "app")
+    known = ("server", "device", "lane", "model", "policy", "app", "monitor")
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
@@ -81,7 +85,12 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     for name, section in _named(table, "app").items():
         if "model" in section:  # else it would be refused as a node, which nobody wrote
             _refers(section["model"], models, f"[app.{name}] model")
-    config = Config(server, devices, lanes, models, policies, apps, directory, source)
+    monitor = read_table(MonitorConfig, table.get("monitor", {}), "[monitor]")
+    if monitor.interval_ns < MONITOR_INTERVAL_NS_MIN:
+        raise ConfigError(f"[monitor] interval = {format_duration(monitor.interval_ns)!r}: expected at least "
+                          f"{format_duration(MONITOR_INTERVAL_NS_MIN)}; more often, the monitor itself is what is "
+                          "measured")
+    config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor)
     check_config(config)
     return config
 

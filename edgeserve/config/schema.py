@@ -152,6 +152,15 @@ class AppConfig:
 
 
 @dataclass(frozen=True)
+class MonitorConfig:
+    """``[monitor]``: the thread that reads clocks, heat, power and memory while serving."""
+
+    enabled: str = entry(one_of("auto", "always", "never"), "auto")  # auto: on a Jetson or beside an NVIDIA GPU
+    interval_ns: int = entry(duration, 500 * 10**6, key="interval")  # between two readings; slow sensors: 1s at least
+    tegrastats: str = entry(one_of("auto", "always", "never"), "auto")  # auto: where other files tell too little
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole file. ``directory`` is where relative paths start."""
 
@@ -163,6 +172,7 @@ class Config:
     apps: Dict[str, AppConfig] = field(default_factory=dict)
     directory: str = "."
     source: str = "(built in Python)"
+    monitor: MonitorConfig = MonitorConfig()
 
     @property
     def profiles_path(self) -> str:

@@ -17,6 +17,7 @@ from edgeserve.errors import RequestError
 from edgeserve.lanes.thread import Lane
 from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.contradictions import ContradictionLog
+from edgeserve.live.device_watch import DeviceWatch
 from edgeserve.live.errors import error_for
 from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.plugins import import_policies
@@ -54,6 +55,7 @@ class RuntimeCore:
         self._lanes: Dict[str, Lane] = {}
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
+        self._watch: Optional[DeviceWatch] = None
         self.scheduler: Scheduler
         self.world: LiveWorld
 
@@ -79,6 +81,8 @@ class RuntimeCore:
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
             self.world.io.source = Gateway(config, self.validators, self.world, self)
+        self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
+        self._watch.start()
 
     def endpoints(self) -> List[str]:
         """Where the bus listens; none without a front gateway."""
@@ -104,6 +108,8 @@ class RuntimeCore:
             self._recorder.close()
         for lane in self._lanes.values():
             lane.stop()
+        if self._watch is not None:
+            self._watch.stop()
         self._end_lanes()
 
     def _end_lanes(self) -> None:
@@ -173,6 +179,7 @@ class RuntimeCore:
                                   "latency": self._latency(name)} for name in self.config.models},
                 "policies": figures_of(self.scheduler.policies), "trials": self.scheduler.trials(),
                 "lanes": self._lane_tables(), "devices": self._devices(),
+                "device": self._watch.table() if self._watch is not None else {},
                 "streams_with_state": world.values.state_count()}
 
     def _predictions(self, app: str) -> Dict[str, Any]:

@@ -16,6 +16,7 @@ from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Rejected
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
+from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.errors import EngineFailures, refusal
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
@@ -148,7 +149,8 @@ class LiveWorld:
         self.io = LoopIO(mailbox, {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
             LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
-            CallAsked: self._call_asked, Prediction: self._predicted}, self._coalescing, idle_lanes=len(config.lanes),
+            CallAsked: self._call_asked, Prediction: self._predicted, DeviceNews: _take_news},
+            self._coalescing, idle_lanes=len(config.lanes),
             looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()))
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
@@ -470,6 +472,11 @@ class LiveWorld:
             return shortfall
         slo_ns = self._response_overhead.slo_ns(shortfall.slo_ns_min)
         return shortfall._replace(slo_ns_min=slo_ns if slo_ns <= ms_to_ns(SLO_MS_MAX) else None)
+
+
+def _take_news(news: DeviceNews, events: List[Event]) -> None:
+    """What a device's monitor reports."""
+    events.extend(news.events)
 
 
 def _lane_threads(config: Config) -> int:

@@ -32,7 +32,7 @@ from edgeserve.sim.spreads import Hint, Spread, read_hint, read_spread
 from edgeserve.units import format_duration
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
-EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
+EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app", "monitor")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,205 @@
+"""Boards and their sources on constructed root directories: what is detected, and what one turn of the monitor
+reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from board_trees import AGX_ORIN, AGX_XAVIER, ORIN_NX, THOR, TREES, jetson, plant
+
+from edgeserve.device.boards import detect_board, jetpack_of, l4t_of
+from edgeserve.device.gpu_clock import GpuClockSource
+from edgeserve.device.memory import MemorySource, largest_block, meminfo_bytes
+from edgeserve.device.monitor import Monitor
+from edgeserve.device.power_mode import PowerModeSource, current_mode, parse_conf, read_conf
+from edgeserve.device.rails import RailsSource
+from edgeserve.device.sources import sources_for
+from edgeserve.device.state import QUANTITIES, DeviceState, merged
+from edgeserve.device.thermal import ThermalSource, judge, zone_name
+from edgeserve.device.throttling import ThrottlingSource
+from edgeserve.units import NS_PER_S
+
+
+def turn_of(root, turns=1, board=None):
+    now_ns = [0]
+    monitor = Monitor("here", sources_for(board, root), lambda state: None, lambda: now_ns[0], lambda: 0)
+    for _ in range(turns):
+        state = monitor.turn()
+        now_ns[0] += NS_PER_S
+    monitor.stop()
+    return state
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_boards_are_detected(tree, tmp_path):
+    board = detect_board(tree.plant(tmp_path / "root"))
+    assert (board.kind.slug, board.l4t, board.jetpack) == (tree.board["slug"], tree.board["l4t"], tree.board["jetpack"])
+    assert board.system_python == tree.board["python"]
+    assert board.container == tree.board.get("container", False)
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_one_turn_reads_what_the_files_say(tree, tmp_path):
+    state = turn_of(tree.plant(tmp_path / "root"))
+    for name, value in tree.state.items():
+        assert getattr(state, name) == (pytest.approx(value) if isinstance(value, (float, dict)) else value), name
+
+
+NONSENSE = (None, "", "junk\n", "9" * 400, "\xff\xfe")
+"""What becomes of a file: None takes it away."""
+
+
+@pytest.mark.parametrize("tree", [AGX_ORIN, THOR], ids=lambda tree: tree.name)
+def test_what_loses_its_files_is_unknown_and_never_zero(tree, tmp_path):
+    """Each file in its turn is taken away or made nonsense: no exception, and no zero appears from nothing."""
+    root = tmp_path / "root"
+    tree.plant(root)
+    whole = turn_of(str(root))
+    board = detect_board(str(root))
+    zeros = {name for name in QUANTITIES if getattr(whole, name) == 0}
+    for turn, (path, text) in enumerate(tree.files.items()):
+        if path.startswith("sys/devices/system/cpu/cpu") or "CORE" in text:
+            continue  # as many as there are cores, all alike
+        nonsense = NONSENSE[turn % len(NONSENSE)]
+        if nonsense is None:
+            (root / path).unlink()
+        else:
+            (root / path).write_text(nonsense, encoding="latin-1")
+        assert {name for name in QUANTITIES if getattr(turn_of(str(root), board=board), name) == 0} <= zeros, path
+        (root / path).write_text(text)
+
+
+def test_a_sum_that_lost_a_rail_is_unknown(tmp_path):
+    root = tmp_path / "root"
+    AGX_XAVIER.plant(root)
+    (root / "sys/class/hwmon/hwmon2/curr3_input").unlink()
+    assert turn_of(str(root)).power_w is None
+
+
+@pytest.mark.parametrize(("model", "compatible", "slug"), [
+    ("NVIDIA Jetson Nano Developer Kit", "nvidia,p3449-0000-b00+p3448-0000-b00", "nano"),
+    ("NVIDIA Jetson Xavier NX Developer Kit", "nvidia,p3509-0000+p3668-0000", "xavier-nx"),
+    ("NVIDIA Orin Nano Developer Kit", "nvidia,p3768-0000+p3767-0003", "orin-nano"),
+    ("somebody's own carrier", "vendor,board+p3767-0001", "orin-nx"),
+    ("somebody's own carrier", "vendor,board", "agx-orin"),  # nothing but the SoC tells
+    ("quill", "nvidia,p2597-0000+p3310-1000", "tx2"),
+])
+def test_boards_by_module_by_name_and_by_soc(tmp_path, model, compatible, slug):
+    assert detect_board(plant(tmp_path / "a", jetson(model, [compatible, "nvidia,tegra234"], None))).kind.slug == slug
+
+
+def test_releases_are_data():
+    assert l4t_of("# R99 (release), REVISION: 1.7, GCID: 1") == "99.1.7"
+    assert l4t_of("# R36 (release), REVISION: 5, GCID: 1") == "36.5.0"
+    assert l4t_of("36.4.7-20250918154033") == "36.4.7"
+    assert l4t_of("R (release)") == l4t_of("") == ""
+    assert (jetpack_of("36.9.9"), jetpack_of("99.1.7"), jetpack_of("")) == ("6", "", "")
+
+
+def test_a_release_from_the_package_where_the_file_is_absent(tmp_path):
+    root = plant(tmp_path / "a", jetson("NVIDIA Jetson AGX Orin", ["nvidia,tegra234"], None))
+    assert detect_board(root, "36.4.3-20250107174145").jetpack == "6.2"
+
+
+def test_a_clock_that_stays_low_under_full_load_is_held_after_three_readings(tmp_path):
+    source = GpuClockSource(AGX_ORIN.plant(tmp_path / "root"))
+    assert [source.read(turn * NS_PER_S).throttles for turn in range(3)] == [(), (), ("gpu_clock:held",)]
+    (tmp_path / "root/sys/class/devfreq/17000000.gpu/cur_freq").write_text("714000000\n")
+    assert source.read(3 * NS_PER_S).throttles == ()
+
+
+def test_a_load_is_the_mean_of_the_last_second(tmp_path):
+    source = GpuClockSource(AGX_ORIN.plant(tmp_path / "root"))
+    load = tmp_path / "root/sys/class/devfreq/17000000.gpu/device/load"
+    seen = []
+    for turn, thousandths in enumerate((0, 1000, 1000, 500)):
+        load.write_text(f"{thousandths}\n")
+        seen.append(source.read(turn * NS_PER_S // 2).gpu_load)
+    assert seen == [0.0, 0.5, 1.0, 0.75]
+
+
+def test_over_current_counts_only_what_was_added(tmp_path):
+    source = ThrottlingSource(AGX_ORIN.plant(tmp_path / "root"))
+    (tmp_path / "root/sys/class/thermal/cooling_device3/cur_state").write_text("0\n")
+    counter = tmp_path / "root/sys/class/hwmon/hwmon3/oc3_event_cnt"
+    assert source.read(0).throttles == ()
+    counter.write_text("27400\n")
+    assert source.read(1).throttles == ("over_current:oc3",)
+    assert source.read(2).throttles == ()
+    counter.write_text("0\n")  # the driver was loaded anew
+    assert source.read(3).throttles == ()
+
+
+def test_an_alarm_that_is_lowered_is_gone(tmp_path):
+    source = RailsSource(AGX_ORIN.plant(tmp_path / "root"))
+    assert source.read(0).throttles == ("power_alarm:VDD_GPU_SOC",)
+    (tmp_path / "root/sys/class/hwmon/hwmon1/curr1_max_alarm").write_text("0\n")
+    assert source.read(1).throttles == ()
+
+
+def test_a_zone_that_wakes_up_is_read(tmp_path):
+    source = ThermalSource(ORIN_NX.plant(tmp_path / "root"))
+    assert source.read(0).temperature_zone == "soc1"
+    (tmp_path / "root/sys/class/thermal/thermal_zone3/temp").write_text("58000\n")
+    state = source.read(1)
+    assert (state.temperature_zone, state.temperature_c, state.temperature_soft_c) == ("tj", 58.0, 91.0)
+
+
+def test_constant_zones_and_those_of_the_board_never_count():
+    assert judge({"pmic-die": 100.0, "tboard": 80.0, "aux": 90.0, "thermal": 85.0}, {}) is None
+    limits = judge({"cpu": 60.0, "gpu": 70.0}, {"cpu": 70.0})
+    assert limits is not None
+    assert (limits.zone, limits.hard_c) == ("gpu", 68.0)  # above the only limit that is known
+    assert [zone_name(kind) for kind in ("CPU-therm", "cpu-thermal", "CPU", "Tboard_tegra", "x86_pkg_temp")] == [
+        "cpu", "cpu", "cpu", "tboard", "cpu"]
+
+
+def test_power_modes_are_told_by_name(tmp_path):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    modes = read_conf(root)
+    assert modes.default == 2
+    full, thirty = modes.full, modes.by_name("mode_30w")
+    assert full is not None
+    assert thirty is not None
+    assert (full.number, thirty.gpu_clock_hz, thirty.cores_online) == (0, 612_000_000, 8)
+    assert current_mode(root) == full
+    (tmp_path / "root/var/lib/nvpmodel/status").write_text("pmode:0002\n")
+    state = PowerModeSource(root).read(0)
+    assert (state.power_mode, state.power_mode_gpu_clock_hz) == ("MODE_30W", 612_000_000)
+
+
+def test_the_strongest_mode_of_a_super_configuration_and_of_nonsense():
+    full = parse_conf("< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=2 NAME=MAXN_SUPER >").full
+    assert full is not None
+    assert full.name == "MAXN_SUPER"
+    assert parse_conf("GPU MAX_FREQ 5\n# < POWER_MODEL ID=1 NAME=X >\n<POWER_MODEL>").modes == ()
+
+
+def test_memory_of_a_container_is_bounded_by_its_group(tmp_path):
+    files = {**THOR.files, "sys/fs/cgroup/memory.max": f"{4 << 30}\n", "sys/fs/cgroup/memory.current": f"{3 << 30}\n",
+             "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {1 << 29}\n"}
+    root = plant(tmp_path / "root", files)
+    assert MemorySource(root).read(0).memory_available_bytes == (1 << 30) + (1 << 29)
+    (tmp_path / "root/sys/fs/cgroup/memory.max").write_text("max\n")
+    assert MemorySource(root).read(0).memory_available_bytes == 90000 << 20
+
+
+def test_the_largest_free_block_is_of_all_zones():
+    text = "Node 0, zone      DMA      1      0      1\nNode 0, zone   Normal      5      2      0\n"
+    assert largest_block(text, 4096) == (16384, 1)
+    assert largest_block("Node 0, zone      DMA      0      0\n", 4096) == (0, 0)
+    assert largest_block("", 4096) == (None, None)
+    assert meminfo_bytes("MemAvailable:  12 kB\nSwapFree: 0 kB\n") == {"MemAvailable": 12288, "SwapFree": 0}
+
+
+def test_readings_are_merged_in_order_and_limits_stay_with_their_temperature():
+    first = DeviceState(power_w=5.0, temperature_c=50.0, temperature_zone="tj", temperatures_c={"tj": 50.0},
+                        throttles=("a",))
+    second = DeviceState(power_w=9.0, gpu_load=0.5, temperature_c=60.0, temperature_zone="cpu", temperature_soft_c=70.0,
+                         temperature_hard_c=80.0, temperatures_c={"tj": 51.0, "cpu": 60.0}, throttles=("b", "a"))
+    state = merged([DeviceState(), first, second], at_ns=7)
+    assert state == replace(first, at_ns=7, gpu_load=0.5, temperatures_c={"tj": 50.0, "cpu": 60.0},
+                            throttles=("a", "b"))
+    assert state.soft_margin_c is None
+    assert second.hard_margin_c == 20.0
