@@ -43,7 +43,7 @@ class LiveRequest(Ask):
     """
 
     __slots__ = ("plan", "responder", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
-                 "ended", "outputs", "values", "parts", "states")
+                 "ended", "outputs", "values", "parts", "states", "left_out")
 
     plan: AppPlan
     responder: Responder
@@ -57,6 +57,7 @@ class LiveRequest(Ask):
     values: Dict[ValueKey, Values]
     parts: Dict[ValueKey, int]  # fan-out node and its own part -> number of parts
     states: Dict[ValueKey, Any]  # of unfinished jobs
+    left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
 
 
 def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
@@ -164,6 +165,7 @@ class RequestValidator:
         request.id = next(self._ids)
         request.ended = False
         request.outputs = None
+        request.left_out = ()
         request.values = request.parts = request.states = NO_VALUES  # type: ignore[assignment]  # replaced when needed
 
     def _check_inputs(self, inputs: Any) -> None:

@@ -35,6 +35,7 @@ from edgeserve.sched.protocol.actions import (
     EvictModel,
     FinishRequest,
     LatencyBreakdown,
+    LeaveOut,
     LoadModel,
     Outcome,
     ReleaseInputs,
@@ -143,7 +144,7 @@ class LiveWorld:
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state,
+            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self.values.leave_out,
             RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
         self.io = LoopIO(mailbox, {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
