@@ -61,7 +61,7 @@ class LiveRequest(Ask):
 
 
 def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
-                    stream: Any = None, on_late: Any = None, hints: Any = None) -> LiveRequest:
+                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None) -> LiveRequest:
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
@@ -70,6 +70,7 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
+    request.quality_min = quality_min
     return request
 
 
@@ -144,6 +145,8 @@ class RequestValidator:
         elif not isinstance(request.on_late, str) or request.on_late not in ON_LATE:
             self._refuse("on_late", request.on_late, f"one of {', '.join(ON_LATE)}")
         request.value = config.value if request.value is None else self._value(request.value)
+        if request.quality_min is not None:
+            request.quality_min = self._quality(request.quality_min)
         if request.stream is not None:
             self._check_stream(request.stream)
         hints = self._declared(request.hints) if request.hints is not None else {}
@@ -201,6 +204,12 @@ class RequestValidator:
         if number is None or number < 0:
             self._refuse("value", value, f"a number from 0 to {NUMBER_MAX}")
         return float(number) * self.config.value
+
+    def _quality(self, value: Any) -> float:
+        number = number_of(value)
+        if number is None or not 0 <= number <= 1:
+            self._refuse("quality_min", value, "a number from 0 to 1")
+        return float(number)
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
