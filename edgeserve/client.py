@@ -268,7 +268,8 @@ class Client:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
         ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
-        is the least quality of an ensemble's answer that is of use. A request that does not complete raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
+        is the least quality of an ensemble's answer that is of use. A request that does not complete raises a
+        :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
         are not copied: they must not change until this returns.
         """
         pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)

@@ -61,11 +61,13 @@ class App:
     """A graph of nodes that answers a request, with the defaults of its requests.
 
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
-    a single plain node, whose requests need no bookkeeping of tokens.
+    a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
+    ensemble, if anything.
     """
 
     __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
-                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple")
+                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple",
+                 "ensemble")
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
@@ -84,6 +86,7 @@ class App:
         self.by_name = {node.name: node for node in self.nodes}
         self.entries = tuple(node for node in self.nodes if not node.preds)
         self.exits = tuple(node for node in self.nodes if not node.succs)
+        self.ensemble = config.ensemble_profile
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
 
     def __repr__(self) -> str:
