@@ -124,7 +124,7 @@ def _policy(name: str, section: Mapping[str, Any]) -> PolicyConfig:
     return PolicyConfig(name=name, kind=string(section.get("kind", name), f"[policy.{name}] kind"), options=options)
 
 
-def _app(name: str, section: Mapping[str, Any], directory: str) -> AppConfig:
+def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConfig:
     where = f"[app.{name}]"
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
