@@ -6,7 +6,7 @@ of :mod:`edgeserve.errors` instead.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Dict, Iterator, Mapping, Sequence
 
 from edgeserve.errors import Cancelled
 
@@ -25,13 +25,15 @@ class Answer(Mapping[str, Any]):
     ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
     answer is partial, then it says why; ``breakdown_ms`` has the keys of :data:`BREAKDOWN_KEYS`; ``total_ms`` runs to
     its end from when it was sent, or arrived where that is not known. ``id`` is the number that the server gave the
-    request, for ``story``. """
+    request, for ``story``. ``quality`` is what the policy of an ensemble expects the answer to be worth beside that of
+    all its models (for a classifier the chance that both agree), and ``branches`` names the models that took part;
+    1.0 and nothing where no policy said. """
 
-    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id")
+    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id", "quality", "branches")
 
     def __init__(self, outputs: Dict[str, Any], outcome: str = "completed", late: bool = False,
                  breakdown_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "",
-                 id: int = 0) -> None:
+                 id: int = 0, quality: float = 1.0, branches: Sequence[str] = ()) -> None:
         self.outputs = outputs
         self.outcome = outcome
         self.late = late
@@ -40,6 +42,8 @@ class Answer(Mapping[str, Any]):
         self.breakdown_ms.update(breakdown_ms or {})
         self.total_ms = total_ms
         self.id = id
+        self.quality = quality
+        self.branches = tuple(branches)
 
     def __getitem__(self, name: str) -> Any:
         return self.outputs[name]
@@ -53,4 +57,5 @@ class Answer(Mapping[str, Any]):
     def __repr__(self) -> str:
         breakdown = ", ".join(f"{key} {value:.2f}" for key, value in self.breakdown_ms.items())
         late = ", late" if self.late else ""
-        return f"Answer({sorted(self.outputs)}, {self.outcome}{late}, {self.total_ms:.2f} ms: {breakdown})"
+        worth = f", quality {self.quality:.3f} of {', '.join(self.branches)}" if self.branches else ""
+        return f"Answer({sorted(self.outputs)}, {self.outcome}{late}{worth}, {self.total_ms:.2f} ms: {breakdown})"

@@ -225,7 +225,7 @@ class _Courier:
             pending.set_result(Answer(
                 value.outputs, value.outcome, value.late, {name: ns_to_ms(part) for name, part in zip(
                     BREAKDOWN_KEYS, value.breakdown)}, ns_to_ms(value.total_ns), value.reason,
-                value.request_id))
+                value.request_id, value.quality, value.branches))
         else:
             pending.set_result(value)
 
@@ -263,29 +263,32 @@ class Client:
 
     def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              hints: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
+              hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+              timeout_ms: float | None = None) -> Answer:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
-        ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. A request that does not
-        complete raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
+        ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
+        is the least quality of an ensemble's answer that is of use. A request that does not complete raises a
+        :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
         are not copied: they must not change until this returns.
         """
-        pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints)
+        pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)
         answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, copy: bool = True) -> Future[Answer]:
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+               copy: bool = True) -> Future[Answer]:
         """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server. Its ``id`` is the
         server's number of the request, 0 until the reply is there.
 
         With ``copy=False`` large arrays are not copied: the caller promises not to change them until the answer.
         """
-        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints)
+        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints, quality_min)
 
     def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
-             on_late: Any, hints: Any) -> _Pending:
+             on_late: Any, hints: Any, quality_min: Any = None) -> _Pending:
         options: Dict[str, Any] = {}
         if slo_ms is not None:
             options["slo_ms"] = slo_ms
@@ -299,6 +302,8 @@ class Client:
             options["on_late"] = on_late
         if hints is not None:
             options["hints"] = dict(hints)
+        if quality_min is not None:
+            options["quality_min"] = quality_min
         if self._name:
             options["client"] = self._name
         if not isinstance(inputs, Mapping):
@@ -405,9 +410,9 @@ class AsyncClient:
     async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
                     klass: str | None = None, value: float | None = None, stream: str | None = None,
                     on_late: str | None = None, hints: Mapping[str, float] | None = None,
-                    timeout_ms: float | None = None) -> Answer:
+                    quality_min: float | None = None, timeout_ms: float | None = None) -> Answer:
         """See :meth:`Client.infer`."""
-        pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints)
+        pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 

@@ -114,12 +114,13 @@ class Runtime:
 
     def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              hints: Mapping[str, float] | None = None, timeout_ms: float | None = None) -> Answer:
+              hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+              timeout_ms: float | None = None) -> Answer:
         """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
         :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
         deadline is one) the request is cancelled."""
         future = self.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream, on_late=on_late,
-                             hints=hints)
+                             hints=hints, quality_min=quality_min)
         try:
             answer: Answer = future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeout:
@@ -132,7 +133,7 @@ class Runtime:
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None) -> RequestFuture:
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None) -> RequestFuture:
         """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue, and whose ``id``
         is the request's number, for :meth:`story`.
 
@@ -145,7 +146,7 @@ class Runtime:
             raise unknown_app(app, self._validators)
         future = RequestFuture(self._cancel)
         request = future.request = request_of_call(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
-                                                   on_late=on_late, hints=hints)
+                                                   on_late=on_late, hints=hints, quality_min=quality_min)
         validator.check(request, future, now_ns)
         if request.predictors is not None:
             if request.predictors.missing(request.hints):  # on this thread: the loop has others to serve

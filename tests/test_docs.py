@@ -361,7 +361,7 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
     "Board": (Board, {"connect", "ends_ns"}),
     "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device"}),
     "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "left_out",
-                                "leave_out", "part_hints",
+                                "leave_out", "part_hints", "fate", "fates", "skipped",
                                 "learn", "hints_at", "note"}),
     "Bid": (Bid, {"policy"}),
     "Expected end": (ExpectedEnd, {"count", "index"}),

@@ -10,6 +10,7 @@ import sys
 from dataclasses import MISSING, fields
 from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
+from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
@@ -81,7 +82,7 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
     policies = policies or {"edf": PolicyConfig(name="edf", kind="edf")}
-    apps = {name: _app(name, section) for name, section in _named(table, "app").items()}
+    apps = {name: _app(name, section, directory) for name, section in _named(table, "app").items()}
     for name, section in _named(table, "app").items():
         if "model" in section:  # else it would be refused as a node, which nobody wrote
             _refers(section["model"], models, f"[app.{name}] model")
@@ -132,7 +133,7 @@ def _policy(name: str, section: Mapping[str, Any]) -> PolicyConfig:
     return PolicyConfig(name=name, kind=string(section.get("kind", name), f"[policy.{name}] kind"), options=options)
 
 
-def _app(name: str, section: Mapping[str, Any]) -> AppConfig:
+def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConfig:
     where = f"[app.{name}]"
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
@@ -148,7 +149,14 @@ def _app(name: str, section: Mapping[str, Any]) -> AppConfig:
                       for index, item in enumerate(section["node"]))
     inputs = {key: read_table(TensorConfig, value, f"{where} inputs.{key}")
               for key, value in table_of(anything)(section.get("inputs", {}), f"{where} inputs").items()}
-    return read_table(AppConfig, rest, where, name=name, nodes=_linked(nodes), inputs=inputs)
+    profile = None
+    if isinstance(rest.get("ensemble"), Mapping):
+        profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
+    elif rest.get("ensemble"):
+        profile = read_ensemble(os.path.join(directory, string(rest["ensemble"], f"{where} ensemble")))
+    if profile is not None:
+        check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
+    return read_table(AppConfig, rest, where, name=name, nodes=_linked(nodes), inputs=inputs, ensemble_profile=profile)
 
 
 def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Union
 
+from edgeserve.config.ensemble_profile import EnsembleProfile
 from edgeserve.config.readers import (
     anything,
     boolean,
@@ -147,7 +148,9 @@ class AppConfig:
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
+    ensemble: str = entry(string, "")  # the file of 'edgeserve fit': what the app's models are worth; see schemble.md
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
+    ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
     outputs: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = everything the last nodes return
 
 

@@ -346,7 +346,8 @@ class Bus:
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def answer(self, ask: Ask, outputs: Mapping[str, Any], reason: str = "", late: bool = False, finished_ns: int = 0,
-               total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0)) -> None:
+               total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0), quality: float = 1.0,
+               branches: Sequence[str] = ()) -> None:
         """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
         An output that cannot travel is answered with ``failed`` instead; a client that is gone meanwhile gets nothing.
@@ -357,7 +358,7 @@ class Bus:
         self._in_flight -= 1
         try:
             frames = wire.encode_answer(key, outputs, self._message_bytes_max, reason, late, finished_ns, total_ns,
-                                        breakdown, ask.id, self._pack)
+                                        breakdown, ask.id, self._pack, quality, branches)
         except RequestError as error:
             error.id = ask.id
             frames = [wire.encode_error(key, error)]

@@ -64,7 +64,7 @@ class Ask:
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client")
+        "on_late", "hints", "client", "quality_min")
     __slots__ = fields
 
     id: int
@@ -81,6 +81,7 @@ class Ask:
     on_late: Optional[str]
     hints: Optional[Mapping[str, float]]
     client: str
+    quality_min: Optional[float]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(
@@ -92,7 +93,7 @@ class Reply:
     other kinds stay at their defaults."""
 
     __slots__ = ("kind", "key", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown",
-                 "outputs", "error", "info")
+                 "outputs", "error", "info", "quality", "branches")
 
     def __init__(self, kind: str, key: Key | None) -> None:
         self.kind = kind
@@ -107,6 +108,8 @@ class Reply:
         self.outputs: Dict[str, Any] = {}
         self.error: RequestError | None = None
         self.info: Dict[str, Any] = {}
+        self.quality = 1.0
+        self.branches: Sequence[str] = ()
 
 
 # --- headers ----------------------------------------------------------------------------------------------------
@@ -175,7 +178,7 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 _INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-               "hints", "client")
+               "hints", "client", "quality_min")
 
 
 def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
@@ -228,7 +231,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     slo_ms = ask.slo_ms = take("slo_ms", None)
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
-    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = None
+    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = None
     ask.client = ""
     if fields:
         _take_options(fields, ask)
@@ -243,6 +246,8 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.client = _text_or_none(take("client", None), "client") or ""
     value = take("value", None)
     ask.value = None if value is None else _number(value, "value")
+    quality_min = take("quality_min", None)
+    ask.quality_min = None if quality_min is None else _number(quality_min, "quality_min")
     hints = take("hints", None)
     if hints is not None:
         if type(hints) is not dict or len(hints) > HINTS_MAX:
@@ -291,10 +296,14 @@ _ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq12sq3s")
 
 def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, reason: str = "", late: bool = False,
                   finished_ns: int = 0, total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0),
-                  request_id: int = 0, pack: Callable[[Any], bytes] = msgpack.packb) -> List[Any]:
+                  request_id: int = 0, pack: Callable[[Any], bytes] = msgpack.packb, quality: float = 1.0,
+                  branches: Sequence[str] = ()) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
-    ``pack`` is msgpack's, or that of a packer which only one thread uses."""
+    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` travels with the names of the
+    ``branches`` that took part, where there are any."""
     rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from the outputs, "tensors" and "texts"
+    if branches:
+        rest["quality"], rest["branches"] = quality, list(branches)
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
@@ -364,7 +373,7 @@ def encode_plain(kind: str, key: Key | None = None) -> bytes:
 
 
 _ANSWER_KEYS = ("kind", "id", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown_ns",
-                "tensors", "texts")
+                "tensors", "texts", "quality", "branches")
 
 
 def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
@@ -410,7 +419,18 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
         raise Malformed(f"breakdown_ns = {show(breakdown)}: expected four whole numbers")
     fields.pop("id", None)
     if fields:
+        _read_quality(fields, reply)
         refuse_rest(fields, _ANSWER_KEYS, "an answer header")
+
+
+def _read_quality(fields: Dict[str, Any], reply: Reply) -> None:
+    """What an answer in part is worth, and which branches took part."""
+    quality, branches = fields.pop("quality", 1.0), fields.pop("branches", ())
+    if type(quality) not in (int, float) or not 0.0 <= quality <= 1.0:
+        raise Malformed(f"quality = {show(quality)}: expected a number from 0 to 1")
+    if type(branches) not in (list, tuple) or not all(type(name) is str for name in branches):
+        raise Malformed(f"branches = {show(branches)}: expected a list of names")
+    reply.quality, reply.branches = float(quality), tuple(branches)
 
 
 def _read_error(fields: Mapping[str, Any]) -> RequestError:

@@ -43,7 +43,7 @@ class LiveRequest(Ask):
     """
 
     __slots__ = ("plan", "responder", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
-                 "ended", "outputs", "values", "parts", "states")
+                 "ended", "outputs", "values", "parts", "states", "left_out")
 
     plan: AppPlan
     responder: Responder
@@ -57,10 +57,11 @@ class LiveRequest(Ask):
     values: Dict[ValueKey, Values]
     parts: Dict[ValueKey, int]  # fan-out node and its own part -> number of parts
     states: Dict[ValueKey, Any]  # of unfinished jobs
+    left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
 
 
 def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
-                    stream: Any = None, on_late: Any = None, hints: Any = None) -> LiveRequest:
+                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None) -> LiveRequest:
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
@@ -69,6 +70,7 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
+    request.quality_min = quality_min
     return request
 
 
@@ -143,6 +145,8 @@ class RequestValidator:
         elif not isinstance(request.on_late, str) or request.on_late not in ON_LATE:
             self._refuse("on_late", request.on_late, f"one of {', '.join(ON_LATE)}")
         request.value = config.value if request.value is None else self._value(request.value)
+        if request.quality_min is not None:
+            request.quality_min = self._quality(request.quality_min)
         if request.stream is not None:
             self._check_stream(request.stream)
         hints = self._declared(request.hints) if request.hints is not None else {}
@@ -164,6 +168,7 @@ class RequestValidator:
         request.id = next(self._ids)
         request.ended = False
         request.outputs = None
+        request.left_out = ()
         request.values = request.parts = request.states = NO_VALUES  # type: ignore[assignment]  # replaced when needed
 
     def _check_inputs(self, inputs: Any) -> None:
@@ -199,6 +204,12 @@ class RequestValidator:
         if number is None or number < 0:
             self._refuse("value", value, f"a number from 0 to {NUMBER_MAX}")
         return float(number) * self.config.value
+
+    def _quality(self, value: Any) -> float:
+        number = number_of(value)
+        if number is None or not 0 <= number <= 1:
+            self._refuse("quality_min", value, "a number from 0 to 1")
+        return float(number)
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name

@@ -6,7 +6,7 @@ Only the loop's thread tells them.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Protocol, Sequence
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.engines.base import Values
@@ -20,8 +20,8 @@ class Responder(Protocol):
     responder for all of its requests, a :class:`RequestFuture` for its own."""
 
     def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
-               breakdown: LatencyBreakdown) -> None:
-        """The request completed."""
+               breakdown: LatencyBreakdown, quality: float = 1.0, branches: Sequence[str] = ()) -> None:
+        """The request completed. ``quality`` and ``branches`` are those of :class:`FinishRequest`."""
 
     def refuse(self, request: Any, error: RequestError) -> None:
         """The request ended without an answer."""
@@ -49,11 +49,12 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
         return cancelled
 
     def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
-               breakdown: LatencyBreakdown) -> None:
+               breakdown: LatencyBreakdown, quality: float = 1.0, branches: Sequence[str] = ()) -> None:
         """See :class:`Responder`."""
         if self.set_running_or_notify_cancel():
             self.set_result(Answer(
-                outputs, id=request.id, late=late, reason=reason, total_ms=total_ns / NS_PER_MS, breakdown_ms={
+                outputs, id=request.id, late=late, reason=reason, total_ms=total_ns / NS_PER_MS, quality=quality,
+                branches=branches, breakdown_ms={
                     BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS, BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,
                     BREAKDOWN_KEYS[2]: breakdown[2] / NS_PER_MS, BREAKDOWN_KEYS[3]: breakdown[3] / NS_PER_MS}))
 

@@ -38,7 +38,8 @@ MORE = "..."
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_breakdown_ns", "_breakdown_count")
+    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_breakdown_ns", "_breakdown_count",
+                 "_rated")
 
     def __init__(self) -> None:
         self.accepted = 0  # given to the scheduler; what it rejects counts in both
@@ -48,6 +49,7 @@ class AppCounts:
         self._latencies_ns: Deque[int] = deque(maxlen=LATENCIES_KEPT)
         self._breakdown_ns = [0, 0, 0, 0]
         self._breakdown_count = 0
+        self._rated = [0, 0.0, 0]  # answers with a quality, the sum of it, branches that took part
 
     def completed(self, latency_ns: int, late: bool, breakdown: LatencyBreakdown) -> None:
         self.outcomes[Outcome.COMPLETED] += 1
@@ -59,6 +61,12 @@ class AppCounts:
         sums[2] += breakdown[2]
         sums[3] += breakdown[3]
         self._breakdown_count += 1
+
+    def rated(self, quality: float, branches: int) -> None:
+        """A completed answer whose policy says what it is worth."""
+        self._rated[0] += 1
+        self._rated[1] += quality
+        self._rated[2] += branches
 
     def ended(self, outcome: str, reason: str) -> None:
         """Anything but completed."""
@@ -79,6 +87,8 @@ class AppCounts:
             "late": self.late,
             "latency_ms": percentiles_ms(self._latencies_ns),
             "breakdown_ms": {key: ns_to_ms(total) / count for key, total in zip(BREAKDOWN_KEYS, self._breakdown_ns)},
+            **({"quality": {"answers": self._rated[0], "mean": self._rated[1] / self._rated[0],
+                            "branches": self._rated[2] / self._rated[0]}} if self._rated[0] else {}),
         }
 
 

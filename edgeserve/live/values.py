@@ -15,7 +15,7 @@ from edgeserve.errors import EngineError
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
-from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.actions import LeaveOut, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
 
 _TEXT: Set[type] = {str}
@@ -80,7 +80,7 @@ class RequestValues:
                 return JobResult(job, "failed", reason=reason)
         if result.state is not None:
             self._keep_state(request, job, result)
-        if result.done and not request.ended:
+        if result.done and not request.ended and (job.node, job.part) not in request.left_out:
             if job.node == request.plan.plain_exit:
                 request.outputs = result.outputs
             else:
@@ -89,6 +89,12 @@ class RequestValues:
         hints = self.result_hints.of(node.model, result.hints) if result.hints is not None else None
         return JobResult(job, "done" if result.done else "unfinished", parts, result.route, hints, "",
                          int(result.state_bytes), int(result.steps))
+
+    def leave_out(self, action: LeaveOut) -> None:
+        """What this job returns, should it run on a lane, is for nobody."""
+        request = self.requests.get(action.job.request_id)
+        if request is not None:
+            request.left_out = (*request.left_out, (action.job.node, action.job.part))
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""

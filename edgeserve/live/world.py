@@ -36,6 +36,7 @@ from edgeserve.sched.protocol.actions import (
     EvictModel,
     FinishRequest,
     LatencyBreakdown,
+    LeaveOut,
     LoadModel,
     Outcome,
     ReleaseInputs,
@@ -144,7 +145,7 @@ class LiveWorld:
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state,
+            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self.values.leave_out,
             RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
         self.io = LoopIO(mailbox, {
             WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
@@ -232,7 +233,8 @@ class LiveWorld:
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
         events.append(RequestArrived(Request(request.id, app, request.arrival_ns, planned_ns, request.client, klass,
-                                             value, request.stream, on_late, request.hints)))
+                                             value, request.stream, on_late, request.hints,
+                                             request.quality_min or 0.0)))
 
     def _predicted(self, prediction: Prediction, events: List[Event]) -> None:
         if self.predictions.finish(prediction, clock_ns()):
@@ -456,7 +458,12 @@ class LiveWorld:
             now_ns = clock_ns()
             total_ns, late = now_ns - request.arrival_ns, now_ns > request.deadline_ns
             counts.completed(total_ns, late, breakdown)
-            request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
+            if not action.branches:
+                request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
+            else:
+                counts.rated(action.quality, len(action.branches))
+                request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown,
+                                         action.quality, action.branches)
             self._response_overhead.took(clock_ns() - self._overhead_from_ns)
         else:
             counts.ended(action.outcome, action.reason)

@@ -126,8 +126,11 @@ def dumps(table: Any) -> str:
 def _table(item: Any) -> Dict[str, Any]:
     table = {"kind": type(item).__name__}
     for name, field in item.__dataclass_fields__.items():
-        if field.compare:  # else it explains a decision and is none
-            table[name] = _plain(getattr(item, name))
+        if not field.compare:  # it explains a decision and is none
+            continue
+        value = getattr(item, name)
+        if not field.metadata or value != field.default:  # a sparse field is written where somebody set it
+            table[name] = _plain(value)
     return table
 
 
@@ -136,6 +139,8 @@ def _plain(value: Any) -> Any:
         table = {name: _plain(getattr(value, name)) for name in type(value).fields}
         if table.get("steps") == 1:  # nearly always
             del table["steps"]
+        if table.get("quality_min") == 0.0:  # the same
+            del table["quality_min"]
         return table
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -169,6 +174,8 @@ def _action(table: Dict[str, Any]) -> Action:
         fields["job"] = _job(fields["job"])
     if "breakdown" in fields:
         fields["breakdown"] = LatencyBreakdown(*fields["breakdown"])
+    if "branches" in fields:
+        fields["branches"] = tuple(fields["branches"])
     action: Action = kind(**fields)
     return action
 

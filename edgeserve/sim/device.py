@@ -126,7 +126,7 @@ class TrueResults:
             return request
         hints = {name: value for name, value in request.hints.items() if name not in hidden}
         return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
-                       request.value, request.stream, request.on_late, hints)
+                       request.value, request.stream, request.on_late, hints, request.quality_min)
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """Which of the request's true hints the job's result tells."""

@@ -17,6 +17,7 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
+    LeaveOut,
     LoadModel,
     Outcome,
     ReleaseInputs,
@@ -119,6 +120,8 @@ class ReferenceModel:
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
             self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
+        elif isinstance(action, LeaveOut):
+            self._leave_out(now_ns, action)
         elif isinstance(action, RetainInputs):
             self._keep(now_ns, action.job)
         elif isinstance(action, ReleaseInputs):
@@ -176,6 +179,9 @@ class ReferenceModel:
             entry = self._entries.get(result.job.request_id)
             if entry is None or action.probe:
                 continue
+            place = (result.job.node, result.job.part)
+            if place in entry.done and entry.done[place].status == SKIPPED:
+                continue  # it was left out while it ran
             if result.status == "unfinished":
                 entry.bound[result.job.node, result.job.part] = action.lane
             else:
@@ -236,6 +242,18 @@ class ReferenceModel:
             entry.started = True
             self._jobs_out[job] = action.work_id
             entry.out += 1
+
+    def _leave_out(self, now_ns: int, action: LeaveOut) -> None:
+        """A branch is given up: it has not run to its end, and nothing waits for it from now on."""
+        job = action.job
+        entry = self._entries.get(job.request_id)
+        self._rule(entry is not None and entry.finished is None, now_ns,
+                   f"{action}: its request has ended or is unknown")
+        assert entry is not None
+        before = entry.done.get((job.node, job.part))
+        self._rule(before is None or before.reason == LOST, now_ns, f"{action}: it is over already: {before}")
+        entry.done[job.node, job.part] = JobResult(job, SKIPPED)
+        entry.bound.pop((job.node, job.part), None)
 
     def _keep(self, now_ns: int, job: JobId) -> None:
         entry = self._entries.get(job.request_id)
@@ -406,7 +424,8 @@ class _Graph:
 
     def _status(self, done: Mapping[Tuple[str, Part], JobResult], node: NodeConfig, part: Part) -> str:
         if (node.name, part) in done:
-            return DONE if done[node.name, part].status == "done" else FAILED
+            status = done[node.name, part].status
+            return status if status in (DONE, SKIPPED) else FAILED
         tokens = self._tokens(done, node, part)
         if node.after and all(token == SKIPPED for token in tokens):
             return SKIPPED  # also a gather of no parts that was not run

@@ -1,8 +1,8 @@
 """What a run achieved: per app and in all, as a record, as JSON, and as a text table.
 
 Only requests that arrived after the warm-up count. ``finish rate`` is the share that was completed by its deadline;
-``value share`` weighs each request by its expected lane time alone times its value. Lane time is lost when it was spent
-on a request that was not answered in time.
+``value share`` weighs each request by its expected lane time alone times its value, and each answer by its quality.
+Lane time is lost when it was spent on a request that was not answered in time.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ class AppReport:
     gap_max_ms: float = 0.0  # longest time without an answer in time while it was asked, in any run
     lane_time_ms: float = 0.0  # spent on its requests
     lane_time_lost_ms: float = 0.0  # the part of it that was spent on requests not answered in time
+    quality: float = 1.0  # mean of the answers in time, as their policy expected it
+    rated: int = 0  # answers in time whose policy said a quality
+    branches: float = 0.0  # mean number of branches that took part in them
 
     @property
     def finish_rate(self) -> float:
@@ -134,6 +137,7 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int]) -> AppReport:
     report = AppReport()
     reasons: Counter = Counter()
     taken_ns: List[int] = []
+    quality = 0.0
     breakdown: Counter = Counter()
     for _, item, spent_ns in items:
         report.offered += 1
@@ -150,9 +154,15 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int]) -> AppReport:
             breakdown[name] += value
         if in_time:
             report.in_time += 1
-            report.value_in_time_ns += item.cost_share_ns
+            report.value_in_time_ns += item.cost_share_ns if item.quality == 1.0 else \
+                round(item.cost_share_ns * item.quality)
+            quality += item.quality
+            report.rated += bool(item.branches)
+            report.branches += len(item.branches)
         else:
             report.late += 1
+    report.quality = quality / report.in_time if report.in_time else 1.0
+    report.branches /= max(1, report.rated)
     report.ended = dict(sorted(reasons.items(), key=lambda row: (-row[1], row[0])))
     report.finish_rates = _rates(items)
     report.over_time = _over_time(items, window)
@@ -246,6 +256,10 @@ def _remarks(report: Report) -> List[str]:
     lines = [f"lanes in use: {', '.join(lanes)}; goodput {report.goodput:.1f}/s",
              "in time over time: " + " ".join(f"{100 * done / offered:.0f}" if offered else "-"
                                               for offered, done in report.total.over_time) + " %"]
+    for name, app in report.apps.items():
+        if app.rated:
+            lines.append(f"{name}: answers in time are expected to be worth {app.quality:.3f} of a whole one, from "
+                         f"{app.branches:.2f} branches each")
     sizes = [f"{model} " + " ".join(f"{jobs}:{count / sum(counts.values()):.0%}" for jobs, count in counts.items())
              for model, counts in report.batches.items() if len(counts) > 1]
     if sizes:

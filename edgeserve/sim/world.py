@@ -17,6 +17,7 @@ from edgeserve.sched.protocol.actions import (
     EvictModel,
     FinishRequest,
     LatencyBreakdown,
+    LeaveOut,
     LoadModel,
     Outcome,
     ReleaseInputs,
@@ -61,7 +62,7 @@ class SimError(AssertionError):
 
 class Ended(NamedTuple):
     """The end of one request, for reports. ``cost_share_ns`` is its expected lane time in full batches times its
-    value."""
+    value; ``quality`` and ``branches`` are those of the answer."""
 
     request: Request
     outcome: str
@@ -69,6 +70,8 @@ class Ended(NamedTuple):
     end_ns: int
     breakdown: LatencyBreakdown
     cost_share_ns: int
+    quality: float = 1.0
+    branches: Tuple[str, ...] = ()
 
 
 class _Open(NamedTuple):
@@ -193,8 +196,8 @@ class SimWorld:
         self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
             self._finish(action)
-        elif isinstance(action, DropState):
-            pass  # states are counted by the scheduler; the books look at the action's form
+        elif isinstance(action, (DropState, LeaveOut)):
+            pass  # states are counted by the scheduler, values there are none; the reference model looks at both
         elif isinstance(action, RetainInputs):
             self._retained[action.job] = self._open[action.job.request_id]
         elif isinstance(action, ReleaseInputs):
@@ -269,7 +272,7 @@ class SimWorld:
             return request
         due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         return Request(request.id, request.app, request.arrival_ns, due_ns, request.client, request.klass,
-                       request.value, request.stream, request.on_late, request.hints)
+                       request.value, request.stream, request.on_late, request.hints, request.quality_min)
 
     def _finish(self, action: FinishRequest) -> None:
         entry = self._open.pop(action.request_id)
@@ -279,7 +282,7 @@ class SimWorld:
             if action.outcome == Outcome.COMPLETED:
                 self._machine.overhead.took(self._free_ns - self._overhead_from_ns)
         self.ended.append(Ended(request, action.outcome, action.reason, self._free_ns, action.breakdown,
-                                round(self._share(request) * request.value)))
+                                round(self._share(request) * request.value), action.quality, action.branches))
         if source is not None and source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
             arrival = source.next_closed(self._free_ns, entry.arrival.app_index, answered)

@@ -26,7 +26,8 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.soak import hold
 
-MARKS = ("on_finished", "on_refused", "on_lost", "settled", "in part", "bound", "deep", "without 1")
+MARKS = ("on_finished", "on_refused", "on_lost", "settled", "in part", "bound", "deep", "without 1", "left out",
+         "disowned", "settled alone", "not wanted", "branch failed", "branch lost")
 """What must have occurred at least once over a few worlds: a trouble that never happens tests nothing."""
 
 FIRST_ID = 10**15
@@ -72,7 +73,13 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any]) -> Scenario:
             {"name": "cut", "model": "cut", "fan_out": True}, {"name": "read", "model": "read"},
             {"name": "all", "model": "tail", "gather": True, "join": "policy"}]},
         "loop": {"model": "step", "on_late": draw.choice(("drop", "answer")), "slo": f"{draw.randrange(20, 90)}ms"}}
-    rates = {"lone": (60, 200), "fork": (60, 160), "fan": (30, 80), "loop": (30, 90)}
+    rates = {"lone": (60, 200), "fork": (60, 160), "fan": (30, 80), "loop": (30, 90), "vote": (20, 60)}
+    votes = random.Random(f"{seed}/votes")
+    apps["vote"] = {"on_late": votes.choice(("drop", "partial")), "slo": f"{votes.randrange(25, 90)}ms", "node": [
+        {"name": "score", "model": "read", "after": []},
+        *[{"name": name, "model": model, "after": ["score"]} for name, model in (("v0", "left"), ("v1", "right"),
+                                                                                 ("v2", "pair"))],
+        {"name": "sum", "model": "tail", "after": ["v0", "v1", "v2"], "join": "policy"}]}
     table = {
         "device": {name: {"contention": 1.2} for name in sorted(set(devices))},
         "lane": {f"l{index}": {"device": device, "depth": depth, "ahead": draw.choice(("0ms", "0ms", "4ms")),
@@ -181,10 +188,40 @@ class Watch:
         for request in list(self._joining.values()):
             if request.ended:
                 del self._joining[request.id]
+            elif request.app.name == "vote":
+                self._decide(request, board)
             elif request.state == OPEN and any(row[1] and not row[2] for row in (request.joins or {}).values()) \
                     and request.id % 3 and random.Random(f"{self.seed}/{board.now_ns}/{request.id}").random() < 0.4:
                 board.settle(request)
                 self.marks["settled"] += 1
+
+    def _decide(self, request: RequestRecord, board: Board) -> None:
+        """Decide about one branch of an ensemble, drawn by request and by time: leave it out, disown it, let its join
+        go on without it, or have it wait for its model."""
+        draw = random.Random(f"{self.seed}/{board.now_ns}/{request.id}/branch")
+        if request.state != OPEN or draw.random() > 0.25:
+            return
+        found = board.branches(request, "sum")
+        states = [branch.state for branch in found]
+        self.marks["branch failed"] += "failed" in states
+        self.marks["branch lost"] += "lost" in states
+        branch = draw.choice(found)
+        others = sum(state in ("waiting", "running", "answered") for state in states) > 1
+        if branch.job is None or branch.job.request.policy is not request.policy:
+            return
+        if branch.state == "running" and others and draw.random() < 0.3:
+            self.marks["disowned"] += 1
+            board.leave_out(branch.job, "the others agree")
+        elif branch.state == "waiting" and others and draw.random() < 0.5:
+            self.marks["left out"] += 1
+            board.leave_out(branch.job, "not planned")
+        elif branch.state == "waiting" and branch.job.queued:
+            self.marks["not wanted"] += 1
+            board.want(branch.job, draw.random() < 0.5)
+        elif "answered" in states:
+            self.marks["settled alone"] += 1
+            board.rate(request, 0.5)
+            board.settle(request, "sum", wait_running=draw.random() < 0.5)
 
     def close(self, remembered_max: int) -> None:
         """After the run: every batch has ended and the policy remembers nobody, or no more than it may."""

@@ -223,7 +223,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("resources/frame_periods")),
     Bug("a-late-next-frame-is-still-expected", "requests/states.py", "latest_ns if now_ns <= latest_ns else None", "latest_ns",
         unit("policies/common/bidding")),
-    Bug("the-auction-knows-no-next-frame", "policies/common/bidding.py", "expected_ns + rest_ns, board.now_ns)",
+    Bug("the-auction-knows-no-next-frame", "policies/common/bidding.py", "expected_ns + rest_ns, board.now_ns, shares)",
         "expected_ns + rest_ns)"),
     Bug("state-is-kept-for-ever", "resources/streams.py", "if self.due_ns is None or self.due_ns > now_ns:", "if True:",
         unit("resources/streams")),

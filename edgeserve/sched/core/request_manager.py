@@ -16,13 +16,17 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.board import RequestMoves
-from edgeserve.sched.protocol.actions import DropState, FinishRequest, LatencyBreakdown, Shortfall
-from edgeserve.sched.protocol.events import JobResult, Part, Request, RequestArrived
+from edgeserve.sched.protocol.actions import DropState, FinishRequest, LatencyBreakdown, LeaveOut, Shortfall
+from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request, RequestArrived
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.admission import OVER_SHARE, QUEUE_FULL
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import (
+    ANSWERED,
     HELD,
+    JOB_FAILED,
+    LEFT_OUT,
+    LOST,
     OPEN,
     ORPHAN,
     READY,
@@ -40,6 +44,8 @@ STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
 
 EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "partial"
+QUALITY_TOO_LOW = "quality_too_low"
+"""Reason of a request whose answer would be worth less than its client wants."""
 
 
 class RequestManager(RequestMoves):
@@ -136,7 +142,10 @@ class RequestManager(RequestMoves):
         if request.app.simple:
             self._begin(request, request.app.nodes[0], (), request.breakdown)
         else:
-            self._proceed(request, joins.start(request), request.breakdown)
+            ready = joins.start(request)
+            if request.skipped:
+                self._tell_skipped(request)
+            self._proceed(request, ready, request.breakdown)
 
     def _plan_to_settle(self, request: RequestRecord) -> None:
         """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
@@ -157,24 +166,114 @@ class RequestManager(RequestMoves):
             self.end(request, "drop", reason, shortfall_of(self._state, request, None))
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
-        """Restrict a request to some of its first nodes and branches; legal during its ``on_request`` only."""
+        """Restrict a request to some of its first nodes and branches, of those that have not begun."""
         unknown = [name for name in nodes if name not in request.app.by_name]
-        if self._in_request is not request or unknown or not nodes:
-            raise PolicyError(f"choose({list(nodes)}) for request {request.id}: legal only during its on_request, with "
-                              f"nodes of app {request.app.name!r}\n" + "\n".join(request.story()))
+        if (self._in_request is not request and request.state != OPEN) or unknown or not nodes:
+            raise _illegal(request, f"choose({list(nodes)}): legal during its on_request and while it is open, with "
+                                    f"nodes of app {request.app.name!r}")
+        if request.state != OPEN:
+            request.chosen = list(nodes)
+            return
+        gone = [name for name in nodes
+                if (request.fates or {}).get((request.app.by_name[name].index, ())) == LEFT_OUT]
+        if gone:
+            raise _illegal(request, f"choose({list(nodes)}): {', '.join(gone)} was left out before, which is for good")
+        others = joins.not_chosen(request, nodes)
+        if others and not joins.remains_without(request, others):
+            raise _illegal(request, f"choose({list(nodes)}): none of these is left to run; drop the request")
         request.chosen = list(nodes)
+        self._leave_out(request, others, "not chosen")
 
-    def settle(self, request: RequestRecord) -> None:
-        """Fire the request's joins that have something."""
+    def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
+        """Fire the request's joins that have something, or only the one named."""
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
+        if join or wait_running:
+            self._settle_one(request, join, part, wait_running)
+            return
         ready = joins.settle(request)
         if ready and request.jobs:
             late = dict.fromkeys([job.node.name for job in request.jobs.values()])
             request.leave_out(f"did not wait for {', '.join(late)}")
         if request.joins:
             self._shed_useless(request)
-        self._proceed(request, ready, request.breakdown)
+        if not ready or not self._expire_on_return(request):
+            self._proceed(request, ready, request.breakdown)
+
+    def _settle_one(self, request: RequestRecord, join: str, part: Part, wait_running: bool) -> None:
+        """One join goes on: at once, or when the branches that run have ended."""
+        node = request.app.by_name.get(join)
+        if node is None or not node.is_join or not joins.can_settle(request, node, part):
+            raise _illegal(request, f"settle(join={join!r}, part={list(part)}): it needs the name of a join of app "
+                                    f"{request.app.name!r} that has a finished predecessor and has not gone on")
+        behind = [job for job in request.jobs.values()
+                  if joins.leads_only_to(job.node, node) and job.part[:len(part)] == part
+                  and not (wait_running and job.state == RUNNING)]
+        running = wait_running and any(job.state == RUNNING and joins.leads_only_to(job.node, node)
+                                       for job in request.jobs.values())
+        if running:
+            self._leave_out(request, behind, "the join was settled")
+            return
+        ready = joins.settle(request, (node, part))
+        for job in behind:
+            self._remove(request, job, "the join was settled")
+        if request.state == OPEN and not self._expire_on_return(request):
+            self._proceed(request, ready, request.breakdown)
+
+    def leave_out(self, job: Job, reason: str) -> None:
+        """Go on without a branch, whatever the request's ``on_late``."""
+        request = job.request
+        if request.state != OPEN or job.state not in (READY, RUNNING) or not reason:
+            raise _illegal(request, f"leave_out({job!r}, {reason!r}): legal for a ready or running job of an open "
+                                    "request, with a reason")
+        if not joins.remains_without(request, [job]):
+            raise _illegal(request, f"leave_out({job!r}): nothing of the request would be left; drop it instead")
+        self._leave_out(request, [job], reason)
+
+    def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
+        ready: List[Tuple[Node, Part]] = []
+        for job in jobs:
+            if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
+                self._remove(request, job, reason)
+                ready += joins.skip(request, job)
+        if request.skipped:
+            self._tell_skipped(request)
+        if request.state == OPEN and (ready or not request.jobs) and not self._expire_on_return(request):
+            self._proceed(request, ready, request.breakdown)
+
+    def _remove(self, request: RequestRecord, job: Job, reason: str) -> None:
+        """Take a branch's job from its request; the world forgets what the job brings."""
+        place = f"{job.node.name}{list(job.part) or ''}"
+        request.note(self._board.now_ns, "goes on without", place, "-", reason)
+        request.leave_out(f"without {place}: {reason}")
+        request.fate(job.node, job.part, LEFT_OUT)
+        self._state.actions.append(LeaveOut(job.id))
+        del request.jobs[job.seq]
+        self._take_out(job)
+
+    def _tell_skipped(self, request: RequestRecord) -> None:
+        """Tell the world which branches were not chosen, before they had a job."""
+        for node, part in request.skipped or ():
+            self._state.actions.append(LeaveOut(JobId(request.id, node.name, part)))
+        request.skipped = None
+
+    def want(self, job: Job, wanted: bool) -> None:
+        """Count a ready job as demand for its model, or not."""
+        if job.state != READY or not job.queued:
+            raise _illegal(job.request, f"want({job!r}, {wanted}): only a ready job waits for a model")
+        if not self._memory.tracked or wanted == bool(job.demand_ns):
+            return
+        if wanted:
+            self._memory.want(job, batch_time_ns(self._state.latencies_of[job.node.model], 1))
+        else:
+            self._memory.unwant(job)
+
+    def rate(self, request: RequestRecord, quality: float) -> None:
+        """Note what an answer would be worth beside a whole one."""
+        if request.ended or not 0.0 <= quality <= 1.0:
+            raise _illegal(request, f"rate({quality!r}): expected a number from 0 to 1, for a request that has not "
+                                    "ended")
+        request.quality = quality
 
     def abandon_branch(self, job: Job, reason: str) -> None:
         """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
@@ -311,6 +410,8 @@ class RequestManager(RequestMoves):
         if node.fan_out and result.parts is not None:
             self._state.costs[request.app.name].observe_parts(node, result.parts)
         ready = joins.after(request, job, result)
+        if request.skipped:
+            self._tell_skipped(request)
         if request.joins:
             self._shed_useless(request)
         if not node.succs:
@@ -328,7 +429,7 @@ class RequestManager(RequestMoves):
         if not self._expire_on_return(job.request):
             self._make_ready(job)
 
-    def _job_failed(self, job: Job, reason: str) -> None:
+    def _job_failed(self, job: Job, reason: str, fate: str = JOB_FAILED) -> None:
         request = job.request
         move_job(job, "fail")
         del request.jobs[job.seq]
@@ -336,7 +437,7 @@ class RequestManager(RequestMoves):
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if joins.can_do_without(job):
             request.failure = reason
-            ready = joins.skip(request, job)
+            ready = joins.skip(request, job, fate)
             if self._expire_on_return(request):
                 return
             if not joins.is_starved(request, job):
@@ -348,6 +449,8 @@ class RequestManager(RequestMoves):
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""
         if request.failure and not request.done_exits:
             self.end(request, "fail", request.failure)
+        elif request.quality is not None and request.quality < request.quality_min:
+            self.end(request, "drop", QUALITY_TOO_LOW)
         else:
             self.end(request, "complete", request.left_out)
 
@@ -355,6 +458,7 @@ class RequestManager(RequestMoves):
         """Jobs whose join fired without them have nothing to do any more."""
         for job in list(request.jobs.values()):
             if joins.is_useless(request, job):
+                request.fate(job.node, job.part, LEFT_OUT)
                 del request.jobs[job.seq]
                 self._take_out(job)
 
@@ -373,7 +477,7 @@ class RequestManager(RequestMoves):
                 move_job(job, "fail")
                 self._drop_state(job)
             else:
-                self._job_failed(job, reason)
+                self._job_failed(job, reason, LOST)
             self._after_return(job)
 
     def give_back(self, work: Work) -> None:
@@ -450,7 +554,11 @@ class RequestManager(RequestMoves):
         ended[request.id] = request
         if len(ended) > STORIES_KEPT:
             ended.popitem(last=False)
-        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
+        if request.quality is None or what != "complete":
+            self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
+        else:
+            self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, None,
+                                                     request.quality, _answered(request)))
         if request.stream is not None and request.running == 0:
             self._release_stream(request)
 
@@ -486,3 +594,14 @@ class RequestManager(RequestMoves):
         following = self._streams.leave(request, self._board.now_ns)
         if following is not None:
             self._open(following)
+
+
+def _illegal(request: RequestRecord, what: str) -> PolicyError:
+    return PolicyError(f"request {request.id} ({request.state}): {what}\n" + "\n".join(request.story()))
+
+
+def _answered(request: RequestRecord) -> Tuple[str, ...]:
+    """The nodes whose results went into joins, outside of fan-outs, in the order of the graph."""
+    fates = request.fates or {}
+    return tuple([node.name for node in request.app.nodes
+                  if fates.get((node.index, ())) == ANSWERED and any(len(succ.preds) > 1 for succ in node.succs)])

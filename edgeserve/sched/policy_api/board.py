@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.protocol.events import Part
 from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, apps_on
 from edgeserve.sched.requests.graph import App, Node
+from edgeserve.sched.requests.joins import Branch, branches
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
@@ -32,8 +35,20 @@ class RequestMoves:
         """See :meth:`Board.choose`."""
         raise NotImplementedError
 
-    def settle(self, request: RequestRecord) -> None:
+    def leave_out(self, job: Job, reason: str) -> None:
+        """See :meth:`Board.leave_out`."""
+        raise NotImplementedError
+
+    def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """See :meth:`Board.settle`."""
+        raise NotImplementedError
+
+    def want(self, job: Job, wanted: bool) -> None:
+        """See :meth:`Board.want`."""
+        raise NotImplementedError
+
+    def rate(self, request: RequestRecord, quality: float) -> None:
+        """See :meth:`Board.rate`."""
         raise NotImplementedError
 
 
@@ -193,6 +208,13 @@ class Board:
         """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
         return self._probe_moves.fits(model, lane)
 
+    def branches(self, request: RequestRecord, join: str, part: Part = ()) -> List[Branch]:
+        """What became of each predecessor of a join, in the order of the graph."""
+        node = request.app.by_name.get(join)
+        if node is None or not node.is_join:
+            raise PolicyError(f"branches({join!r}): app {request.app.name!r} has no join of that name")
+        return branches(request, node, part)
+
     def note(self, request: RequestRecord, *words: object) -> None:
         """Add a line to a request's story: why a policy decides as it does. Changes nothing else."""
         request.note(self.now_ns, *words)
@@ -209,12 +231,29 @@ class Board:
         self._request_moves.abandon_branch(job, reason)
 
     def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
-        """During ``on_request``: run only these of the first nodes and of a fork's branches; the rest are skipped."""
+        """Of the first nodes and of a fork's branches, run only these: during ``on_request``, or later of those that
+        have not begun. The rest are skipped, for good; what runs or has run stays."""
         self._request_moves.choose(request, nodes)
 
-    def settle(self, request: RequestRecord) -> None:
-        """Let every join that has something go on without waiting for the rest."""
-        self._request_moves.settle(request)
+    def leave_out(self, job: Job, reason: str) -> None:
+        """Go on without a ready job (``on_gone`` is called) or a running one (its lane goes on, nobody hears of it),
+        whatever the request's ``on_late``: those that wait for the job do not any more."""
+        self._request_moves.leave_out(job, reason)
+
+    def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
+        """Let every join that has something go on without waiting for the rest; or only the ``join`` of that name, for
+        this ``part``. With ``wait_running`` the named join still waits for the branches that are running."""
+        self._request_moves.settle(request, join, part, wait_running)
+
+    def want(self, job: Job, wanted: bool = True) -> None:
+        """Whether a ready job is demand for its model: models are loaded and evicted by demand. A job that became ready
+        is, until its policy says that it is not."""
+        self._request_moves.want(job, wanted)
+
+    def rate(self, request: RequestRecord, quality: float) -> None:
+        """Say what an answer to a request would be worth beside a whole one, from 0 to 1, as far as is known now. The
+        last number counts: the answer tells it, and one below the request's ``quality_min`` is not given."""
+        self._request_moves.rate(request, quality)
 
     def retain(self, job: Job) -> bool:
         """Have the world keep a ready job's inputs, whatever becomes of its request, until a bid with ``probe`` runs

@@ -114,6 +114,14 @@ class DropState:
 
 
 @dataclass(frozen=True)
+class LeaveOut:
+    """A request goes on without this branch: ``job`` does not run, or runs on its lane for nobody. What it returns is
+    not to reach the nodes behind it."""
+
+    job: JobId
+
+
+@dataclass(frozen=True)
 class RetainInputs:
     """Keep the inputs of a ready job, whatever becomes of its request, until a probe takes them or
     :class:`ReleaseInputs` says that none will."""
@@ -133,7 +141,9 @@ class FinishRequest:
     """The one end of a request. Its jobs that still run are ignored from now on.
 
     ``shortfall`` is there where its deadline was the reason. It explains the decision and is no part of it: recordings
-    leave it out, and two ends that differ in nothing else are equal.
+    leave it out, and two ends that differ in nothing else are equal. ``quality`` is what the policy says the answer is
+    worth beside a whole one (0..1), and ``branches`` names the branches that took part in it; both keep their defaults
+    where the policy said nothing.
     """
 
     request_id: int
@@ -141,12 +151,14 @@ class FinishRequest:
     reason: str = ""
     breakdown: LatencyBreakdown = LatencyBreakdown()
     shortfall: Optional[Shortfall] = field(default=None, compare=False)
+    quality: float = field(default=1.0, metadata={"sparse": True})
+    branches: Tuple[str, ...] = field(default=(), metadata={"sparse": True})
 
 
-Action = Union[RunBatch, LoadModel, EvictModel, DropState, RetainInputs, ReleaseInputs, FinishRequest]
+Action = Union[RunBatch, LoadModel, EvictModel, DropState, LeaveOut, RetainInputs, ReleaseInputs, FinishRequest]
 
 ACTION_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in (
-    RunBatch, LoadModel, EvictModel, DropState, RetainInputs, ReleaseInputs, FinishRequest)}
+    RunBatch, LoadModel, EvictModel, DropState, LeaveOut, RetainInputs, ReleaseInputs, FinishRequest)}
 
 START_ANY_TIME_NS = 2**62
 """A ``start_before_ns`` that never passes."""

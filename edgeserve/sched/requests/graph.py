@@ -24,10 +24,11 @@ class Node:
     """One model's place in an app. ``depth`` counts the scopes that are open around it.
 
     ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
-    whenever a plain node is done: its only successor, which waits for nothing else."""
+    whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
+    predecessors or parts; ``feeds_join``: a successor of the node does."""
 
     __slots__ = ("name", "model", "index", "preds", "succs", "fan_out", "gather", "join", "route_one", "parts_max",
-                 "depth", "scope", "closers", "plain", "follower")
+                 "depth", "scope", "closers", "plain", "follower", "is_join", "feeds_join")
 
     def __init__(self, config: NodeConfig, index: int) -> None:
         self.name = config.name
@@ -44,6 +45,8 @@ class Node:
         self.scope: Node | None = None  # the fan-out node that opened the innermost scope around this node
         self.plain = not self.fan_out and not self.route_one
         self.follower: Node | None = None
+        self.is_join = False
+        self.feeds_join = False
         self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
 
     def scope_after(self) -> Node | None:
@@ -58,11 +61,13 @@ class App:
     """A graph of nodes that answers a request, with the defaults of its requests.
 
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
-    a single plain node, whose requests need no bookkeeping of tokens.
+    a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
+    ensemble, if anything.
     """
 
     __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
-                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple")
+                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple",
+                 "ensemble")
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
@@ -81,6 +86,7 @@ class App:
         self.by_name = {node.name: node for node in self.nodes}
         self.entries = tuple(node for node in self.nodes if not node.preds)
         self.exits = tuple(node for node in self.nodes if not node.succs)
+        self.ensemble = config.ensemble_profile
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
 
     def __repr__(self) -> str:
@@ -111,6 +117,8 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
         node.index = index
         _place_in_scope(node, where)
     for node in ordered:
+        node.is_join = len(node.preds) > 1 or node.gather
+        node.feeds_join = any(len(succ.preds) > 1 or succ.gather for succ in node.succs)
         if node.plain and len(node.succs) == 1 and len(node.succs[0].preds) == 1 and not node.succs[0].gather:
             node.follower = node.succs[0]
         node.closers = tuple(other for other in ordered if other.gather and other.preds[0].scope_after() is node) \

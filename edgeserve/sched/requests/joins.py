@@ -5,13 +5,33 @@ and ending the request when none is left, is the scheduler's. A join row is ``[t
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.sched.protocol.events import JobResult, Part
 from edgeserve.sched.requests.graph import Node
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import (
+    ANSWERED,
+    JOB_FAILED,
+    LEFT_OUT,
+    LOST,
+    READY,
+    RUNNING,
+    WAITING,
+    Job,
+    RequestRecord,
+)
 
 NodePart = Tuple[Node, Part]
+
+
+class Branch(NamedTuple):
+    """What became of one predecessor of a join. ``state`` is ``answered``, ``running``, ``waiting`` (it has not begun),
+    ``left out``, ``failed`` or ``lost`` (with its lane). ``job`` is there while it is running or ready."""
+
+    node: str
+    part: Part
+    state: str
+    job: Optional[Job]
 
 
 def start(request: RequestRecord) -> List[NodePart]:
@@ -20,6 +40,7 @@ def start(request: RequestRecord) -> List[NodePart]:
     entries = request.app.entries
     for node in entries:
         if len(entries) > 1 and not _is_chosen(request, node):
+            _note_skipped(request, node, ())
             _pass_on(request, node, (), None, ready)
         else:
             ready.append((node, ()))
@@ -29,25 +50,107 @@ def start(request: RequestRecord) -> List[NodePart]:
 def after(request: RequestRecord, job: Job, result: JobResult) -> List[NodePart]:
     """A job is done: the nodes that may run now."""
     ready: List[NodePart] = []
+    if job.node.feeds_join:
+        request.fate(job.node, job.part, ANSWERED)
     _pass_on(request, job.node, job.part, result, ready)
     return ready
 
 
-def skip(request: RequestRecord, job: Job) -> List[NodePart]:
-    """A job came to nothing, but those that wait for it can do without: pass *skipped* on."""
+def skip(request: RequestRecord, job: Job, fate: str = LEFT_OUT) -> List[NodePart]:
+    """A job came to nothing (``fate`` says how), but those that wait for it can do without: pass *skipped* on."""
     ready: List[NodePart] = []
+    request.fate(job.node, job.part, fate)
     _pass_on(request, job.node, job.part, None, ready)
     return ready
 
 
-def settle(request: RequestRecord) -> List[NodePart]:
-    """Fire every join that has at least one done token, without waiting for the rest."""
+def settle(request: RequestRecord, only: NodePart | None = None) -> List[NodePart]:
+    """Fire every join that has at least one done token, or ``only`` this one, without waiting for the rest."""
     ready: List[NodePart] = []
     for (index, part), row in list((request.joins or {}).items()):
-        if row[1] > 0 and not row[2]:
+        if row[1] > 0 and not row[2] and (only is None or (only[0].index, only[1]) == (index, part)):
             row[2] = 1
             ready.append((request.app.nodes[index], part))
     return ready
+
+
+def can_settle(request: RequestRecord, node: Node, part: Part) -> bool:
+    """Whether a join has something, and has not fired."""
+    row = (request.joins or {}).get((node.index, part))
+    return row is not None and row[1] > 0 and not row[2]
+
+
+def leads_only_to(node: Node, join: Node) -> bool:
+    """Whether everything that comes of a node ends in this join."""
+    return bool(node.succs) and all(succ is join or (not succ.is_join and leads_only_to(succ, join))
+                                    for succ in node.succs)
+
+
+def remains_without(request: RequestRecord, jobs: Sequence[Job]) -> bool:
+    """Whether something of a request goes on, or has been answered, when these jobs of it are left out."""
+    if request.done_exits or len(request.jobs) > len(jobs):
+        return True
+    return any(_revives(request, job.node, job.part) for job in jobs)
+
+
+def _revives(request: RequestRecord, node: Node, part: Part) -> bool:
+    """Whether a join behind a node that is skipped would run with what the others have brought."""
+    for succ in node.succs:
+        at = part[:-1] if succ.gather else part
+        if succ.is_join:
+            row = (request.joins or {}).get((succ.index, at))
+            if row is not None and row[1] > 0 and not row[2]:
+                return True
+        if _revives(request, succ, at):
+            return True
+    return False
+
+
+def not_chosen(request: RequestRecord, names: Sequence[str]) -> List[Job]:
+    """The ready jobs that have not begun, of those among which can be chosen (first nodes, branches of a fork), that
+    are not in ``names``."""
+    return [job for job in request.jobs.values() if job.state == READY and not job.steps
+            and job.node.name not in names and _is_alternative(job.node, request)]
+
+
+def _is_alternative(node: Node, request: RequestRecord) -> bool:
+    if not node.preds:
+        return len(request.app.entries) > 1
+    return not node.preds[0].fan_out and any(len(pred.succs) > 1 for pred in node.preds) and not node.is_join
+
+
+def branches(request: RequestRecord, join: Node, part: Part = ()) -> List[Branch]:
+    """What became of each predecessor of a join, in the order of the graph; of a gather node, of each part that is
+    known."""
+    jobs = {(job.node.index, job.part): job for job in request.jobs.values()}
+    found = []
+    for pred in sorted(join.preds, key=lambda node: node.index):
+        for at in _parts_before(request, join, pred, part):
+            state, job = _fate_of(request, pred, at, jobs)
+            found.append(Branch(pred.name, at, state, job))
+    return found
+
+
+def _parts_before(request: RequestRecord, join: Node, pred: Node, part: Part) -> List[Part]:
+    scope = pred.scope_after()
+    if not join.gather or scope is None:
+        return [part]
+    count = (request.scopes or {}).get((scope.index, part), 0)
+    return [part] if pred.fan_out else [(*part, index) for index in range(count)]
+
+
+def _fate_of(request: RequestRecord, node: Node, part: Part,
+             jobs: Dict[Tuple[int, Part], Job]) -> Tuple[str, Optional[Job]]:
+    """What became of a node. A branch of several nodes runs while one of those before it does."""
+    job = jobs.get((node.index, part))
+    if job is not None:
+        return (RUNNING if job.state == RUNNING else WAITING), job
+    fate = (request.fates or {}).get((node.index, part))
+    if fate is not None:
+        return (WAITING if fate == ANSWERED and not node.feeds_join else fate), None
+    if len(node.preds) == 1 and len(node.preds[0].succs) == 1 and not node.preds[0].fan_out:
+        return _fate_of(request, node.preds[0], part, jobs)
+    return WAITING, None
 
 
 def wrong_result(job: Job, result: JobResult) -> str:
@@ -115,14 +218,32 @@ def _is_chosen(request: RequestRecord, node: Node) -> bool:
 
 def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[NodePart]) -> None:
     """Give a token to each successor; ``result`` None means skipped."""
+    if result is None:
+        request.fate(node, part, _inherited(request, node, part))
     if node.fan_out:
         _open_scope(request, node, part, result, ready)
         return
     fork = len(node.succs) > 1
     for succ in node.succs:
+        if fork and result is not None and request.chosen is not None and succ.name not in request.chosen \
+                and not succ.is_join and not node.route_one:
+            _note_skipped(request, succ, part)
         done = result is not None and not (node.route_one and succ.name != result.route) and not (
             fork and not _is_chosen(request, succ))
         _token(request, succ, part, done, ready)
+
+
+def _inherited(request: RequestRecord, node: Node, part: Part) -> str:
+    """What became of a node that is skipped: it failed, or was lost, with one before it."""
+    fates = request.fates or {}
+    before = [fates.get((pred.index, part[:-1] if pred.fan_out else part)) for pred in node.preds]
+    return LOST if LOST in before else JOB_FAILED if JOB_FAILED in before else LEFT_OUT
+
+
+def _note_skipped(request: RequestRecord, node: Node, part: Part) -> None:
+    if request.skipped is None:
+        request.skipped = []
+    request.skipped.append((node, part))
 
 
 def _open_scope(request: RequestRecord, node: Node, part: Part, result: JobResult | None,

@@ -65,6 +65,9 @@ JOB_TABLE: Mapping[Tuple[str, str], str] = {
 STORY_LEN_MAX = 256
 """Lines kept of one request's story; a fan-out into hundreds of parts must not grow without bound."""
 
+ANSWERED, WAITING, LEFT_OUT, LOST = "answered", "waiting", "left out", "lost"
+"""What may become of a branch, besides ``running`` and ``failed`` (:func:`edgeserve.sched.requests.joins.branches`)."""
+
 LEFT_OUT_LEN_MAX = 200
 """Length from which on no more reasons of an answer in part are added."""
 
@@ -82,13 +85,16 @@ class RequestRecord:
     nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
     ``stream`` is None where the app has none; ``successor_ns`` is when the next request of the stream is expected,
     which will end this one if it has not begun (None: it will not, or nothing is known). ``left_out`` says what an
-    answer in part does without, and why.
+    answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is
+    what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
+    none. ``skipped`` are branches that were left out since the last action was written.
     ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
     __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
                  "state", "ended", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
-                 "done_exits", "failure", "left_out", "part_hints", "policy", "successor_ns")
+                 "done_exits", "failure", "left_out", "part_hints", "policy", "successor_ns", "fates", "quality",
+                 "quality_min", "skipped")
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
         self.id = request.id
@@ -116,6 +122,10 @@ class RequestRecord:
         self.done_exits = 0  # jobs of last nodes that were done
         self.failure = ""  # why a job failed that the joins behind it could do without
         self.left_out = ""
+        self.fates: Dict[Tuple[int, Part], str] | None = None
+        self.quality: float | None = None
+        self.quality_min = request.quality_min
+        self.skipped: List[Tuple[Node, Part]] | None = None
         self.log: List[Tuple[Any, ...]] = []
 
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:
@@ -135,6 +145,12 @@ class RequestRecord:
             return None
         earliest_ns, latest_ns = self.successor_ns
         return earliest_ns if now_ns <= earliest_ns else latest_ns if now_ns <= latest_ns else None
+
+    def fate(self, node: Node, part: Part, what: str) -> None:
+        """Note what became of a branch. What was noted first stands."""
+        if self.fates is None:
+            self.fates = {}
+        self.fates.setdefault((node.index, part), what)
 
     def leave_out(self, what: str) -> None:
         """The answer will be one in part. Of many reasons the first are told."""

@@ -296,3 +296,20 @@ def test_any_value_under_any_key_is_read_or_refused(value, key):
     else:
         refusal = "none: the value fits"
     assert refusal
+
+
+def test_an_answer_in_part_tells_its_quality_and_who_took_part():
+    frames = wire.encode_answer(1, {"y": np.zeros(2, np.float32)}, 2**20, reason="without large", quality=0.96,
+                                branches=("small", "medium"))
+    reply = wire.decode_reply([bytes(frame) for frame in frames], 2**20)
+    assert (reply.quality, reply.branches, reply.reason) == (0.96, ("small", "medium"), "without large")
+    plain = wire.decode_reply([bytes(frame) for frame in wire.encode_answer(1, {}, 2**20)], 2**20)
+    assert (plain.quality, plain.branches) == (1.0, ())
+
+
+@pytest.mark.parametrize(("name", "value"), [("quality", 1.5), ("quality", "good"), ("branches", "small"),
+                                             ("branches", [1])])
+def test_a_quality_that_means_nothing_is_malformed(name, value):
+    header = wire.pack_header({"kind": "answer", "id": 1, name: value})
+    with pytest.raises(Malformed, match=name):
+        wire.decode_reply([header], 2**20)

@@ -27,16 +27,18 @@ class Utility:
     A request counts its ``cost_share_ns`` (its lane time in full batches times its value) if it ends by its deadline.
     One that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it. One that the next
     of its stream is expected to end, as seen at ``now_ns``, counts only if it begins before that (``now_ns`` left out:
-    nothing is expected).
+    nothing is expected). ``shares``: what each job adds to its request, where a job is one branch of several that could
+    answer it (1.0 for all that it is worth).
     """
 
     __slots__ = ("rows", "after_ns")
 
-    def __init__(self, jobs: Iterable[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS) -> None:
+    def __init__(self, jobs: Iterable[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS,
+                 shares: Sequence[float] | None = None) -> None:
         self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
         self.rows: List[Tuple[int, float, int]] = []
         counted = set()
-        for job in jobs:
+        for index, job in enumerate(jobs):
             request = job.request
             if job.part:  # several parts of one request count it once
                 if request.id in counted:
@@ -48,7 +50,10 @@ class Utility:
                 begin_by_ns = request.begin_by_ns(now_ns)
                 if begin_by_ns is not None:
                     due_ns = min(due_ns, begin_by_ns + after_ns)
-            self.rows.append((due_ns, request.cost_share_ns * request.value, max(1, soft_ns) if soft_ns else 0))
+            worth = request.cost_share_ns * request.value
+            if shares is not None:
+                worth *= shares[index]
+            self.rows.append((due_ns, worth, max(1, soft_ns) if soft_ns else 0))
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
@@ -78,8 +83,9 @@ def take(queue: JobQueue, lane: Lane, start: int, count: int) -> List[Job]:
 
 
 def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, start_before_ns: int = START_ANY_TIME_NS,
-            drops: Sequence[Tuple[RequestRecord, str]] = ()) -> Bid:
-    """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines."""
+            drops: Sequence[Tuple[RequestRecord, str]] = (), shares: Sequence[float] | None = None) -> Bid:
+    """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines.
+    ``shares``: what each job adds to its request (:class:`Utility`)."""
     rest_ns = rest_lane_ns = steps_ns = 0
     for job in jobs:
         if job.node.succs:
@@ -88,7 +94,7 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
         if job.hints:
             steps_ns = max(steps_ns, (steps_left(job) - 1) * expected_ns)
     rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
-    return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns, board.now_ns),
+    return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns, board.now_ns, shares),
                expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import MS, Driver, ended, ran
+from hand_world import MS, Driver, ended, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.protocol.actions import LeaveOut
 
 VOTE = [{"name": "a", "after": []}, {"name": "b", "after": []}, {"name": "c", "after": []},
         {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
@@ -45,7 +46,7 @@ def picky(monkeypatch):
 
 def test_a_policy_chooses_the_first_nodes_and_the_join_waits_for_no_other(picky):
     picky.moves["on_request"] = lambda policy, request, board: board.choose(request, ["c", "b"])
-    assert picky.arrive("v") == [ran("b", 1)]
+    assert picky.arrive("v") == [like(LeaveOut, job=(1, "a", ())), ran("b", 1)]
     assert picky.finish(at=10) == [ran("c", 1)]
     assert picky.finish(at=20) == [ran("vote", 1)]
     assert picky.finish(at=30) == [ended(1, "completed")]
@@ -85,19 +86,17 @@ def test_a_policy_is_asked_again_when_it_says_so(picky):
 @pytest.mark.parametrize("nodes", [[], ["z"], ["a", "z"]])
 def test_choosing_nothing_or_what_does_not_exist_is_illegal(picky, nodes):
     picky.moves["on_request"] = lambda policy, request, board: board.choose(request, nodes)
-    with pytest.raises(PolicyError, match="legal only during its on_request, with nodes of app 'v'\nrequest 1"):
+    with pytest.raises(PolicyError, match="while it is open, with nodes of app 'v'\nrequest 1"):
         picky.arrive("v")
 
 
-def test_choosing_later_is_illegal_and_so_is_moving_what_has_ended(picky):
+def test_moving_what_has_ended_is_illegal(picky):
     picky.arrive("v")
     request = picky.open_requests()[0]
-    with pytest.raises(PolicyError, match="legal only during its on_request"):
-        picky.scheduler.state.board.choose(request, ["a"])
-    picky.scheduler.check()
     picky.cancel(1)
     board = picky.scheduler.state.board
-    for move in (lambda: board.drop(request, "again"), lambda: board.settle(request)):
+    for move in (lambda: board.drop(request, "again"), lambda: board.settle(request),
+                 lambda: board.choose(request, ["a"]), lambda: board.rate(request, 0.5)):
         with pytest.raises(PolicyError, match="cancelled by its client"):
             move()
     picky.scheduler.check()

@@ -1,0 +1,221 @@
+"""The planner: the best subset of models for each request that waits, exactly, within a bound on its own time.
+
+What Schemble's Algorithm 1 finds for a delta near 0 (``published.py`` has it as printed), on whole numbers: with equal
+times the state is how many requests each lane was given, or the time where models share a lane. ``F_i(c)`` is the most
+that the first i requests can bring with load c:
+
+    F_i(c) = max(F_{i-1}(c), max over subsets s that fit { F_{i-1}(c - s) + U(i, s) })
+
+Exact unless its bound on cells is met; then the better of two greedy plans stands, and the plan says so. A plan is
+built on from one that shares its first requests. ``tests/unit/sched/policies/schemble/test_planner.py`` holds it
+against all assignments there are.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Dict, Final, List, Sequence, Tuple
+
+from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Packed, Plan, pack
+
+LOOK_AHEAD: Final = 24
+"""Requests that are planned exactly, in order of their deadlines: only the first few decisions are ever used."""
+
+PRUNED_FROM: Final = 200
+"""Loads from which on bounds pay: below it, the greedy plans that they need cost more than they save."""
+
+CELLS_MAX: Final = 20_000
+"""Cells of one plan by default: 4 ms of an interpreted core."""
+
+EXACT, BOUNDED, GREEDY = "exact", "bounded", "greedy"
+"""How a plan was found: exactly; by the greedy plans, since the bound on cells was met; or greedily on purpose."""
+
+Row = List[Tuple[int, int, int, int]]
+Layer = Dict[int, int]
+
+
+class Planner:
+    """Plans one local problem after the other. ``cells_max`` bounds what one plan may cost."""
+
+    __slots__ = ("cells_max", "look_ahead", "_lanes", "_asked", "_layers", "_packed")
+
+    def __init__(self, cells_max: int = CELLS_MAX, look_ahead: int = LOOK_AHEAD) -> None:
+        self.cells_max = cells_max
+        self.look_ahead = look_ahead
+        self._lanes: Lanes | None = None
+        self._asked: List[Asked] = []
+        self._layers: List[Layer] = []
+        self._packed: Packed | None = None
+
+    def plan(self, lanes: Lanes, asked: Sequence[Asked]) -> Plan:
+        """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset."""
+        head = list(asked[:self.look_ahead])
+        rest = (0,) * (len(asked) - len(head))
+        if not head:
+            return Plan(rest, 0, EXACT, 0)
+        packed = pack(lanes, head)
+        if packed.shape <= PRUNED_FROM:
+            plan = self._in_layers(lanes, head, packed)
+        else:
+            self.forget()
+            plan = _within_bounds(packed, self.cells_max)
+        return Plan(plan.subsets + rest, plan.value, plan.method, plan.cells)
+
+    def forget(self) -> None:
+        """Keep nothing of the last plan."""
+        self._lanes = None
+        self._asked, self._layers = [], []
+
+    def _in_layers(self, lanes: Lanes, asked: List[Asked], packed: Packed) -> Plan:
+        """All loads, layer by layer; the layers of the requests that the last problem began with are still good."""
+        same = 0
+        if self._lanes == lanes:
+            for mine, theirs in zip(self._asked, asked):
+                if mine.due_ns != theirs.due_ns or mine.options != theirs.options:
+                    break
+                same += 1
+        layers = self._layers[:same + 1] if same else [{0: 0}]
+        cells = 0
+        for row in packed.rows[same:]:
+            layer = _next_layer(layers[-1], row, packed.guard, -1)
+            cells += len(layers[-1]) * len(row)
+            layers.append(layer)
+        self._lanes, self._asked, self._layers = lanes, asked, layers
+        return Plan(_traced(packed.rows, layers), max(layers[-1].values()), EXACT, cells)
+
+
+def _next_layer(before: Layer, row: Row, guard: int, least: int) -> Layer:
+    """The loads after one more request. Loads worth no more than ``least`` are left out."""
+    layer: Layer = dict(before) if least < 0 else {load: value for load, value in before.items() if value > least}
+    for _, add, bound, reward in row:
+        for load, value in before.items():
+            if (bound - load) & guard == guard:
+                total = value + reward
+                if total > least and layer.get(load + add, -1) < total:
+                    layer[load + add] = total
+    return layer
+
+
+def _traced(rows: Sequence[Row], layers: Sequence[Layer]) -> Tuple[int, ...]:
+    """The subsets of the best plan, from the last layer to the first. Among equals the smallest load, which leaves most
+    to those who come later."""
+    last = layers[-1]
+    value = max(last.values())
+    load = min([at for at, worth in last.items() if worth == value])
+    subsets: List[int] = []
+    for index in range(len(rows) - 1, -1, -1):
+        before = layers[index]
+        if before.get(load, -1) == value:
+            subsets.append(0)
+            continue
+        for subset, add, _, reward in rows[index]:
+            if load >= add and before.get(load - add, -1) == value - reward:
+                load, value = load - add, value - reward
+                subsets.append(subset)
+                break
+    return tuple(reversed(subsets))
+
+
+def _within_bounds(packed: Packed, cells_max: int) -> Plan:
+    """The same without the loads that cannot become better than a greedy plan: what they have and the best that each
+    request behind could bring is too little."""
+    plan = best_greedy(packed)
+    rows = packed.rows
+    ahead = [0] * (len(rows) + 1)
+    for index in range(len(rows) - 1, -1, -1):
+        ahead[index] = ahead[index + 1] + max([reward for _, _, _, reward in rows[index]], default=0)
+    layers: List[Layer] = [{0: 0}]
+    cells = plan.cells
+    for index, row in enumerate(rows):
+        cells += len(layers[-1]) * len(row)
+        if cells > cells_max:
+            return Plan(plan.subsets, plan.value, BOUNDED, cells)
+        layer = _next_layer(layers[-1], row, packed.guard, plan.value - ahead[index + 1])
+        if not layer:
+            return Plan(plan.subsets, plan.value, EXACT, cells)
+        layers.append(layer)
+    return Plan(_traced(rows, layers), max(layers[-1].values()), EXACT, cells)
+
+
+# --- greedy plans -----------------------------------------------------------------------------------------------------
+
+
+def best_greedy(packed: Packed) -> Plan:
+    """The better of the two greedy plans: the lower bound, and what stands when there is no time for more."""
+    first, second = greedy(packed), marginal_greedy(packed)
+    best = first if first.value >= second.value else second
+    return Plan(best.subsets, best.value, GREEDY, first.cells + second.cells)
+
+
+def greedy(packed: Packed, order: Sequence[int] = ()) -> Plan:
+    """Each request in turn takes the subset of the highest reward that still fits behind those that took before it.
+    ``order``: in which they take, by their places; they run in that order too."""
+    guard, load, value, cells = packed.guard, 0, 0, 0
+    subsets = [0] * len(packed.rows)
+    for index in order or range(len(packed.rows)):
+        best = 0
+        added = 0
+        for subset, add, bound, reward in packed.rows[index]:
+            cells += 1
+            if reward > best and (bound - load) & guard == guard:
+                best, added, subsets[index] = reward, add, subset
+        load += added
+        value += best
+    return Plan(tuple(subsets), value, GREEDY, cells)
+
+
+def marginal_greedy(packed: Packed) -> Plan:
+    """Again and again the request and larger subset with the best gain for what it adds to the load, as long as all
+    requests before and behind still fit."""
+    rows, guard = packed.rows, packed.guard
+    chosen: List[Tuple[int, int, int, int]] = [(0, 0, 0, 0)] * len(rows)
+    heap: List[Tuple[float, int, int, int]] = []
+    for index, row in enumerate(rows):
+        heap += _offers(index, 0, (0, 0, 0, 0), row)
+    heapify(heap)
+    versions = [0] * len(rows)
+    value = 0
+    cells = len(heap)
+    while heap:
+        _, index, version, place = heappop(heap)
+        if version != versions[index]:
+            continue
+        option = rows[index][place]
+        cells += len(rows) - index
+        if not _fits_at(chosen, index, option, guard):
+            continue
+        value += option[3] - chosen[index][3]
+        chosen[index] = option
+        versions[index] += 1
+        for offer in _offers(index, versions[index], option, rows[index]):
+            heappush(heap, offer)
+    return Plan(tuple([option[0] for option in chosen]), value, GREEDY, cells)
+
+
+def _offers(index: int, version: int, has: Tuple[int, int, int, int], row: Row) -> List[Tuple[float, int, int, int]]:
+    """What a request could have instead: larger subsets, by gain per model that is added."""
+    return [(-(option[3] - has[3]) / _models(option[0] ^ has[0]), index, version, place)
+            for place, option in enumerate(row)
+            if option[0] & has[0] == has[0] and option[0] != has[0] and option[3] > has[3]]
+
+
+def _models(subset: int) -> int:
+    return bin(subset).count("1")
+
+
+def _fits_at(chosen: Sequence[Tuple[int, int, int, int]], index: int, option: Tuple[int, int, int, int],
+             guard: int) -> bool:
+    """Whether all fit when a request gets this option instead of what it has."""
+    load = 0
+    for place in range(index):
+        load += chosen[place][1]
+    if (option[2] - load) & guard != guard:
+        return False
+    load += option[1]
+    for place in range(index + 1, len(chosen)):
+        later = chosen[place]
+        if later[0]:
+            if (later[2] - load) & guard != guard:
+                return False
+            load += later[1]
+    return True

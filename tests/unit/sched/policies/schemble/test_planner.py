@@ -1,0 +1,183 @@
+"""The planner against every assignment there is, Algorithm 1 against its bound, and the bounds on what a plan costs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edgeserve.config.ensemble_profile import monotone
+from edgeserve.sched.policies.schemble.planner import (
+    BOUNDED,
+    EXACT,
+    LOOK_AHEAD,
+    Planner,
+    best_greedy,
+    greedy,
+    marginal_greedy,
+)
+from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
+from edgeserve.sched.policies.schemble.published import PUBLISHED, plan_published
+
+
+def drawn(seed, count=None, models=None, shared=None, looseness=None):
+    """A problem: times of 20 to 90 ms, deadlines of a few executions, on lanes of their own or shared."""
+    draw = random.Random(seed)
+    models = models or draw.randrange(1, 5)
+    count = draw.randrange(1, 7) if count is None else count
+    shared = draw.random() < 0.5 if shared is None else shared
+    lane_of = tuple(draw.randrange(2) for _ in range(models)) if shared else tuple(range(models))
+    lane_of = tuple(sorted(set(lane_of)).index(lane) for lane in lane_of)
+    times = tuple(draw.randrange(20, 91) for _ in range(models))
+    free = tuple((draw.randrange(0, 60),) for _ in range(max(lane_of) + 1))
+    looseness = looseness or draw.choice((1.5, 3.0, 6.0))
+    asked = []
+    for due in sorted(draw.randrange(30, round(90 * looseness)) for _ in range(count)):
+        row = monotone([draw.random() for _ in range(1 << models)])
+        if draw.random() < 0.3:  # some began: only what is left of it, at its gain
+            base = draw.randrange(1, 1 << models)
+            row = [max(0.0, row[s | base] - row[base]) if not s & base else 0.0 for s in range(1 << models)]
+        asked.append(Asked(due, [Option(s, round(row[s] * REWARD_UNIT)) for s in range(1, 1 << models)]))
+    return Lanes(lane_of, times, free, (1,) * models), asked
+
+
+def brute(lanes, asked):
+    """The best value over all assignments, each run in order of deadlines."""
+    def rest(index, at):
+        if index == len(asked):
+            return 0
+        best = rest(index + 1, at)
+        for subset, reward in asked[index].options:
+            after = list(at)
+            for model, lane in enumerate(lanes.lane_of):
+                after[lane] += lanes.times_ns[model] * (subset >> model & 1)
+            if all(after[lane] <= asked[index].due_ns for model, lane in enumerate(lanes.lane_of)
+                   if subset >> model & 1):
+                best = max(best, reward + rest(index + 1, after))
+        return best
+    return rest(0, [times[0] for times in lanes.free_ns])
+
+
+def small(seed):
+    """Small enough to try all assignments that are in time."""
+    lanes, asked = drawn(seed)
+    while (1 << len(lanes.lane_of)) ** len(asked) > 300_000:
+        asked = asked[:-1]
+    return lanes, asked
+
+
+SEEDS = range(300)
+
+
+def test_the_plan_is_the_best_of_all_assignments():
+    for seed in SEEDS:
+        lanes, asked = small(seed)
+        plan = Planner().plan(lanes, asked)
+        assert plan.value == brute(lanes, asked), f"seed {seed}"
+        assert fits(lanes, asked, plan.subsets), f"seed {seed}"
+        rewards = [dict(item.options) for item in asked]
+        assert plan.value == sum(table[s] for table, s in zip(rewards, plan.subsets) if s), f"seed {seed}"
+        assert plan.method == EXACT
+
+
+def test_six_requests_of_four_models():
+    for seed in range(3):
+        lanes, asked = drawn(f"six {seed}", count=5, models=4, shared=bool(seed % 2))
+        for item in asked:  # the best half of the options only, for the brute force
+            item.options = tuple(sorted(item.options, key=lambda option: -option.reward)[:8])
+        assert Planner().plan(lanes, asked).value == brute(lanes, asked)
+
+
+def test_pruning_by_bounds_is_exact(monkeypatch):
+    monkeypatch.setattr("edgeserve.sched.policies.schemble.planner.PRUNED_FROM", 0)
+    for seed in SEEDS:
+        lanes, asked = small(seed)
+        plan = Planner().plan(lanes, asked)
+        assert (plan.value, plan.method) == (brute(lanes, asked), EXACT), f"seed {seed}"
+        assert fits(lanes, asked, plan.subsets)
+
+
+def test_planning_on_from_the_last_plan_finds_the_same():
+    for seed in range(60):
+        lanes, asked = drawn(seed, count=12, models=3, shared=False, looseness=2.0)
+        going = Planner()
+        for count in range(1, len(asked) + 1):
+            plan = going.plan(lanes, asked[:count])
+            fresh = Planner().plan(lanes, asked[:count])
+            assert (plan.subsets, plan.value) == (fresh.subsets, fresh.value)
+        assert going.plan(lanes, asked).cells == 0  # nothing new
+        del asked[4]
+        later = lanes._replace(free_ns=tuple((times[0] + 5,) for times in lanes.free_ns))
+        for now in (lanes, later):
+            assert going.plan(now, asked).value == Planner().plan(now, asked).value
+
+
+def test_greedy_plans_fit_and_bound_the_best_from_below():
+    behind = 0
+    for seed in SEEDS:
+        lanes, asked = small(seed)
+        packed, best = pack(lanes, asked), Planner().plan(lanes, asked).value
+        for plan in (greedy(packed), marginal_greedy(packed), best_greedy(packed)):
+            assert fits(lanes, asked, plan.subsets), f"seed {seed}"
+            assert plan.value <= best
+        behind += best_greedy(packed).value < best
+    assert behind > 5  # else the exact plan would be for nothing
+
+
+def test_a_plan_is_bounded_and_says_so():
+    lanes, asked = drawn("loose", count=24, models=4, shared=False, looseness=8.0)
+    plan = Planner(cells_max=500).plan(lanes, asked)
+    assert plan.method == BOUNDED
+    assert plan.value == best_greedy(pack(lanes, asked)).value
+    assert fits(lanes, asked, plan.subsets)
+
+
+def test_requests_behind_the_look_ahead_wait():
+    lanes, asked = drawn("many", count=40, models=2, shared=False, looseness=2.0)
+    plan = Planner().plan(lanes, asked)
+    assert len(plan.subsets) == 40
+    assert not any(plan.subsets[LOOK_AHEAD:])
+    assert Planner().plan(lanes, []).subsets == ()
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.01, 0.001])
+def test_algorithm_1_is_as_near_as_its_delta_says(delta):
+    exactly = 0
+    for seed in range(100):
+        lanes, asked = small(seed)
+        best = Planner().plan(lanes, asked).value
+        plan = plan_published(lanes, asked, delta, 10**9)
+        assert fits(lanes, asked, plan.subsets), f"seed {seed}"
+        assert plan.method == PUBLISHED
+        assert best - len(asked) * delta * REWARD_UNIT <= plan.value <= best, f"seed {seed}"
+        exactly += plan.value == best
+    assert exactly >= {0.1: 40, 0.01: 80, 0.001: 90}[delta]
+
+
+def test_algorithm_1_rejects_rather_than_be_late_and_keeps_the_least_load():
+    lanes = Lanes((0, 1), (40, 75), ((0,), (0,)), (1, 1))
+    late = Asked(39, [Option(1, REWARD_UNIT), Option(2, REWARD_UNIT)])
+    assert plan_published(lanes, [late], 0.01, 10**6).subsets == (0,)
+    equal = Asked(100, [Option(1, REWARD_UNIT), Option(2, REWARD_UNIT), Option(3, REWARD_UNIT)])
+    assert plan_published(lanes, [equal], 0.01, 10**6).subsets == (1,)
+    assert plan_published(lanes, [equal, equal], 0.01, 0).subsets == (1, 0)  # no time for the second
+
+
+def test_replicas_serve_as_many_as_they_can_between_them():
+    lanes = Lanes((0, 0 + 1), (40, 75), ((0, 0, 10), (0,)), (1, 1))
+    asked = [Asked(80, [Option(1, 90), Option(2, 95), Option(3, 100)]) for _ in range(8)]
+    plan = Planner().plan(lanes, asked)
+    assert sum(subset & 1 for subset in plan.subsets) == 5  # 2 + 2 + 1 executions of 40 ms by 80 ms
+    assert sum(subset >> 1 for subset in plan.subsets) == 1
+
+
+def test_a_batch_serves_several_in_its_time():
+    lanes = Lanes((0,), (50,), ((0,),), (4,))
+    asked = [Asked(100, [Option(1, 90)]) for _ in range(12)]
+    assert sum(Planner().plan(lanes, asked).subsets) == 8
+    shared = Lanes((0, 0), (50, 40), ((0,),), (4, 4))
+    asked = [Asked(100, [Option(1, 90), Option(2, 80)]) for _ in range(12)]
+    chosen = Planner().plan(shared, asked).subsets
+    first, second = chosen.count(1), chosen.count(2)
+    assert -(-first // 4) * 50 + -(-second // 4) * 40 <= 100 + 50  # the last batch of each may be half empty
+    assert first + second >= 4
