@@ -27,10 +27,10 @@ OUTSIDE = {"engines", "lanes", "offload", "ipc", "device"}  # level 2: threads, 
 ROOMS = {
     "units": set(), "errors": set(), "answers": set(), "config": set(), "compiled": set(),
     "sched": set(),
-    "engines": {""}, "ipc": set(),
+    "engines": {"", "ensembles"}, "ipc": set(),
     "lanes": {"engines.base"},
     "offload": {"lanes", "engines"},
-    "device": {"sched.protocol"}, "language": set(),
+    "device": {"sched.protocol"}, "language": set(), "ensembles": {"language"},
     "recording": {"sched"}, "metrics": {"sched"},
     "sim": {"sched", "recording"},
     "testing": {"sched", "sim", "engines.base"},
@@ -39,7 +39,8 @@ ROOMS = {
     "server": {"live", "runtime", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
-    "tools": {"sched", "sim", "language", "live", "recording", "metrics", "runtime", "client", ""} | OUTSIDE,
+    "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
+              ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
     "": {"runtime", "client"},
 }
@@ -60,8 +61,9 @@ POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_
 
 # Library -> the only modules that may import it.
 OPTIONAL = {"onnxruntime": {"engines.onnx"}, "tensorrt": {"engines.tensorrt"}, "torch": {"engines.torch", "engines.lm"},
-            "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": set(),
-            "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit.length"}, "threadpoolctl": {"tools.fit.length"}, "pytest": {"testing"}, "transformers": {"engines.lm"}, "hypothesis": set()}
+            "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": {"tools.fit"},
+            "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
+            "pytest": {"testing"}, "transformers": {"engines.lm"}, "hypothesis": set()}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools", "testing.engine_conformance")

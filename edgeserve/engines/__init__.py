@@ -22,6 +22,7 @@ EngineFactory = Callable[[ModelConfig, Sequence[LaneInfo], str], Engine]
 functions are looked for in ``directory``."""
 
 ENGINES: Dict[str, str] = {
+    "combine": "edgeserve.engines.combine",
     "onnx": "edgeserve.engines.onnx",
     "python": "edgeserve.engines.python",
     "synthetic": "edgeserve.engines.synthetic",

@@ -10,6 +10,9 @@ From the configuration: ``shapes`` (per item, for the example), ``pad`` (inputs 
 shapes up; ``pad_batch = false`` runs the items alone instead of padding to the batch size; ``crop_outputs =
 {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
 axis 2 of the padded input ``x``.
+
+``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
+each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two largest.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from edgeserve.engines.collate import Shape, Slot, common_shape, crop, dims_text
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, nearest
 
-PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs")
+PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
 
 EXAMPLE_SEED = 1
 """The example's values are drawn with this seed, so that two profiles see the same input."""
@@ -45,6 +48,16 @@ class Crop(NamedTuple):
     like: str
     of: int
 
+
+class HintOf(NamedTuple):
+    """A hint that is ``read`` from an output: its single ``value``, its ``argmax``, or its ``margin``."""
+
+    hint: str
+    output: str
+    read: str
+
+
+READS = ("value", "argmax", "margin")
 
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
@@ -84,6 +97,7 @@ class Ports:
         self._known("state", self._states.values(), self._outputs, "output")
         self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
         self._crops = self._read_crops(options.table("crop_outputs"))
+        self._hints = self._read_hints(options.table("hints"))
         given = {*self._constants, *self._states, *self._masks.values()}
         self._given = {name: why for why, names in (
             ("options.constants", self._constants), ("state", self._states),
@@ -160,14 +174,33 @@ class Ports:
             outputs = {name: array[index] for name, array in kept}
             for name in self._crops:
                 outputs[name] = self._cropped(name, outputs[name], index, shapes)
+            hints = self._hints_of(outputs) if self._hints else None
             if not self._states:
-                results.append(Result(outputs))
+                results.append(Result(outputs, hints=hints))
                 continue
             # Copied, so that a stream keeps its own state alive and not the whole batch's.
             state = {name: np.array(by_name[output].take(index, axis=self._state_axis), copy=True)
                      for name, output in self._states.items()}
-            results.append(Result(outputs, state=state, state_bytes=sum(int(part.nbytes) for part in state.values())))
+            results.append(Result(outputs, hints=hints, state=state,
+                                  state_bytes=sum(int(part.nbytes) for part in state.values())))
         return results
+
+    def _hints_of(self, outputs: Values) -> Dict[str, float]:
+        found = {}
+        for hint, output, read in self._hints:
+            values = np.asarray(outputs[output]).reshape(-1)
+            if read == "value":
+                if values.size != 1:
+                    raise EngineError(f"{self._where}: options.hints.{hint} = {output!r}, whose shape is "
+                                      f"{list(np.shape(outputs[output]))} per item; expected a single number, or "
+                                      f"'{output}:argmax' or '{output}:margin'")
+                found[hint] = float(values[0])
+            elif read == "argmax":
+                found[hint] = float(values.argmax())
+            else:
+                two = np.partition(values, -2)[-2:] if values.size > 1 else np.array([0.0, values[0]])
+                found[hint] = float(two[1] - two[0])
+        return found
 
     def example(self) -> Values:
         """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table)."""
@@ -311,6 +344,17 @@ class Ports:
             raise EngineError(f"{self._where}: input {slot.name!r} has the shape {dims_text(slot.dims)} per item; give "
                               f"its lengths for warm-up in [model.{self._model.name}] shapes = {{{slot.name} = [...]}}")
         return shape
+
+    def _read_hints(self, table: Dict[str, Any]) -> List[HintOf]:
+        hints = []
+        for hint, source in table.items():
+            output, _, read = str(source).partition(":")
+            if not isinstance(source, str) or (read or "value") not in READS:
+                raise EngineError(f"{self._where}: options.hints.{hint} = {source!r}; expected an output's name, alone "
+                                  f"or with ':argmax' or ':margin'")
+            self._known(f"options.hints.{hint}", [output], self._outputs, "output")
+            hints.append(HintOf(hint, output, read or "value"))
+        return hints
 
     def _read_crops(self, table: Dict[str, Any]) -> Dict[str, List[Crop]]:
         plain = [name for name in self._outputs if name not in self._states.values()]

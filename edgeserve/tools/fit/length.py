@@ -11,6 +11,7 @@ import numpy as np
 from edgeserve.errors import ConfigError
 from edgeserve.language.length import LOG_MAX, SIGMA_MAX, LengthModel
 from edgeserve.language.rules import RuleScorer, features
+from edgeserve.tools.fit.ranks import correlation, ranks_of
 
 HIDDEN = (100, 200, 200, 100)
 """The widths of the network's hidden layers, as published."""
@@ -142,18 +143,5 @@ def _linear(columns: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np
 
 
 def _errors(predicted: np.ndarray, tokens: np.ndarray) -> Errors:
-    return Errors(_correlation(predicted, tokens), _correlation(_ranks(predicted), _ranks(tokens)),
+    return Errors(correlation(predicted, tokens), correlation(ranks_of(predicted), ranks_of(tokens)),
                   float(np.abs(predicted - tokens).mean()))
-
-
-def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    spread = float(one.std() * other.std())
-    return float(((one - one.mean()) * (other - other.mean())).mean() / spread) if spread > 1e-12 else 0.0
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """The rank of every value, equal values the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    middle: np.ndarray = last - (counts - 1) / 2
-    return middle[inverse]

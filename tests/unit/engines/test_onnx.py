@@ -39,6 +39,18 @@ def test_fixed_batch_refuses_larger_sizes_at_load(tmp_path):
         engine.run(Batch([{"x": X}, {"x": X}], 2))
 
 
+def test_hints_are_read_from_the_outputs(tmp_path):
+    engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), options={
+        "hints": {"a.label": "y:argmax", "a.margin": "y:margin"}})
+    (result,) = engine.run(Batch([{"x": X}], 1))
+    ordered = np.sort(result.outputs["y"])
+    assert result.hints == {"a.label": float(result.outputs["y"].argmax()),
+                            "a.margin": pytest.approx(float(ordered[-1] - ordered[-2]))}
+    engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), options={"hints": {"h": "y"}})
+    with pytest.raises(EngineError, match="hints.h = 'y', whose shape is .* expected a single number"):
+        engine.run(Batch([{"x": X}], 1))
+
+
 def test_more_items_than_the_size_are_refused(tmp_path):
     engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)))
     for items, size in (([{"x": X}] * 2, 1), ([], 1)):
@@ -156,6 +168,8 @@ def test_an_output_without_a_batch_axis_is_refused(tmp_path):
     (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0}}}}, "crop_outputs.y = .*; expected"),
     (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}}},
      "names 'x', which is no padded input"),
+    (onnx_models.linear, {"options": {"hints": {"h": "z"}}}, "hints.h names 'z', which is no output"),
+    (onnx_models.linear, {"options": {"hints": {"h": "y:sum"}}}, "hints.h = 'y:sum'; expected an output's name"),
 ])
 def test_configuration_against_the_model(tmp_path, make, settings, message):
     with pytest.raises(EngineError, match=message):

@@ -1,0 +1,112 @@
+"""The ``combine`` engine: the join of an ensemble, with the combiner of the file that ``edgeserve fit`` wrote.
+
+Each input is called as a model of the ensemble and holds that model's output (probabilities, or the components of a
+vector); models that were left out are missing. The outputs are ``answer`` (float32, the shape of one model's output),
+for a classification ``label`` (int64), and ``models``, the names of the models that took part.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.config.ensemble_profile import read_fit
+from edgeserve.config.files import model_path
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.options import Options
+from edgeserve.ensembles.combiner import Combiner, combiner_of
+from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
+
+
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
+    """The registry's entry."""
+    return CombineEngine(model, directory)
+
+
+class CombineEngine(Engine):
+    """One combiner; every item of a batch may lack other models. Changes nothing between calls."""
+
+    def __init__(self, model: ModelConfig, directory: str) -> None:
+        Options(model, ())
+        self._model = model
+        self._where = f"model {model.name!r}"
+        self._path = model_path(model, directory)
+        self._names: Tuple[str, ...] = ()
+        self._combiner: Optional[Combiner] = None
+
+    def load(self) -> Footprint:
+        if self._combiner is None:
+            try:
+                table = read_fit(self._path)
+                if table is None:
+                    raise ConfigError(f"{self._path} does not exist; make it with 'edgeserve fit'")
+                self._combiner = combiner_of(dict(table.get("fit", {})).get("combiner"), self._path)
+                self._names = tuple(str(name) for name in dict(table.get("profile", {})).get("models", ()))
+            except ConfigError as error:
+                raise EngineError(f"{self._where}: {error}") from None
+            if len(self._names) != len(self._combiner.weights):
+                raise EngineError(f"{self._where}: {self._path} combines {len(self._combiner.weights)} models and "
+                                  f"names {len(self._names)}; make the file again with 'edgeserve fit'")
+        return Footprint(max(4096, os.path.getsize(self._path)))
+
+    def unload(self) -> None:
+        self._combiner = None
+
+    def example(self) -> Values:
+        """Every model's output, where the values' number is known."""
+        self.load()
+        assert self._combiner is not None
+        shape = next((self._model.shapes[name] for name in self._names if name in self._model.shapes), None)
+        if self._combiner.intercepts is not None:
+            shape = (len(self._combiner.intercepts),)
+        if shape is None:
+            raise ExampleUnknown(f"{self._where}: the number of classes is not known; give the shape of a model's "
+                                 f"output in [model.{self._model.name}] shapes = {{{self._names[0]} = [10]}}")
+        return {name: np.full(shape, 1.0 / max(1, int(np.prod(shape))), np.float32) for name in self._names}
+
+    def run(self, batch: Batch) -> List[Result]:
+        if self._combiner is None:
+            raise EngineError(f"{self._where} is not loaded; call load() before run()")
+        return [self._result(self._combiner, item) for item in batch.items]
+
+    def _result(self, combiner: Combiner, item: Values) -> Result:
+        try:
+            present = self._present(item)
+            first = next(iter(present.values()))
+            outputs = np.zeros((1, len(self._names), first.size))
+            for place, output in present.items():
+                outputs[0, place] = output
+            answer = combiner.answers(outputs, sum(1 << place for place in present))[0]
+        except EngineError as error:
+            return Result({}, error=error)
+        values: Values = {"answer": answer.astype(np.float32),
+                          "models": [self._names[place] for place in sorted(present)]}
+        if combiner.task == "classification":
+            values["label"] = np.int64(answer.argmax())
+        return Result(values)
+
+    def _present(self, item: Values) -> Dict[int, np.ndarray]:
+        """The outputs that came, flat, by the place of their model."""
+        present: Dict[int, np.ndarray] = {}
+        for name, value in item.items():
+            if name not in self._names:
+                raise EngineError(f"{self._where}: input {name!r} is no model of the ensemble"
+                                  f"{nearest(name, self._names)}; expected some of {', '.join(self._names)}")
+            try:
+                present[self._names.index(name)] = np.asarray(value, float).reshape(-1)
+            except (TypeError, ValueError):
+                raise EngineError(f"{self._where}: input {name!r} is {type(value).__name__}; "
+                                  "expected numbers") from None
+        if not present:
+            raise EngineError(f"{self._where}: no model's output came; "
+                              f"expected at least one of {', '.join(self._names)}")
+        sizes = sorted({array.size for array in present.values()})
+        if self._combiner is not None and self._combiner.intercepts is not None:
+            sizes = sorted({*sizes, len(self._combiner.intercepts)})
+        if len(sizes) != 1:
+            raise EngineError(f"{self._where}: the outputs have {' and '.join(map(str, sizes))} values; "
+                              "expected as many of each model")
+        return present

@@ -1,0 +1,20 @@
+"""Ranks and correlations, for errors that do not depend on a scale."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def ranks_of(values: np.ndarray) -> np.ndarray:
+    """The rank of every value from 1, equal values the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    middle: np.ndarray = last - (counts - 1) / 2
+    ranks: np.ndarray = middle[inverse]
+    return ranks
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's correlation; 0 where one of them is constant."""
+    spread = float(one.std() * other.std())
+    return float(((one - one.mean()) * (other - other.mean())).mean() / spread) if spread > 1e-12 else 0.0
