@@ -22,9 +22,8 @@ else:
         """Means something to the compiler alone; a copy of ``mypy_extensions.mypyc_attr``, which is not required."""
         return lambda kind: kind
 
-ROOMS = ("sched", "ipc", "live", "lanes")
-"""Packages and modules below ``edgeserve`` that are compiled: the scheduler, and what a request passes through on its
-way there and back."""
+ROOMS = ("sched",)
+"""Packages and modules below ``edgeserve`` that are compiled."""
 
 LIBRARY = "_core_"
 """Start of the name of the shared library; behind it stands :func:`digest` of the sources."""
@@ -82,7 +81,7 @@ def is_stale() -> bool:
 
 
 def _is_compiled(name: str) -> bool:
-    """Of a loaded module, as it is; of another, as it would be: the live side imports more than a simulation needs."""
+    """Of a loaded module, as it is; of another, as it would be: what nobody uses is not imported for that."""
     module = sys.modules.get(name)
     spec = importlib.util.find_spec(name) if module is None else None
     file = module.__file__ if module is not None else spec.origin if spec is not None else None
