@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
+import importlib
 import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, SourceFileLoader
@@ -22,9 +22,8 @@ else:
         """Means something to the compiler alone; a copy of ``mypy_extensions.mypyc_attr``, which is not required."""
         return lambda kind: kind
 
-ROOMS = ("sched", "ipc", "live", "lanes")
-"""Packages and modules below ``edgeserve`` that are compiled: the scheduler, and what a request passes through on its
-way there and back."""
+ROOMS = ("sched",)
+"""Packages and modules below ``edgeserve`` that are compiled."""
 
 LIBRARY = "_core_"
 """Start of the name of the shared library; behind it stands :func:`digest` of the sources."""
@@ -68,7 +67,7 @@ def digest(package: str = HERE) -> str:
 
 @functools.lru_cache(maxsize=None)
 def running() -> Core:
-    """The core of this process, as its modules say. It cannot change while the process runs."""
+    """The core of this process, as its loaded modules say. It cannot change while the process runs."""
     names = ["edgeserve." + path[:-len(".py")].replace(os.sep, ".") for path in sources()]
     compiled = sum(_is_compiled(name) for name in names)
     kind = "mixed" if 0 < compiled < len(names) else "compiled" if compiled else "interpreted"
@@ -82,11 +81,7 @@ def is_stale() -> bool:
 
 
 def _is_compiled(name: str) -> bool:
-    """Of a loaded module, as it is; of another, as it would be: the live side imports more than a simulation needs."""
-    module = sys.modules.get(name)
-    spec = importlib.util.find_spec(name) if module is None else None
-    file = module.__file__ if module is not None else spec.origin if spec is not None else None
-    return str(file).endswith(tuple(EXTENSION_SUFFIXES))
+    return str(importlib.import_module(name).__file__).endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def choose(choice: str) -> None:

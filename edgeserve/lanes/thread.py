@@ -141,10 +141,10 @@ class Lane:
         self._given_up = threading.Event()
         self._down_reason = ""
         # A daemon: a work that hangs for ever must not keep the process from ending.
-        self._runs = threading.Thread(target=self._run, name=f"edgeserve-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"edgeserve-{name}", daemon=True)
 
     def start(self) -> None:
-        self._runs.start()
+        self._thread.start()
 
     def give(self, work: Work) -> None:
         """Queue a work behind those given before."""
@@ -161,9 +161,9 @@ class Lane:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; ``False`` when it is still busy after ``timeout_s``."""
-        if self._runs.ident is not None:
-            self._runs.join(timeout_s)
-        return not self._runs.is_alive()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def open(self, engine: Engine) -> Session:
         """Open a session of a loaded engine, in place of an earlier one. Belongs to the lane's thread."""
