@@ -372,12 +372,10 @@ def encode_plain(kind: str, key: Key | None = None) -> bytes:
     return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
 
 
-_ANSWER_KEYS = ("kind", "id", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown_ns",
-                "tensors", "texts", "quality", "branches")
-
-
 def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
-    """What a client got. Raises :class:`Malformed` (or its kin) when a server sent something that is no reply."""
+    """What a client got. Raises :class:`Malformed` (or its kin) when a server sent something that is no reply.
+
+    Keys that this version does not know are passed over: a newer server may say more."""
     if not frames:
         raise Malformed("the reply has no frames, expected a header")
     fields = unpack_header(frames[0], TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
@@ -417,10 +415,8 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
     breakdown = reply.breakdown = take("breakdown_ns", (0, 0, 0, 0))
     if type(breakdown) not in (list, tuple) or len(breakdown) != 4 or not all(type(part) is int for part in breakdown):
         raise Malformed(f"breakdown_ns = {show(breakdown)}: expected four whole numbers")
-    fields.pop("id", None)
-    if fields:
+    if "quality" in fields or "branches" in fields:
         _read_quality(fields, reply)
-        refuse_rest(fields, _ANSWER_KEYS, "an answer header")
 
 
 def _read_quality(fields: Dict[str, Any], reply: Reply) -> None:

@@ -76,14 +76,13 @@ def finish_rate(world, kind, load, seed, profiles=(), **keys):
 @pytest.mark.parametrize("load", [0.3, 0.7, 1.0, 1.2, 2.0])
 def test_cold_it_is_not_behind_edf(load):
     ahead = []
-    for name in range(4):
+    for name in range(12 if load == 0.7 else 4):  # at 0.7 the two differ by less than one run's chance
         world = draw_world(f"held/{name}")
         simple, ours = [finish_rate(world, kind, load, 1)[0] for kind in ("edf", "orloj+")]
         ahead.append(ours - simple)
         print(f"held/{name} at {load}: edf {simple:.1f}, orloj+ {ours:.1f}")
     assert min(ahead) >= -3.0  # a run of some 500 requests: two runs of one policy differ by as much
-    # A known gap: at 0.7 it serves short apps first where edf would still make all. (With a profile it is .4 behind.)
-    assert statistics.fmean(ahead) >= (-2.0 if load == 0.7 else -1.0)
+    assert statistics.fmean(ahead) >= -1.0
 
 
 @pytest.mark.parametrize("load", [0.7, 1.2])

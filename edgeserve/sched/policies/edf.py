@@ -12,8 +12,8 @@ a size that loses fewer of them is preferred before anything else is compared. T
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from typing import ClassVar, Deque, Dict, List, Sequence, Tuple
+from collections import OrderedDict, deque
+from typing import ClassVar, Deque, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
@@ -39,8 +39,30 @@ ALMOST = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
 of the estimates, and the fuller first batch is then the better one."""
 
+STREAMS_MAX = 4096
+"""Streams remembered per model: a client that makes up stream ids must not fill the memory."""
+
 STARTS_LEN = 8
 """Batches of a model over which the rate of its arrivals is taken."""
+
+
+class Arrivals(NamedTuple):
+    """How many jobs came per nanosecond lately, of no stream and of streams, of how many streams these were, and how
+    many jobs of streams wait."""
+
+    plain: float
+    streamed: float
+    streams: int
+    waiting: int
+
+    def coming(self, took_ns: int, count: int) -> int:
+        """Jobs that come while a batch of ``count`` runs. A stream has one job that may run at a time, so that no more
+        of them can stand beside those that are left."""
+        left = max(0, self.waiting - count)
+        return round(self.plain * took_ns) + min(round(self.streamed * took_ns), max(0, self.streams - left))
+
+
+NO_ARRIVALS = Arrivals(0.0, 0.0, 0, 0)
 
 
 class ModelQueues:
@@ -48,38 +70,59 @@ class ModelQueues:
 
     Iterative jobs that have ``begun`` (their state occupies memory, their steps are spent) stand before those of their
     class that are ``fresh``: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
-    ``count`` the number of jobs in all of them. ``arrived`` counts the fresh jobs so far, ``starts`` has that count
-    and the time at each of the last batches' starts.
+    ``count`` the number of jobs in all of them, ``streamed`` of those that belong to streams. ``arrived`` counts the
+    fresh jobs so far, of no stream and of streams; ``starts`` has these counts and the time at each of the last
+    batches' starts. ``streams`` says when each stream's last job came, the latest last.
     """
 
-    __slots__ = ("model", "count", "queues", "begun", "fresh", "arrived", "starts")
+    __slots__ = ("model", "count", "queues", "begun", "fresh", "streamed", "arrived", "starts", "streams")
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.count = 0
-        self.arrived = 0
-        self.starts: Deque[Tuple[int, int]] = deque(maxlen=STARTS_LEN)
+        self.streamed = 0
+        self.arrived = [0, 0]
+        self.starts: Deque[Tuple[int, int, int]] = deque(maxlen=STARTS_LEN)
+        self.streams: OrderedDict[Tuple[str, str], int] = OrderedDict()
         self.begun = {klass: JobQueue() for klass in CLASSES}
         self.fresh = {klass: JobQueue() for klass in CLASSES}
         self.queues = tuple([queue for klass in CLASSES for queue in (self.begun[klass], self.fresh[klass])])
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Job, now_ns: int) -> None:
         """A job is ready."""
         self.count += 1
+        stream = job.request.stream if not job.part else None  # parts of one request stand beside each other
+        if stream is not None:
+            self.streamed += 1
+            key = (job.request.app.name, stream)
+            self.streams.pop(key, None)
+            self.streams[key] = now_ns
+            if len(self.streams) > STREAMS_MAX:
+                self.streams.popitem(last=False)
         if not job.steps:
-            self.arrived += 1
+            self.arrived[stream is not None] += 1
         (self.begun if job.steps else self.fresh)[job.request.klass].add(job.deadline_ns, job)
 
     def remove(self, job: Job) -> None:
         """A job was launched or has left."""
         self.count -= 1
+        self.streamed -= job.request.stream is not None and not job.part
         (self.begun if job.steps else self.fresh)[job.request.klass].remove(job)
 
-    def rate(self, now_ns: int) -> float:
-        """Arrivals per nanosecond since the first of the last batches' starts."""
+    def arrivals(self, now_ns: int) -> Arrivals:
+        """What came since the first of the last batches' starts. O(streams of that time, at most the largest batch)."""
         if not self.starts or now_ns <= self.starts[0][0]:
-            return 0.0
-        return (self.arrived - self.starts[0][1]) / (now_ns - self.starts[0][0])
+            return NO_ARRIVALS
+        from_ns, plain, streamed = self.starts[0]
+        lasts_ns = self.streams.values()
+        streams = 0
+        for last_ns in reversed(lasts_ns):
+            if last_ns < from_ns:
+                break
+            streams += 1
+        span_ns = now_ns - from_ns
+        return Arrivals((self.arrived[0] - plain) / span_ns, (self.arrived[1] - streamed) / span_ns, streams,
+                        self.streamed)
 
     def critical(self) -> List[JobQueue]:
         """The queues of critical jobs that hold something."""
@@ -103,14 +146,14 @@ class Edf(Policy):
         return refusal(request, board) if self._admit else None
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].add(job)
+        self._models[job.node.model].add(job, board.now_ns)
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self._models[work.model]
-        queues.starts.append((board.now_ns, queues.arrived))
+        queues.starts.append((board.now_ns, queues.arrived[0], queues.arrived[1]))
         for job in work.jobs:
             queues.remove(job)
 
@@ -159,8 +202,8 @@ class Edf(Policy):
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
         # Between models the lane decides anew: then nobody knows that the next batch is one of this model.
-        rate = queues.rate(starts_ns) if len(lane.models) == 1 else 0.0
-        best_size = self._best_size(queues, filled, starts_ns, latency, rate)
+        arrivals = queues.arrivals(starts_ns) if len(lane.models) == 1 else NO_ARRIVALS
+        best_size = self._best_size(queues, filled, starts_ns, latency, arrivals)
         if best_size is None:
             return None
         ends_ns = starts_ns + latency.likely_ns[best_size]
@@ -174,7 +217,7 @@ class Edf(Policy):
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def _best_size(self, queues: ModelQueues, filled: List[JobQueue], starts_ns: int,
-                   latency: ModelLatency, rate: float) -> int | None:
+                   latency: ModelLatency, arrivals: Arrivals) -> int | None:
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
@@ -190,7 +233,7 @@ class Edf(Policy):
                 break
             lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
             count = min(size, in_time)
-            left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
+            left, coming = max(0, min(later, in_time - size)), arrivals.coming(took_ns, count)
             saved = count / took_ns
             if left + coming > 0:
                 saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, ends_ns, times_ns)

@@ -213,6 +213,15 @@ def test_each_kind_of_damage_has_its_error(frames, kind, words):
     assert words in str(caught.value)
 
 
+def test_keys_of_a_newer_server_are_passed_over_in_replies_and_of_a_newer_client_refused():
+    fields = {**wire.unpack_header(wire.encode_answer(3, {"t": "x"}, BYTES_MAX)[0]), "energy_mj": 12.5}
+    assert wire.decode_reply([wire.pack_header(fields)], BYTES_MAX).outputs == {"t": "x"}
+    error = {**wire.unpack_header(wire.encode_error(3, Rejected("full", "queue_full"))), "energy_mj": 12.5}
+    assert wire.decode_reply([wire.pack_header(error)], BYTES_MAX).reason == "queue_full"
+    with pytest.raises(Malformed, match="energy_mj"):
+        decode([header(energy_mj=12.5)])
+
+
 def test_a_header_over_its_bound_is_refused():
     with pytest.raises(TooLarge, match="1048576"):
         wire.unpack_header(header(texts={"t": "x" * wire.HEADER_BYTES_MAX}))
