@@ -14,9 +14,7 @@ from edgeserve.testing.engine_conformance import EngineConformance
 
 torch = pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
-import torch_models  # noqa: E402 after the skip
-
-OPEN = {"x": {"shape": [4]}}
+import torch_models
 
 
 class TorchModel(EngineConformance):
