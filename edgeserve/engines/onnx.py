@@ -4,7 +4,12 @@ ONNX Runtime falls back to the CPU without an error when a provider cannot start
 what was asked and refuses. Padding and stacking are :mod:`edgeserve.engines.collate`'s; what a model's inputs mean is
 :mod:`edgeserve.engines.ports`'; this module owns ONNX Runtime's sessions. Options:
 
+On a GPU a lane has a session of its own, bound to the device's memory and to a stream
+(:mod:`edgeserve.engines.onnx_binding`), where cuda-bindings or pycuda is installed; else ONNX Runtime copies and waits
+by itself.
+
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
+``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``pycuda``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
 cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), and those of
 :mod:`edgeserve.engines.ports`.
@@ -31,16 +36,26 @@ from edgeserve.engines.base import (
     Session,
     Values,
 )
+from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.worker import Worker, worker_of
-from edgeserve.errors import EngineError
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError
 
-KNOWN_OPTIONS = ("providers", "provider_options", "threads", "spin", "example", *PORT_OPTIONS)
+KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", *PORT_OPTIONS)
 
 PROVIDER_NAMES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider",
                   "tensorrt": "TensorrtExecutionProvider"}
+
+GPU_PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+
+CUDA_DEFAULTS = {"arena_extend_strategy": "kSameAsRequested"}
+"""ONNX Runtime would double its memory each time it grows: on a device that several models share, what one does not
+need another does."""
 
 WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
@@ -77,6 +92,9 @@ class OnnxEngine(Engine):
         self._example = options.text("example")
         self._options = options
         self._asked = asked_providers(options, lanes[0])
+        self._lanes = list(lanes)
+        self._cuda = options.text("cuda", "auto")
+        self._bound: Dict[str, BoundModel] = {}  # lane -> its session on a GPU
         self._sessions: Dict[Threads, Any] = {}
         self._ports: Ports | None = None
         self._footprint = Footprint(0)
@@ -86,12 +104,17 @@ class OnnxEngine(Engine):
         if self._sessions:
             return self._footprint
         path = model_path(self._model, self._directory)
-        sessions = {threads: self._create(path, threads) for threads in self._threads}
-        session = sessions[self._threads[0]]
+        self._check_providers()
+        bound = self._bind(path)
+        sessions = {self.threads_of(self._lanes[0]): next(iter(bound.values())).session} if bound else \
+            {threads: self._create(path, threads) for threads in self._threads}
+        session = sessions[self.threads_of(self._lanes[0])]
         ports = Ports(self._model, self._options, _ports_of(session, "input", self._name),
                       _ports_of(session, "output", self._name))
         work_bytes = ports.input_size_bytes(max(self._model.batch)) * WORK_PER_INPUT_BYTE
-        self._footprint = Footprint(weights_size_bytes(path) * len(sessions), work_bytes * len(sessions))
+        count = len(bound) or len(sessions)
+        self._footprint = Footprint(weights_size_bytes(path) * count, work_bytes * count)
+        self._bound = bound
         self._ports = ports
         self._sessions = sessions
         return self._footprint
@@ -99,10 +122,15 @@ class OnnxEngine(Engine):
     def unload(self) -> None:
         self._sessions = {}
         self._ports = None
+        for model in self._bound.values():
+            model.close()
+        self._bound = {}
 
     def open(self, lane: LaneInfo) -> Session:
         """A session for a lane that the engine was made for."""
         self.loaded_ports()
+        if lane.name in self._bound:
+            return BoundSession(lane, self._cuda, lambda: self._found(lane.name), self._failed)
         return OnnxSession(self, self.threads_of(lane), worker_of(lane))
 
     def example(self) -> Values:
@@ -128,8 +156,7 @@ class OnnxEngine(Engine):
         try:
             arrays: Sequence[Any] = session.run(None, feeds) if packed.rows else ()
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
-            shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
-            raise EngineError(f"model {self._name!r} failed on {shown}: {error}") from error
+            raise failure_of(self._name, error, feeds) from error
         return arrays
 
     def threads_of(self, lane: LaneInfo) -> Threads:
@@ -148,16 +175,64 @@ class OnnxEngine(Engine):
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
         return ports
 
-    def _create(self, path: str, threads: Threads) -> Any:
+    def _found(self, lane: str) -> Tuple[BoundModel, Ports]:
+        ports = self.loaded_ports()
+        return self._bound[lane], ports
+
+    def _failed(self, error: Exception, feeds: Dict[str, Any]) -> EngineError:
+        if isinstance(error, EngineError):
+            return error if f"model {self._name!r}" in str(error) else of_model(self._name, error)
+        return failure_of(self._name, error, feeds)
+
+    def _bind(self, path: str) -> Dict[str, BoundModel]:
+        """A session per lane, on a stream of its own; empty where the model runs on the CPU, or no library for CUDA is
+        installed."""
+        bound: Dict[str, BoundModel] = {}
+        if self._asked[0][0] not in GPU_PROVIDERS or self._cuda == "none":
+            return bound
+        try:
+            driver = open_driver(self._cuda)
+        except DeviceMissing:
+            if self._cuda == "auto":
+                return bound
+            raise
+        try:
+            for lane in self._lanes:
+                model = bound[lane.name] = BoundModel(self._name, Device(driver, lane.device_index))
+                self._fill(model, path, self.threads_of(lane))
+        except BaseException:
+            for model in bound.values():
+                model.close()
+            raise
+        return bound
+
+    def _fill(self, model: BoundModel, path: str, threads: Threads) -> None:
+        session = model.session = self._create(path, threads, model.stream.handle)
+        for provider, settings in session.get_provider_options().items():
+            if provider in GPU_PROVIDERS and settings.get("has_user_compute_stream", "1") == "0":
+                raise EngineError(f"model {self._name!r}: {provider} of onnxruntime {onnxruntime.__version__} does not "
+                                  f"use the stream that it was given; set [model.{self._name}] options.cuda = 'none'")
+        nodes = [*session.get_inputs(), *session.get_outputs()]
+        model.cpu_ports = tuple(node.name for node in nodes if node.type == "tensor(string)")
+        model.dtypes = {port.name: port.dtype for port in _ports_of(session, "output", self._name)}
+        model.outputs = [node.name for node in session.get_outputs()]
+        model.run_options = onnxruntime.RunOptions()
+        model.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def _check_providers(self) -> None:
         available = onnxruntime.get_available_providers()
         for provider, _ in self._asked:
             if provider not in available:
                 raise EngineError(f"model {self._name!r}: provider {provider} is not in this build of onnxruntime "
                                   f"{onnxruntime.__version__} (it has {', '.join(available)}); install a build that "
                                   f"has it, or set [model.{self._name}] options.providers = ['cpu']")
+
+    def _create(self, path: str, threads: Threads, stream: int = 0) -> Any:
+        own = {"user_compute_stream": str(stream)} if stream else {}
         try:
             session = onnxruntime.InferenceSession(path, self._session_options(threads), providers=[
-                (provider, settings) for provider, settings in self._asked])
+                (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
+                for provider, settings in self._asked])
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}") from error
         got = session.get_providers()
@@ -211,6 +286,12 @@ def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[st
         own = dict(settings.get(name, {}))
         if name in ("cuda", "tensorrt"):
             own.setdefault("device_id", lane.device_index)
+            if str(own.get("enable_cuda_graph", "0")) not in ("0", "False"):
+                raise ConfigError(f"{options.where('provider_options')}.{name}.enable_cuda_graph: a graph needs the "
+                                  "same memory in each run, and each batch has its own; leave it out, or use "
+                                  "engine = 'tensorrt'")
+        if name == "cuda":
+            own = {**CUDA_DEFAULTS, **own}
         asked.append((PROVIDER_NAMES.get(name, name), {key: str(value) for key, value in own.items()}))
     return asked
 

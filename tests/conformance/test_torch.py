@@ -12,11 +12,10 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Values
 from edgeserve.testing.engine_conformance import EngineConformance
 
-torch = pytest.importorskip("torch", reason="torch is not installed; make test-torch")
+pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
-import torch_models  # noqa: E402 after the skip
-
-OPEN = {"x": {"shape": [4]}}
+import torch
+import torch_models
 
 
 class TorchModel(EngineConformance):

@@ -81,3 +81,34 @@ def scripted(directory: str, module: torch.nn.Module, name: str = "net.pt") -> s
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.save(torch.jit.script(module.eval()), os.path.join(directory, name))
     return name
+
+
+class Wide(torch.nn.Module):
+    """256 MB of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(64 * 1024, 1024))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight.t())[:, :1]
+
+
+class Greedy(torch.nn.Module):
+    """Asks for a petabyte where its input is one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.max()) == 1.0:
+            return torch.empty(1 << 48, dtype=torch.float32, device=x.device)[:1]
+        return x
+
+
+class Lookup(torch.nn.Module):
+    """A table of ten rows: an index beyond it stops the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table(x)

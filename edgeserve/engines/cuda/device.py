@@ -173,7 +173,18 @@ class MappedBuffer(HostBuffer):
         self.pointer = device.driver.device_pointer(self.host_pointer)
 
 
-DeviceMemory = Union[DeviceBuffer, MappedBuffer]
+class ForeignMemory(Buffer):
+    """Memory of the device that another library owns, and frees."""
+
+    def __init__(self, device: Device, pointer: int, size: int) -> None:
+        super().__init__(device, size)
+        self.pointer = pointer
+
+    def _free(self, driver: Driver) -> None:
+        pass
+
+
+DeviceMemory = Union[DeviceBuffer, MappedBuffer, ForeignMemory]
 """What the device reads and writes at ``pointer``."""
 
 

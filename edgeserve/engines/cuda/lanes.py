@@ -14,12 +14,14 @@ NAME = "cuda"
 """Where the sessions of a lane find its stream in ``LaneInfo.common``."""
 
 class LaneStream:
-    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others."""
+    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others.
+    ``copies`` is a second stream, for the inputs of the next batch, where the lane holds several."""
 
-    def __init__(self, device: Device, clock_ns: Callable[[], int], priority: int = 0) -> None:
+    def __init__(self, device: Device, clock_ns: Callable[[], int], depth: int = 1) -> None:
         self.device = device
         with device.current():
-            self.stream: Stream = device.stream(priority)
+            self.stream: Stream = device.stream()
+            self.copies: Optional[Stream] = device.stream() if depth > 1 else None
         self.clock: StreamClock[Event] = StreamClock(device.event, lambda start, end: end.elapsed_ms(start), clock_ns)
 
     @property
@@ -36,7 +38,14 @@ class LaneStream:
         return self.device.current()
 
     def close(self) -> None:
-        """The lane ends: the stream, its events and the device are given back."""
+        """The lane ends: the streams, their events and the device are given back, when what was enqueued is over."""
+        try:
+            with self.device.current():
+                for stream in (self.stream, self.copies):
+                    if stream is not None and not stream.freed:
+                        stream.synchronize()
+        except EngineError:
+            pass  # a device that is lost, or closed before: there is nothing to wait for
         self.device.close()
 
 
@@ -52,7 +61,7 @@ def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] =
     known = common.get(NAME)
     if known is None:
         own = device or Device(open_driver(choice), lane.device_index)
-        known = common[NAME] = LaneStream(own, lane.clock_ns)
+        known = common[NAME] = LaneStream(own, lane.clock_ns, lane.depth)
     if not isinstance(known, LaneStream):
         raise EngineError(f"lane {lane.name!r} has a stream of another library already; install cuda-bindings or "
                           "pycuda before the models of that lane are loaded")

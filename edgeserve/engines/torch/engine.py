@@ -197,8 +197,8 @@ class TorchEngine(Engine):
         numbers = {self.threads_of(lane) for lane in self._lanes}
         if len(numbers) > 1 and "OpenMP" not in torch.__config__.parallel_info():
             raise EngineError(f"model {self._name!r}: its lanes have {sorted(numbers)} threads, and this build of "
-                              f"torch {torch.__version__} has one number for the whole process; give the lanes one number, "
-                              f"or set [model.{self._name}] options.process = true")
+                              f"torch {torch.__version__} has one number for the whole process; give the lanes one "
+                              f"number, or set [model.{self._name}] options.process = true")
 
     def _check_sizes(self, program: Program) -> None:
         low, high = program.sizes

@@ -1,0 +1,225 @@
+"""ONNX Runtime on a GPU without a thread that waits: inputs and outputs bound to the device's memory, on a stream of
+EdgeServe's.
+
+ONNX Runtime takes a stream when a session is made (``user_compute_stream``), so each lane has a session, made while
+the model loads, and a stream for it. A lane's sessions, of whatever engine, take turns by events: a batch waits for the
+end of the one before it on the lane's stream. The inputs of the next batch are copied meanwhile. This module imports no
+ONNX Runtime; :mod:`edgeserve.engines.onnx` hands its objects in.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
+from edgeserve.engines.cuda.completion import DevicePending
+from edgeserve.engines.cuda.device import Device, Event, ForeignMemory, PinnedBuffer, Stream
+from edgeserve.engines.cuda.errors import error_of
+from edgeserve.engines.cuda.lanes import LaneStream, lane_stream
+from edgeserve.engines.cuda.staging import Staged
+from edgeserve.engines.ports import Packed, Ports
+from edgeserve.errors import EngineError, OutOfMemory
+
+BUFFER_STEP_BYTES = 4096
+"""Sizes of staged memory are rounded up to a power of two of this many bytes at least, so that batches of nearly equal
+shapes use the same memory."""
+
+
+class BoundModel:
+    """A session of ONNX Runtime for one lane, with its stream and its staged memory. Made and closed by the engine's
+    ``load`` and ``unload``; used by one lane."""
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name = name
+        self.device = device
+        with device.current():
+            self.stream: Stream = device.stream()
+        self.session: Any = None
+        self.run_options: Any = None
+        self.cpu_ports: Tuple[str, ...] = ()  # inputs and outputs that stay on the host: text
+        self.dtypes: Dict[str, Any] = {}
+        self.outputs: List[str] = []
+        self.lock = threading.Lock()
+        self._inputs: Dict[int, List[Staged]] = {}
+        self._results: Dict[int, List[PinnedBuffer]] = {}
+        self._events: List[Event] = []
+
+    def take_input(self, size: int) -> Staged:
+        """Staged memory of ``size`` bytes at least."""
+        rounded = _rounded(size)
+        spare = self._inputs.setdefault(rounded, [])
+        return spare.pop() if spare else Staged(self.device, rounded)
+
+    def take_result(self, size: int) -> PinnedBuffer:
+        """Page-locked memory of ``size`` bytes at least."""
+        rounded = _rounded(size)
+        spare = self._results.setdefault(rounded, [])
+        return spare.pop() if spare else self.device.pinned(rounded)
+
+    def take_event(self) -> Event:
+        """An event for the order of two streams."""
+        return self._events.pop() if self._events else self.device.event(timing=False)
+
+    def give_back(self, inputs: Sequence[Staged], results: Sequence[PinnedBuffer], events: Sequence[Event]) -> None:
+        """What a batch used and the device is done with."""
+        for staged in inputs:
+            self._inputs[staged.size].append(staged)
+        for pinned in results:
+            self._results[pinned.size].append(pinned)
+        self._events += events
+
+    def close(self) -> None:
+        """The session first, whose memory lies on the device; then the stream and the rest. Idempotent."""
+        self.session = None
+        self.device.close()
+
+
+class BoundSession(Session):
+    """One lane's use of a :class:`BoundModel`. ``find`` gives the model while it is loaded, and raises afterwards."""
+
+    def __init__(self, lane: LaneInfo, choice: str, find: Callable[[], Tuple[BoundModel, Ports]],
+                 failed: Callable[[Exception, Dict[str, np.ndarray]], EngineError],
+                 device: Optional[Device] = None) -> None:
+        self._shared: LaneStream = lane_stream(lane, choice, device)
+        self._find = find
+        self._failed = failed
+
+    def launch(self, batch: Batch) -> Pending:
+        model, ports = self._find()
+        packed = ports.pack(batch)
+        if not packed.rows:
+            return Finished(ports.unpack((), packed))
+        shared = self._shared
+        flight = Flight(model)
+        span: Any = None
+        with model.lock, model.device.current():
+            try:
+                span = shared.clock.begin(shared.record)
+                self._copy_in(flight, packed.feeds)
+                model.stream.wait(span.start)
+                flight.run()
+                span.end.record(model.stream)
+                shared.stream.wait(span.end)
+            except Exception as error:
+                if span is not None:
+                    shared.clock.drop(span)
+                flight.abandon(shared.copies)
+                raise self._failed(error, packed.feeds) from error
+        return DevicePending(shared.clock, span, lambda: flight.results(ports, packed),
+                             lambda error: self._failed(error, packed.feeds), shared.current)
+
+    def _copy_in(self, flight: Flight, feeds: Dict[str, np.ndarray]) -> None:
+        """On the lane's stream for copies, beside the batch before, where there is one."""
+        model, beside = flight.model, self._shared.copies
+        flight.bind_inputs(feeds, beside or model.stream)
+        if beside is not None:
+            copied = flight.event()
+            copied.record(beside)
+            model.stream.wait(copied)
+
+
+class Flight:
+    """What one batch holds from its launch to its results."""
+
+    def __init__(self, model: BoundModel) -> None:
+        self.model = model
+        self._binding = model.session.io_binding()
+        self._inputs: List[Staged] = []
+        self._pinned: List[PinnedBuffer] = []
+        self._events: List[Event] = []
+        self._arrays: List[np.ndarray] = []
+        self._values: Sequence[Any] = ()
+
+    def event(self) -> Event:
+        """An event that is the model's again when the batch is over."""
+        event = self.model.take_event()
+        self._events.append(event)
+        return event
+
+    def bind_inputs(self, feeds: Dict[str, np.ndarray], stream: Stream) -> None:
+        """Copy the inputs to the device, on ``stream``, and bind them."""
+        for name, array in feeds.items():
+            if name in self.model.cpu_ports:
+                self._binding.bind_cpu_input(name, array)
+                continue
+            staged = self.model.take_input(array.nbytes)
+            self._inputs.append(staged)
+            staged.array(array.shape, array.dtype)[...] = array
+            staged.to_device(stream, array.nbytes)
+            self._binding.bind_input(name, "cuda", self.model.device.index, array.dtype, list(array.shape),
+                                     staged.pointer)
+
+    def run(self) -> None:
+        """Enqueue the network and the copies of its outputs. ONNX Runtime allocates the outputs on the device, since
+        their shapes may depend on the inputs' values; they live until the results are taken."""
+        model = self.model
+        for name in model.outputs:
+            if name in model.cpu_ports:
+                self._binding.bind_output(name)
+            else:
+                self._binding.bind_output(name, "cuda", model.device.index)
+        model.session.run_with_iobinding(self._binding, model.run_options)
+        self._values = self._binding.get_outputs()
+        for name, value in zip(model.outputs, self._values):
+            self._arrays.append(self._fetched(name, value))
+
+    def _fetched(self, name: str, value: Any) -> np.ndarray:
+        """The host's array of an output: filled when the batch is over."""
+        model = self.model
+        if value.device_name().lower() == "cpu":  # text, and what the network computed on the host
+            array: np.ndarray = value.numpy()
+            return array
+        shape, dtype = tuple(value.shape()), np.dtype(model.dtypes[name])
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        pinned = model.take_result(size)
+        self._pinned.append(pinned)
+        if size:
+            model.stream.to_host(pinned, ForeignMemory(model.device, value.data_ptr(), size), size)
+        return pinned.array(shape, dtype)
+
+    def abandon(self, copies: Optional[Stream]) -> None:
+        """The launch failed: wait for what was enqueued of it, then the staged memory is the model's again."""
+        try:
+            for stream in (self.model.stream, copies):
+                if stream is not None:
+                    stream.synchronize()
+        except EngineError:
+            return  # a device that is lost: its memory goes with the context
+        self.model.give_back(self._inputs, self._pinned, self._events)
+
+    def results(self, ports: Ports, packed: Packed) -> List[Result]:
+        """The results, in memory of their own; the staged memory is the model's again."""
+        arrays = [np.array(array, copy=True) for array in self._arrays]
+        with self.model.lock:
+            self.model.give_back(self._inputs, self._pinned, self._events)
+        self._binding, self._values, self._arrays = None, (), []
+        return ports.unpack(arrays, packed)
+
+
+def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray]) -> EngineError:
+    """What ONNX Runtime raised, as the error of ``model``. Its texts carry CUDA's codes and the bytes asked."""
+    text = str(error)
+    shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
+    asked = re.search(r"[Ff]ailed to allocate memory for requested buffer of size (\d+)", text)
+    code = re.search(r"CUDA (?:failure|error) (\d+)", text)
+    status = int(code.group(1)) if code else None
+    if asked or status == 2:
+        return OutOfMemory(f"model {model!r} found no room on the device for {shown}: {text}. Load fewer models at a "
+                           f"time ([device.NAME] memory), use smaller batch sizes, or raise "
+                           f"[model.{model}] options.provider_options.cuda.gpu_mem_limit",
+                           int(asked.group(1)) if asked else None)
+    if status is not None:
+        kind = error_of("a CUDA call of ONNX Runtime", status, text)
+        return type(kind)(f"model {model!r} on {shown}: {kind}")
+    return EngineError(f"model {model!r} failed on {shown}: {error}")
+
+
+def _rounded(size: int) -> int:
+    rounded = BUFFER_STEP_BYTES
+    while rounded < size:
+        rounded *= 2
+    return rounded

@@ -1,0 +1,252 @@
+"""Everything that needs a GPU, on this machine: the tests of ``tests/gpu``, the GPU benches, and a report.
+
+    python scripts/gpu_check.py [--quick] [--out DIR] [--only overhead,profile] [--rehearse]
+
+Needs torch with CUDA (the benches run the ``torch`` engine); what else is there (cuda-bindings or pycuda, ONNX Runtime
+with CUDA, TensorRT) is tested too. Writes ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/results``, or to ``--out``.
+
+Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 2. A test that failed
+or a check that falls short: 1. ``--rehearse`` runs the benches on the CPU, small, to show that they work: it writes
+nothing unless ``--out`` is given and says nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # scripts/
+
+from lib.checks import Checks
+
+from edgeserve.config.machine import slug
+from edgeserve.engines.cuda.device import device_info
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.errors import EngineError
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_GPU = 2
+BENCHES = {"overhead": "the torch engine beside the bare call, by batch size",
+           "overlap": "batches with large inputs and outputs, one or two launched at a time",
+           "profile": "the device's time of a batch by its size",
+           "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)"}
+OVERHEAD_MAX = 0.05
+CALL_MS = 5.0
+"""The bound on the overhead is for calls of this length."""
+
+ALONE_MAX = 1.5
+"""The 99.9th percentile of one batch at a time, as a factor of the median: a desktop's other programs share the CPU
+that launches, where Clockwork's machines had none."""
+
+
+def libraries() -> Dict[str, str]:
+    """Library -> version, or why it cannot be used."""
+    found = {}
+    for name in ("torch", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"):
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 a native library may fail in any way
+            found[name] = f"not usable: {type(error).__name__}: {error}"
+        else:
+            found[name] = str(getattr(module, "__version__", getattr(module, "VERSION_TEXT", "installed")))
+    if "not usable" not in found["onnxruntime"]:
+        import onnxruntime
+        found["onnxruntime"] += f" ({', '.join(onnxruntime.get_available_providers())})"
+    return found
+
+
+def device_of_torch() -> Optional[Dict[str, Any]]:
+    """What torch says of its first CUDA device; ``None`` without one."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    about = torch.cuda.get_device_properties(0)
+    return {"name": about.name, "compute_capability": f"{about.major}.{about.minor}",
+            "multiprocessors": about.multi_processor_count, "memory_bytes": about.total_memory,
+            "integrated": bool(getattr(about, "is_integrated", False)), "cuda": torch.version.cuda}
+
+
+def device_of_driver() -> Any:
+    """What EdgeServe's CUDA module says of the first device, or why it cannot."""
+    try:
+        driver = open_driver()
+        return {"library": driver.name, **device_info(driver, 0)._asdict()}
+    except EngineError as error:
+        return str(error)
+
+
+def run_tests(quick: bool) -> Dict[str, Any]:
+    """``tests/gpu`` in a process of its own: how many passed, what failed, and what was skipped for which reason."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.xml"
+        command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), "-p", "no:cacheprovider",
+                   f"--junit-xml={report}", *(["-x"] if quick else [])]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if not report.is_file():
+            return {"passed": 0, "failed": ["pytest itself"], "skipped": {},
+                    "output": (done.stdout + done.stderr)[-4000:]}
+        return read_report(xml.etree.ElementTree.parse(report).getroot())
+
+
+def read_report(root: Any) -> Dict[str, Any]:
+    """The counts of a junit report."""
+    passed, failed = 0, []
+    skipped: Dict[str, int] = {}
+    for case in root.iter("testcase"):
+        skip, wrong = case.find("skipped"), [*case.iter("failure"), *case.iter("error")]
+        if wrong:
+            failed.append(f"{case.get('classname')}.{case.get('name')}: {(wrong[0].get('message') or '')[:300]}")
+        elif skip is not None:
+            why = skip.get("message") or ""
+            skipped[why] = skipped.get(why, 0) + 1
+        else:
+            passed += 1
+    return {"passed": passed, "failed": failed, "skipped": skipped}
+
+
+def power_and_clocks() -> List[str]:
+    """What ``nvidia-smi`` says of clocks, heat and power limits; empty where it is not there."""
+    query = "name,driver_version,clocks.sm,clocks.max.sm,temperature.gpu,power.draw,power.limit"
+    try:
+        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv"], capture_output=True, text=True,
+                              timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.strip().splitlines() if done.returncode == 0 else []
+
+
+def check(results: Mapping[str, Any], checks: Checks) -> None:
+    """What the benches must show."""
+    for row in results.get("overhead", {}).get("rows", ()):
+        if row["bare_ms"] >= CALL_MS:
+            checks.at_most(f"batch {row['batch']} of {row['bare_ms']:.1f} ms: overhead of the engine", row["overhead"],
+                           OVERHEAD_MAX)
+    if "overlap" in results:
+        checks.at_least("batches a second, two launched to one", results["overlap"]["gain"], 1.0)
+    rows = results.get("profile", {}).get("rows", ())
+    if rows:
+        checks.at_most("time per item, largest batch to single", rows[-1]["per_item_ms"] / rows[0]["per_item_ms"], 1.0)
+    rows = results.get("predictability", {}).get("rows", ())
+    if rows:
+        checks.at_most("one at a time: p99.9 to median", rows[0]["p999_to_median"], ALONE_MAX)
+        checks.at_least("16 at once: p99.9 to median, to one at a time",
+                        rows[-1]["p999_to_median"] / rows[0]["p999_to_median"], 1.0)
+
+
+def page(report: Mapping[str, Any], checks: Checks) -> str:
+    """The report for people."""
+    lines = [f"# GPU check: {report['device']['name']}", "",
+             f"`{report['command']}`, {report['day']}. Written by `scripts/gpu_check.py`; the numbers are in the JSON "
+             "file beside it.", "", "| | |", "| --- | --- |"]
+    lines += [f"| {key} | {value} |" for key, value in {**report["device"], **report["libraries"]}.items()]
+    tests = report["tests"]
+    if tests is not None:
+        lines += ["", "## Tests", "", f"{tests['passed']} passed, {len(tests['failed'])} failed, "
+                  f"{sum(tests['skipped'].values())} skipped.", ""]
+        lines += [f"* failed: {text}" for text in tests["failed"]]
+        lines += [f"* skipped ({count}): {why}" for why, count in tests["skipped"].items()]
+    for name, result in report["results"].items():
+        rows = result["rows"]
+        lines += ["", f"## {name.capitalize()}: {BENCHES[name]}", "", "| " + " | ".join(rows[0]) + " |",
+                  "| ---: " * len(rows[0]) + "|"]
+        lines += ["| " + " | ".join(f"{value:.4g}" for value in row.values()) + " |" for row in rows]
+    lines += ["", "## Checks", "", "| check | value | must be | |", "| --- | ---: | ---: | --- |"]
+    lines += [f"| {row.name} | {row.value:.3g} | {row.bound} | {'holds' if row.holds else '**falls short**'} |"
+              for row in checks.rows]
+    return "\n".join(lines) + "\n"
+
+
+def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
+    """No GPU: what is missing, and what it would have done."""
+    print("No GPU can be used here:")
+    for name, version in found.items():
+        print(f"  {name}: {version}")
+    print(f"  CUDA: {device_of_driver()}")
+    print("\nOn a machine with one, this script runs:")
+    print("  tests/gpu: the conformance of torch, onnx on CUDA and TensorRT, and tensorrt; CUDA itself; a full device")
+    for name in names:
+        print(f"  {name}: {BENCHES[name]}")
+    print("and writes docs/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA; --rehearse runs the "
+          "benches on the CPU.")
+    return NO_GPU
+
+
+def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
+    """The results of the benches by name."""
+    from lib.gpu_benches import BENCHES as CALLS
+    from lib.gpu_benches import Setting
+    small = kind == "cpu"
+    setting = Setting(kind, 0, 32 if small else 224, 20 if small else (100 if quick else 1000))
+    results = {}
+    for name in names:
+        print(f"{name}: {BENCHES[name]}", flush=True)
+        results[name] = CALLS[name](setting)
+        for row in results[name]["rows"]:
+            print("  " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
+    return results
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
+    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: docs/results)")
+    parser.add_argument("--only", default="", metavar="B[,B]", help=f"of the benches: {', '.join(BENCHES)}; no tests")
+    parser.add_argument("--rehearse", action="store_true", help="the benches on the CPU, small")
+    arguments = parser.parse_args(words)
+    names = [name for name in arguments.only.split(",") if name] or list(BENCHES)
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        parser.error(f"--only {unknown[0]}: expected of {', '.join(BENCHES)}")
+    found, device = libraries(), device_of_torch()
+    if arguments.rehearse:
+        device = {"name": f"rehearsal on the CPU ({platform.machine()}): says nothing about a GPU"}
+    if device is None:
+        return say_what_would_run(names, found)
+    print(f"{device['name']}: {', '.join(f'{name} {version}' for name, version in found.items())}", flush=True)
+    tests = None if arguments.only or arguments.rehearse else run_tests(arguments.quick)
+    if tests is not None:
+        print(f"tests/gpu: {tests['passed']} passed, {len(tests['failed'])} failed, "
+              f"{sum(tests['skipped'].values())} skipped", *tests["failed"], sep="\n  ", flush=True)
+    report: Dict[str, Any] = {
+        "device": device, "cuda_module": device_of_driver(), "libraries": found, "day": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python scripts/gpu_check.py", *(words if words is not None else sys.argv[1:])]),
+        "nvidia_smi": power_and_clocks(), "tests": tests,
+        "results": run_benches(names, "cpu" if arguments.rehearse else "cuda", arguments.quick)}
+    checks = Checks("scripts/gpu_check.py")
+    if tests is not None:
+        checks.at_most("tests of tests/gpu that failed", len(tests["failed"]), 0)
+    if not arguments.rehearse:
+        check(report["results"], checks)
+    return write(report, checks, arguments)
+
+
+def write(report: Mapping[str, Any], checks: Checks, arguments: argparse.Namespace) -> int:
+    """The two files, and the table of checks."""
+    if arguments.rehearse and not arguments.out:
+        return checks.finish(None, {"device": report["device"]["name"]})
+    folder = Path(arguments.out) if arguments.out else ROOT / "docs" / "results"
+    name = "rehearsal" if arguments.rehearse else re.sub("-", "_", slug(report["device"]["name"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"gpu_check_{name}.json"
+    path.with_suffix(".md").write_text(page(report, checks), encoding="utf-8")
+    status = checks.finish(str(path), {"device": report["device"]["name"]},
+                           **{key: value for key, value in json.loads(json.dumps(report)).items() if key != "command"})
+    print(f"wrote {path} and {path.with_suffix('.md').name}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""What a GPU shows of the engines: overhead over the bare call, overlap of copies, times by batch size, and how much
+less predictable batches become when they run at once (Clockwork, OSDI 2020, Figure 2).
+
+Each bench drives an engine through its sessions, as a lane does. The networks are convolutional ones written here, with
+drawn weights: times do not depend on the weights' values. On the CPU the same code runs as a rehearsal of itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+import torch
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Session, Values, run_batch
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+SIZES = (1, 2, 4, 8, 16, 32)
+AT_ONCE = (1, 2, 4, 8, 16)
+
+
+class Setting(NamedTuple):
+    """Where the benches run, and how long. ``side`` is the pictures' height and width."""
+
+    kind: str
+    index: int
+    side: int
+    runs: int
+
+    def lane(self, depth: int = 1, number: int = 0) -> LaneInfo:
+        """A lane of its own."""
+        return LaneInfo(self.kind, self.index, name=f"{self.kind}{number}", depth=depth, clock_ns=time.monotonic_ns,
+                        common={})
+
+
+class Residual(torch.nn.Module):
+    """Two 3x3 convolutions and a shortcut (He et al., 2016, Figure 2)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.second = torch.nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norms = torch.nn.ModuleList([torch.nn.BatchNorm2d(outputs), torch.nn.BatchNorm2d(outputs)])
+        self.shortcut = torch.nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(inner)) + self.shortcut(x))
+
+
+class Resnet(torch.nn.Module):
+    """A residual network of 18 layers, as ImageNet's (He et al., 2016, Table 1); ``large_outputs`` returns as many
+    numbers as went in besides, for copies in both directions."""
+
+    def __init__(self, large_outputs: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        widths = (64, 64, 128, 128, 256, 256, 512, 512)
+        self.stem = torch.nn.Conv2d(3, 64, 7, 2, 3)
+        self.blocks = torch.nn.ModuleList([
+            Residual(before, width, 2 if width != before else 1) for before, width in zip((64, *widths), widths)])
+        self.head = torch.nn.Linear(512, 1000)
+        self.large_outputs = large_outputs
+
+    def forward(self, x: torch.Tensor) -> Dict[str, torch.Tensor]:
+        inner = torch.max_pool2d(torch.relu(self.stem(x)), 3, 2, 1)
+        for block in self.blocks:
+            inner = block(inner)
+        answers = {"classes": self.head(inner.mean((2, 3)))}
+        return {**answers, "picture": x * 2} if self.large_outputs else answers
+
+
+def engine_of(setting: Setting, lanes: Sequence[LaneInfo], sizes: Sequence[int], large_outputs: bool = False) -> Engine:
+    """The network in the engine under test, loaded."""
+    side = setting.side
+    model = ModelConfig("net", "torch", function="lib.gpu_benches:Resnet", batch=tuple(sizes), shapes={
+        "x": (3, side, side)}, options={"arguments": {"large_outputs": large_outputs},
+                                        "outputs": ["classes", "picture"] if large_outputs else ["classes"]})
+    engine = make_engine(model, lanes, str(SCRIPTS))
+    engine.load()
+    return engine
+
+
+def items_of(setting: Setting, count: int) -> List[Values]:
+    """Pictures of drawn numbers."""
+    random = np.random.default_rng(1)
+    return [{"x": random.random((3, setting.side, setting.side), np.float32)} for _ in range(count)]
+
+
+def close(lanes: Sequence[LaneInfo]) -> None:
+    """The lanes end."""
+    for lane in lanes:
+        for shared in (lane.common or {}).values():
+            shared.close()
+
+
+def timed_ms(call: Callable[[], Any], runs: int) -> List[float]:
+    """Wall time of each call, after three that are not counted."""
+    for _ in range(3):
+        call()
+    took = []
+    for _ in range(runs):
+        begun_ns = time.monotonic_ns()
+        call()
+        took.append((time.monotonic_ns() - begun_ns) / 1e6)
+    return took
+
+
+# --- overhead ---------------------------------------------------------------------------------------------------------
+
+
+def overhead(setting: Setting) -> Dict[str, Any]:
+    """The engine beside the call that a program without an engine makes: the input to the device, the network, the
+    output back. They take turns; the medians."""
+    lane = setting.lane()
+    device = torch.device("cuda", setting.index) if setting.kind == "cuda" else torch.device("cpu")
+    network = Resnet().eval().to(device)
+    rows = []
+    torch.set_num_threads(1)
+    for size in SIZES:
+        items = items_of(setting, size)
+        array = torch.from_numpy(np.stack([item["x"] for item in items]))
+        engine = engine_of(setting, [lane], [size])
+        session, batch = engine.open(lane), Batch(items, size)
+
+        def bare(array: torch.Tensor = array) -> np.ndarray:
+            with torch.inference_mode():
+                returned: np.ndarray = network(array.to(device))["classes"].cpu().numpy()
+                return returned
+
+        def served(session: Session = session, batch: Batch = batch) -> Any:
+            return run_batch(session, batch)
+
+        took: Dict[str, List[float]] = {"bare": [], "engine": []}
+        for _ in range(5):
+            for name, call in (("bare", bare), ("engine", served)):
+                took[name] += timed_ms(call, max(3, setting.runs // 20))
+        bare_ms, engine_ms = statistics.median(took["bare"]), statistics.median(took["engine"])
+        rows.append({"batch": size, "bare_ms": bare_ms, "engine_ms": engine_ms, "overhead": engine_ms / bare_ms - 1})
+        engine.unload()
+    close([lane])
+    return {"rows": rows}
+
+
+# --- overlap ----------------------------------------------------------------------------------------------------------
+
+
+def overlap(setting: Setting) -> Dict[str, Any]:
+    """Batches with large inputs and outputs, one or two launched at a time: how much more is done, and how long the
+    device waits between two batches."""
+    rows = []
+    for depth in (1, 2):
+        lane = setting.lane(depth)
+        engine = engine_of(setting, [lane], [8], large_outputs=True)
+        session, batch = engine.open(lane), Batch(items_of(setting, 8), 8)
+        for _ in range(3):
+            run_batch(session, batch)
+        flight: List[Pending] = []
+        spans = []
+        begun_ns = time.monotonic_ns()
+        for _ in range(setting.runs):
+            flight.append(session.launch(batch))
+            if len(flight) == depth:
+                spans.append(ended(flight.pop(0)))
+        spans += [ended(pending) for pending in flight]
+        seconds = (time.monotonic_ns() - begun_ns) / 1e9
+        gaps = [(two[0] - one[1]) / 1e6 for one, two in zip(spans, spans[1:])]
+        rows.append({"depth": depth, "batches_per_s": setting.runs / seconds, "gap_ms": statistics.median(gaps),
+                     "device_ms": statistics.median((end - start) / 1e6 for start, end in spans)})
+        engine.unload()
+        close([lane])
+    return {"rows": rows, "gain": rows[1]["batches_per_s"] / rows[0]["batches_per_s"]}
+
+
+def ended(pending: Pending) -> Any:
+    """Wait for a batch and take its results: when the device ran it."""
+    while not pending.wait(0.05):
+        pass
+    pending.result()
+    times = pending.times()
+    return times if times is not None else (time.monotonic_ns(),) * 2
+
+
+# --- times by batch size ----------------------------------------------------------------------------------------------
+
+
+def profile(setting: Setting) -> Dict[str, Any]:
+    """The device's time of a batch by its size."""
+    lane = setting.lane()
+    engine = engine_of(setting, [lane], SIZES)
+    session = engine.open(lane)
+    rows = []
+    for size in SIZES:
+        batch = Batch(items_of(setting, size), size)
+        took = []
+        for run in range(setting.runs + 3):
+            begun_ns = time.monotonic_ns()
+            pending = session.launch(batch)
+            start, end = ended(pending)
+            if pending.times() is None:
+                start, end = begun_ns, time.monotonic_ns()
+            if run >= 3:
+                took.append((end - start) / 1e6)
+        took.sort()
+        rows.append({"batch": size, "median_ms": statistics.median(took), "p99_ms": took[int(0.99 * (len(took) - 1))],
+                     "per_item_ms": statistics.median(took) / size})
+    engine.unload()
+    close([lane])
+    return {"rows": rows}
+
+
+# --- predictability ---------------------------------------------------------------------------------------------------
+
+
+def predictability(setting: Setting) -> Dict[str, Any]:
+    """The latency of one batch at a time against several at once, each on a lane of its own (Clockwork, Figure 2: one
+    at a time the 99.99th percentile was within 0.03 % of the median; 16 at once it was 100 times the median, for 25 %
+    more throughput). Enough runs for the 99.9th percentile are made at full length alone."""
+    rows = []
+    for count in AT_ONCE:
+        lanes = [setting.lane(number=number) for number in range(count)]
+        engine = engine_of(setting, lanes, [1])
+        took: List[List[float]] = [[] for _ in lanes]
+        gate = threading.Barrier(count + 1)
+        each = max(10, setting.runs * 10 // count)
+
+        def work(number: int, took: Any = took, lanes: Any = lanes, engine: Engine = engine, gate: Any = gate,
+                 each: int = each) -> None:
+            session, batch = engine.open(lanes[number]), Batch(items_of(setting, 1), 1)
+            for _ in range(3):
+                run_batch(session, batch)
+            gate.wait()
+            took[number] = timed_ms(lambda: run_batch(session, batch), each)
+
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        gate.wait()
+        begun_s = time.monotonic()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - begun_s
+        all_ms = sorted(value for values in took for value in values)
+        middle, high = statistics.median(all_ms), all_ms[int(0.999 * (len(all_ms) - 1))]
+        rows.append({"at_once": count, "median_ms": middle, "p999_ms": high, "p999_to_median": high / middle,
+                     "per_s": len(all_ms) / seconds})
+        engine.unload()
+        close(lanes)
+    return {"rows": rows}
+
+
+BENCHES: Dict[str, Callable[[Setting], Dict[str, Any]]] = {
+    "overhead": overhead, "overlap": overlap, "profile": profile, "predictability": predictability}

@@ -1,0 +1,215 @@
+"""The ``onnx`` engine on a GPU provider held to the contract: the engine's own code on doubles of ONNX Runtime and CUDA
+that run late, notice misuse and prove nothing about speed. The same on a real GPU is in ``tests/gpu``."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, Engine, LaneInfo, Values, run_batch
+from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
+from edgeserve.testing.engine_conformance import EngineConformance
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
+import onnx_models
+from cuda_double import CudaDouble
+from onnx_double import OnnxDouble
+
+LANE = LaneInfo("cuda", name="gpu0", depth=2)
+
+
+class OnGpu(EngineConformance):
+    """What the classes below share: one input ``x`` of four floats, on doubles."""
+
+    name = "vec"
+    lane = LANE
+    attributes: Dict[str, int] = {}
+
+    @pytest.fixture(autouse=True)
+    def _double(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        double = self.double = OnnxDouble(CudaDouble(attributes=self.attributes)).installed(monkeypatch)
+        yield
+        driver = double.driver
+        driver.lost = 0
+        driver.run_all()
+        for shared in (self._lane().common or {}).values():
+            shared.close()
+        assert [leak for leak in driver.leaks() if "stream" not in leak and "context" not in leak
+                and "event" not in leak and "device memory" not in leak] == []  # lanes of threads are not closed
+
+    def built(self, directory: str, **settings: Any) -> Engine:
+        return make_engine(ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane],
+                           directory)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=onnx_models.linear(directory))
+
+    def make_lost(self, directory: str) -> Engine:
+        engine = self.make(directory)
+        loaded = engine.load
+
+        def load_and_lose() -> Any:
+            footprint = loaded()
+            self.double.driver.fail["event_done"] = 700
+            return footprint
+
+        engine.load = load_and_lose  # type: ignore[method-assign]
+        return engine
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        good = self.items(1)[0]["x"]
+        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
+                "wrong shape": {"x": good[:3]}, "nothing": {}}
+
+
+class TestCuda(OnGpu):
+    pass
+
+
+class TestCudaOneAtATime(OnGpu):
+    lane = LANE._replace(depth=1)
+
+
+class TestCudaIntegrated(OnGpu):
+    attributes = {"INTEGRATED": 1}
+
+
+class TestCudaState(OnGpu):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=onnx_models.recurrent(directory), state={"state": "stateN"},
+                          options={"state_axis": 1, "constants": {"rate": 16000}})
+
+
+@pytest.fixture
+def double(monkeypatch):
+    return OnnxDouble().installed(monkeypatch)
+
+
+def engine_of(directory, lanes=(LANE,), **options):
+    model = ModelConfig(name="vec", engine="onnx", batch=(1, 2), file=onnx_models.linear(str(directory)),
+                        options=options)
+    return make_engine(model, lanes, str(directory))
+
+
+def opened(engine, clock=lambda: 1):
+    engine.load()
+    return engine.open(LANE._replace(clock_ns=clock, common={}))
+
+
+BATCH = Batch([{"x": np.ones(4, np.float32)}], 1)
+
+
+def test_each_lane_has_a_session_on_a_stream_of_its_own(tmp_path, double):
+    engine = engine_of(tmp_path, [LANE, LANE._replace(name="gpu1")])
+    footprint = engine.load()
+    streams = [session.settings["CUDAExecutionProvider"]["user_compute_stream"] for session in double.sessions]
+    assert len(set(streams)) == 2
+    assert footprint.weights_bytes == 2 * engine_of(tmp_path).load().weights_bytes
+    engine.unload()
+
+
+def test_the_inputs_of_the_next_batch_are_copied_beside_the_batch_before(tmp_path, double):
+    session = opened(engine_of(tmp_path))
+    driver = double.driver
+    first, second = session.launch(BATCH), session.launch(BATCH)
+    shared = session._shared
+    with shared.current():
+        shared.copies.synchronize()
+    assert driver.ran.count("copy_to_device") == 2, "the copies do not wait for the network"
+    assert "network" not in driver.ran
+    for pending in (first, second):
+        assert pending.wait(10)
+        np.testing.assert_allclose(pending.result()[0].outputs["y"], [1.8, 2.2, 2.6], rtol=1e-6)
+
+
+def test_batches_use_the_same_memory_again(tmp_path, double):
+    session = opened(engine_of(tmp_path))
+    run_batch(session, BATCH)
+    staged = sum(1 for call in double.driver.log if call[0] == "alloc_host")
+    for _ in range(4):
+        run_batch(session, BATCH)
+    assert sum(1 for call in double.driver.log if call[0] == "alloc_host") == staged
+
+
+def test_unloading_gives_everything_back(tmp_path, double):
+    engine = engine_of(tmp_path)
+    lane = LANE._replace(clock_ns=lambda: 1, common={})
+    engine.load()
+    run_batch(engine.open(lane), BATCH)
+    engine.unload()
+    lane.common["cuda"].close()
+    assert [leak for leak in double.driver.leaks() if leak != "device memory of 12 bytes"] == []  # the double's arena
+
+
+def test_a_provider_that_falls_back_is_refused(tmp_path, double):
+    double.falls_back = True
+    with pytest.raises(EngineError, match=r"asked for CUDAExecutionProvider but onnxruntime .* fell back to CPU"):
+        engine_of(tmp_path).load()
+    assert double.driver.leaks() == []
+
+
+def test_a_provider_that_ignores_the_stream_is_refused(tmp_path, double):
+    double.ignores_the_stream = True
+    with pytest.raises(EngineError, match="does not use the stream that it was given"):
+        engine_of(tmp_path).load()
+
+
+def test_tensorrt_gets_the_stream_and_its_options_too(tmp_path, double):
+    engine = engine_of(tmp_path, providers=["tensorrt", "cuda"],
+                       provider_options={"tensorrt": {"trt_engine_cache_enable": True}, "cuda": {"gpu_mem_limit": 9}})
+    engine.load()
+    settings = double.sessions[0].settings
+    streams = {own["user_compute_stream"] for own in settings.values()}
+    assert len(streams) == 1
+    assert settings["TensorrtExecutionProvider"]["trt_engine_cache_enable"] == "True"
+    assert settings["CUDAExecutionProvider"]["gpu_mem_limit"] == "9"
+    assert settings["CUDAExecutionProvider"]["arena_extend_strategy"] == "kSameAsRequested"
+
+
+def test_a_graph_of_the_provider_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"provider_options.cuda.enable_cuda_graph"):
+        engine_of(tmp_path, provider_options={"cuda": {"enable_cuda_graph": True}})
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    ("Failed to allocate memory for requested buffer of size 123", OutOfMemory),
+    ("CUDA failure 700: an illegal memory access was encountered", DeviceLost),
+    ("Non-zero status code returned while running Gather node", EngineError)])
+def test_what_a_run_raises_becomes_the_models_error_and_the_next_batch_runs(tmp_path, double, text, kind):
+    session = opened(engine_of(tmp_path))
+    double.error = text
+    with pytest.raises(kind, match="model 'vec'") as caught:
+        session.launch(BATCH)
+    assert type(caught.value) is kind
+    if kind is OutOfMemory:
+        assert caught.value.asked_bytes == 123
+    assert run_batch(session, BATCH)[0][0].error is None
+
+
+def test_without_a_library_for_cuda_onnxruntime_copies_and_waits_by_itself(tmp_path, double, monkeypatch):
+    def missing(choice="auto"):
+        raise DeviceMissing("no library for CUDA can be imported")
+
+    monkeypatch.setattr("edgeserve.engines.onnx.open_driver", missing)
+    session = opened(engine_of(tmp_path))
+    np.testing.assert_allclose(run_batch(session, BATCH)[0][0].outputs["y"], [1.8, 2.2, 2.6], rtol=1e-6)
+    assert "user_compute_stream" not in double.sessions[0].settings["CUDAExecutionProvider"]
+    with pytest.raises(DeviceMissing):
+        engine_of(tmp_path, cuda="pycuda").load()
+
+
+def test_the_library_can_be_left_alone(tmp_path, double):
+    engine_of(tmp_path, cuda="none").load()
+    assert "user_compute_stream" not in double.sessions[0].settings["CUDAExecutionProvider"]

@@ -1,0 +1,68 @@
+"""The ``onnx`` engine on ONNX Runtime's CUDA and TensorRT providers, held to the contract."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+from gpu import why_no_onnxruntime
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.testing.engine_conformance import EngineConformance
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+
+import onnx_models
+
+TENSORRT = why_no_onnxruntime("TensorrtExecutionProvider")
+
+
+class OnCuda(EngineConformance):
+    """What the classes below share: one input ``x`` of four floats."""
+
+    name = "vec"
+    lane = LaneInfo("cuda", name="gpu0", depth=2)
+    tolerance = 1e-3  # TF32 is on in ONNX Runtime's CUDA provider
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        good = self.items(1)[0]["x"]
+        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
+                "wrong shape": {"x": good[:3]}, "nothing": {}}
+
+    def built(self, directory: str, **settings: Any) -> Engine:
+        return make_engine(ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane],
+                           directory)
+
+
+@pytest.mark.skipif(bool(why_no_onnxruntime()), reason=why_no_onnxruntime() or "there is a device")
+class TestCuda(OnCuda):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=onnx_models.linear(directory))
+
+
+@pytest.mark.skipif(bool(why_no_onnxruntime()), reason=why_no_onnxruntime() or "there is a device")
+class TestCudaWithoutBinding(OnCuda):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=onnx_models.linear(directory), options={"cuda": "none"})
+
+
+@pytest.mark.skipif(bool(why_no_onnxruntime()), reason=why_no_onnxruntime() or "there is a device")
+class TestCudaState(OnCuda):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=onnx_models.recurrent(directory), state={"state": "stateN"},
+                          options={"state_axis": 1, "constants": {"rate": 16000}})
+
+
+@pytest.mark.skipif(bool(TENSORRT), reason=TENSORRT or "there is a device")
+class TestTensorrtProvider(OnCuda):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, file=onnx_models.linear(directory), options={"providers": ["tensorrt", "cuda"]})

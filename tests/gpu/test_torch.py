@@ -1,0 +1,133 @@
+"""The ``torch`` engine on CUDA, held to the contract, and what only a device shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+from gpu import why_no_torch
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, Engine, LaneInfo, Values, run_batch
+from edgeserve.errors import OutOfMemory
+from edgeserve.testing.engine_conformance import EngineConformance
+
+pytestmark = pytest.mark.skipif(bool(why_no_torch()), reason=why_no_torch() or "there is a device")
+
+LANE = LaneInfo("cuda", name="gpu0", depth=2)
+
+
+class OnCuda(EngineConformance):
+    """What the classes below share: one input ``x`` of four floats."""
+
+    name = "vec"
+    lane = LANE
+    tolerance = 1e-3  # TF32 may be on
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        good = self.items(1)[0]["x"]
+        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
+                "wrong shape": {"x": good[:3]}, "nothing": {}}
+
+    def built(self, directory: str, **settings: Any) -> Engine:
+        settings = {"shapes": {"x": (4,)}, **settings}
+        return make_engine(ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane],
+                           directory)
+
+
+class TestModule(OnCuda):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Linear")
+
+
+class TestModuleOneAtATime(OnCuda):
+    lane = LANE._replace(depth=1)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Linear")
+
+
+class TestModuleInHalfPrecision(OnCuda):
+    tolerance = 1e-2
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, function="torch_models:Linear", options={"precision": "float16"})
+
+
+class TestExported(OnCuda):
+    def make(self, directory: str) -> Engine:
+        import torch
+        import torch_models
+        return self.built(directory, file=torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),)))
+
+
+class TestTorchScriptState(OnCuda):
+    stateful = True
+
+    def make(self, directory: str) -> Engine:
+        import torch_models
+        return self.built(directory, file=torch_models.scripted(directory, torch_models.Recurrent()),
+                          state={"state": "stateN"}, shapes={"x": (4,), "state": (1, 3)},
+                          options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
+
+
+def test_unloading_gives_the_memory_back(tmp_path):
+    import torch
+    model = ModelConfig("big", "torch", function="torch_models:Wide", shapes={"x": (1024,)})
+    engine = make_engine(model, [LANE], str(tmp_path))
+    free = torch.cuda.mem_get_info()[0]
+    footprint = engine.load()
+    assert footprint.weights_bytes == 64 * 1024 * 1024 * 4
+    assert torch.cuda.mem_get_info()[0] < free - footprint.weights_bytes // 2
+    engine.unload()
+    assert torch.cuda.mem_get_info()[0] > free - footprint.weights_bytes // 2
+
+
+def test_a_full_device_is_out_of_memory_and_the_next_batch_runs(tmp_path):
+    model = ModelConfig("greedy", "torch", function="torch_models:Greedy", shapes={"x": (1,)})
+    engine = make_engine(model, [LANE], str(tmp_path))
+    engine.load()
+    session = engine.open(LANE._replace(clock_ns=time.monotonic_ns, common={}))
+    with pytest.raises(OutOfMemory, match="model 'greedy'.*no room on cuda") as caught:
+        run_batch(session, Batch([{"x": np.ones(1, np.float32)}], 1))
+    assert caught.value.asked_bytes and caught.value.free_bytes is not None
+    assert run_batch(session, Batch([{"x": np.zeros(1, np.float32)}], 1))[0][0].error is None
+    engine.unload()
+
+
+LOST = """
+import time, numpy as np
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo, run_batch
+from edgeserve.errors import DeviceLost
+lane = LaneInfo("cuda", name="gpu0", clock_ns=time.monotonic_ns, common={})
+model = ModelConfig("table", "torch", function="torch_models:Lookup", shapes={"x": (1,)},
+                    options={"inputs": {"x": {"dtype": "int64", "shape": [1]}}})
+engine = make_engine(model, [lane], ".")
+engine.load()
+session = engine.open(lane)
+try:
+    run_batch(session, Batch([{"x": np.array([10**6])}], 1))
+except DeviceLost as error:
+    assert "model 'table'" in str(error), error
+    print("lost", error)
+"""
+
+
+def test_a_sticky_error_is_a_lost_device():
+    """In a process of its own: nothing else runs in it afterwards."""
+    from pathlib import Path
+    library = Path(__file__).resolve().parents[1] / "lib"
+    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(library)!r})\n{LOST}"],
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert "lost model 'table'" in done.stdout, done.stdout + done.stderr

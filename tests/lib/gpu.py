@@ -1,0 +1,48 @@
+"""Whether this machine has a GPU that a library can use; else the reason why the tests of ``tests/gpu`` are skipped."""
+
+from __future__ import annotations
+
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.errors import EngineError
+
+
+def why_no_torch() -> str:
+    """``""`` where torch has a CUDA device."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch is not installed ({error}); make test-torch"
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} has no CUDA device here"
+    return ""
+
+
+def why_no_driver() -> str:
+    """``""`` where cuda-bindings or pycuda reaches a device."""
+    try:
+        return "" if open_driver().device_count() else "CUDA shows no device"
+    except EngineError as error:
+        return str(error)
+
+
+def why_no_onnxruntime(provider: str = "CUDAExecutionProvider") -> str:
+    """``""`` where ONNX Runtime has the provider and a device is there."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        return f"onnxruntime is not installed ({error})"
+    if provider not in onnxruntime.get_available_providers():
+        return f"this build of onnxruntime {onnxruntime.__version__} has no {provider}; install onnxruntime-gpu"
+    return why_no_torch() and why_no_driver()
+
+
+def why_no_tensorrt() -> str:
+    """``""`` where TensorRT, its engine here and a device are there."""
+    from edgeserve.engines import ENGINES
+    if "tensorrt" not in ENGINES:
+        return "this EdgeServe has no engine 'tensorrt'"
+    try:
+        import tensorrt  # noqa: F401
+    except ImportError as error:
+        return f"tensorrt is not installed ({error}); on a Jetson: apt install python3-libnvinfer"
+    return why_no_driver()
