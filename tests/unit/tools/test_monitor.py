@@ -91,6 +91,14 @@ def test_a_recorded_machine_as_json_and_csv(capsys, tmp_path):
     assert "cooling:gpu-throttle-alert" in table.replace("\n", "")
 
 
+def test_only_what_changed(capsys, tmp_path):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    assert edgeserve_main(["monitor", "--root", root, "--count", "4", "--interval", "10ms", "--json", "--changes"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "power_w" in rows[0]["changed"]
+    assert [row["changed"] for row in rows[1:]] == [["throttles"]]  # held down: seen in the third reading
+
+
 def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path):
     root = BARE.plant(tmp_path / "root")
     assert edgeserve_main(["monitor", "--root", root, "--count", "1"]) == 0
