@@ -14,6 +14,7 @@ import time
 from typing import IO, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from edgeserve.device.boards import Board, detect_board
+from edgeserve.device.changes import ChangeFilter
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.replay import line_table, recorded_lines
 from edgeserve.device.sources import TEGRASTATS, sources_for
@@ -31,6 +32,8 @@ INTERVAL_NS_MIN = 10**7  # 10 ms: more often, the monitor itself is what is meas
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", default="1s", help="between two readings (default: 1s)")
     parser.add_argument("--count", type=int, default=0, help="readings until it ends (default: until interrupted)")
+    parser.add_argument("--changes", action="store_true", help="only what changed enough to matter; with --json each "
+                        "object names it in 'changed'")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     form.add_argument("--csv", action="store_true", help="one row a reading, with a header")
@@ -111,16 +114,16 @@ def _watch(args: argparse.Namespace) -> int:
     try:
         states = _states(monitor, interval_ns, args.count)
         if args.json:
-            for state in states:
-                print(json.dumps(_state_table(state, board)), flush=True)
+            for state, changed in _news(states, args.changes):
+                print(json.dumps({**_state_table(state, board), **changed}), flush=True)
         elif args.csv:
             writer = csv.writer(sys.stdout)
             writer.writerow(("time_s", *COLUMNS))
-            for state in states:
+            for state, _ in _news(states, args.changes):
                 writer.writerow((f"{time.time():.3f}", *_cells(state.table())))
                 sys.stdout.flush()
         else:
-            _live_table(states, monitor, board)
+            _live_table((state for state, _ in _news(states, args.changes)), monitor, board)
     finally:
         monitor.stop()
     return 0
@@ -144,6 +147,17 @@ def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceSt
         due_ns = max(due_ns, clock_ns() - interval_ns) + interval_ns
         made += 1
         yield monitor.turn()
+
+
+def _news(states: Iterator[DeviceState], only: bool) -> Iterator[Tuple[DeviceState, Dict[str, Any]]]:
+    """Every state as it was read, or only the steady values of those that bring news, with what changed."""
+    changes = ChangeFilter("here")
+    for state in states:
+        report = changes.update(state) if only else None
+        if report is not None:
+            yield report.state, {"changed": list(report.changed)}
+        elif not only:
+            yield state, {}
 
 
 def _state_table(state: DeviceState, board: Board) -> Dict[str, Any]:

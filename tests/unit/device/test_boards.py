@@ -50,7 +50,7 @@ NONSENSE = (None, "", "junk\n", "9" * 400, "\xff\xfe")
 """What becomes of a file: None takes it away."""
 
 
-@pytest.mark.parametrize("tree", [AGX_ORIN, THOR], ids=lambda tree: tree.name)
+@pytest.mark.parametrize("tree", [AGX_XAVIER, AGX_ORIN, THOR], ids=lambda tree: tree.name)
 def test_what_loses_its_files_is_unknown_and_never_zero(tree, tmp_path):
     """Each file in its turn is taken away or made nonsense: no exception, and no zero appears from nothing."""
     root = tmp_path / "root"
@@ -66,7 +66,8 @@ def test_what_loses_its_files_is_unknown_and_never_zero(tree, tmp_path):
             (root / path).unlink()
         else:
             (root / path).write_text(nonsense, encoding="latin-1")
-        assert {name for name in QUANTITIES if getattr(turn_of(str(root), board=board), name) == 0} <= zeros, path
+        state = turn_of(str(root), board=board)
+        assert {name for name in QUANTITIES if getattr(state, name) == 0} <= zeros, path
         (root / path).write_text(text)
 
 

@@ -51,7 +51,7 @@ def statuses(found: List[Finding]) -> List[str]:
 def test_a_jetson_is_named_with_its_jetpack_and_its_power_mode_by_name(machine):
     found = doctor.check_board(machine(ORIN), (3, 10))
     assert statuses(found) == [GOOD, NOTE]
-    assert found[0].text == "NVIDIA Jetson AGX Orin Developer Kit, L4T 36.4.3 (JetPack 6)"
+    assert found[0].text == "NVIDIA Jetson AGX Orin Developer Kit, L4T 36.4.3 (JetPack 6.2)"
     assert found[1].text.startswith("MODE_30W")
     assert found[1].mend == "sudo nvpmodel -m 0"
 
@@ -240,7 +240,7 @@ def test_what_the_server_would_not_start_with_is_wrong(tmp_path, old, new, subje
 
 
 def test_the_examples_would_start():
-    examples = os.path.join(os.path.dirname(doctor.__file__), "..", "..", "examples")
+    examples = os.path.join(os.path.dirname(doctor.__file__), "..", "..", "..", "examples")
     paths = glob.glob(os.path.join(examples, "*", "edge.toml"))
     assert len(paths) > 2
     for path in paths:
@@ -354,7 +354,8 @@ def test_the_command_ends_with_1_exactly_when_something_is_wrong(tmp_path, capsy
     out = capsys.readouterr().out
     assert "wrong  configuration" in out
     assert f"-> correct {path}" in out
-    monkeypatch.setattr(doctor, "examine", lambda path: [Finding("board", GOOD, "fine"), Finding("x", NOTE, "y", "z")])
+    monkeypatch.setattr(doctor, "examine", lambda path, quick: [Finding("board", GOOD, "fine"),
+                                                                Finding("x", NOTE, "y", "z")])
     assert edgeserve_main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "0 wrong, 1 to improve"
 

@@ -1,0 +1,58 @@
+"""Where the bus will listen: a directory that others cannot get at, keys for other machines."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import List
+
+from edgeserve.errors import ConfigError
+from edgeserve.ipc.endpoints import default_endpoint, prepare_endpoint, read_server_keys, split_endpoint
+from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
+
+
+def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
+    """What the server will ask of its endpoint: an ``ipc`` path's directory that others cannot get at, keys for ``tcp``
+    beyond this machine."""
+    try:
+        transport, path = split_endpoint(endpoint)
+        if transport != "ipc":
+            prepare_endpoint(endpoint, bool(key_file))
+        if transport == "tcp" and key_file:
+            read_server_keys(key_file)
+    except ConfigError as error:
+        return [Finding("bus", WRONG, str(error), "correct [server] endpoint or curve_secret_key_file")]
+    if transport != "ipc":
+        return [Finding("bus", GOOD, endpoint)]
+    directory = os.path.dirname(path) or "."
+    try:
+        about = os.stat(directory)
+    except FileNotFoundError:
+        return [_bus_parent(directory)]
+    except OSError as error:
+        return [Finding("bus", WRONG, f"{directory}: {error.strerror}", "set another [server] endpoint = 'ipc:///...'")]
+    mode = stat.S_IMODE(about.st_mode)
+    if not stat.S_ISDIR(about.st_mode):
+        return [Finding("bus", WRONG, f"{directory} is no directory", f"rm {directory}")]
+    if about.st_uid not in ((user,) if endpoint == default_endpoint() else (user, 0)):
+        return [Finding("bus", WRONG, f"{directory} belongs to user {about.st_uid}, this is user {user}",
+                        f"sudo chown {user} {directory}")]
+    replaceable = mode & 0o022 and not mode & stat.S_ISVTX
+    if replaceable or (mode & 0o077 and endpoint == default_endpoint()):
+        return [Finding("bus", WRONG, f"{directory} has mode {mode:04o}: others could reach or replace the bus",
+                        f"chmod 700 {directory}")]
+    if mode & 0o077:
+        return [Finding("bus", NOTE, f"{directory} has mode {mode:04o}: other users can see the bus",
+                        f"chmod 700 {directory}, or set another [server] endpoint")]
+    return [Finding("bus", GOOD, f"{endpoint} (mode {mode:04o})")]
+
+
+def _bus_parent(directory: str) -> Finding:
+    """The directory will be made when serving starts: can it?"""
+    parent = directory
+    while parent and not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
+    if os.access(parent or "/", os.W_OK | os.X_OK):
+        return Finding("bus", GOOD, f"{directory} will be made with mode 0700")
+    return Finding("bus", WRONG, f"{directory} cannot be made: {parent} is not writable",
+                   f"mkdir -p -m 700 {directory} (as a user who may), or set [server] endpoint")

@@ -1,0 +1,129 @@
+"""A configuration on this machine: would the server start with it, and are its models measured. Nothing is loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Dict, List
+
+from edgeserve.config.files import model_path
+from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
+from edgeserve.config.schema import Config
+from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines.python import import_function
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError
+from edgeserve.live.plugins import import_policies
+from edgeserve.live.predictors import load_predictors
+from edgeserve.live.profiles import instead, matched_profiles
+from edgeserve.live.request import InputRule
+from edgeserve.sched.core.build import build_scheduler, model_lanes
+from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.units import NS_PER_MS, counted
+
+
+def check_config_file(path: str, cores: int) -> List[Finding]:
+    """A configuration on this machine: would the server start with it, and are its models measured."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return [Finding("configuration", WRONG, str(error), f"correct {path}")]
+    found = [Finding("configuration", GOOD, f"{path}: {counted(len(config.apps), 'app')}, "
+                     f"{counted(len(config.models), 'model')}")]
+    threads = sum(lane.threads for lane in config.lanes.values())
+    if threads > cores:
+        found.append(Finding("lanes", NOTE, f"{counted(len(config.lanes), 'lane')} with {threads} threads on "
+                             f"{counted(cores, 'core')}: times will vary", f"lower [lane.*] threads in {path}, or give "
+                             "busy lanes a core of their own (cores = [...])"))
+    return [*found, *check_models(config), *check_policies(config), *check_inputs(config), *check_predictors(config),
+            *check_profiles(config)]
+
+
+def check_models(config: Config) -> List[Finding]:
+    """Can the engine of each model be made, with its options, file and functions? Nothing is loaded."""
+    found = []
+    for model in config.models.values():
+        mend = f"correct [model.{model.name}] in {config.source}"
+        try:
+            make_engine(model, [lane_info(config, model_lanes(config, model)[0])], config.directory)
+            for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
+                if spec:
+                    import_function(spec, config.directory, f"[model.{model.name}] {key}")
+            if model.file or model.engine == "onnx":
+                mend = _asset_mend(config.source) if model.file else mend
+                model_path(model, config.directory)
+        except (ConfigError, EngineError) as error:
+            found.append(Finding("models", WRONG, str(error), mend))
+    return found
+
+
+def check_policies(config: Config) -> List[Finding]:
+    """Can a scheduler be made: policies with their options, and the graphs of the apps?"""
+    assumed = {(model.name, lane): {size: [NS_PER_MS] for size in model.batch}
+               for model in config.models.values() for lane in model_lanes(config, model)}
+    try:
+        import_policies(config)
+        build_scheduler(config, measured=assumed)
+    except EdgeServeError as error:
+        return [Finding("policies", WRONG, str(error), f"correct {config.source}, or a module beside it")]
+    return []
+
+
+def check_inputs(config: Config) -> List[Finding]:
+    """Are the declared inputs of apps of a type that can be checked?"""
+    found = []
+    for app in config.apps.values():
+        for name, tensor in app.inputs.items():
+            try:
+                InputRule(app.name, name, tensor)
+            except ConfigError as error:
+                found.append(Finding("inputs", WRONG, str(error), f"correct {config.source}"))
+    return found
+
+
+def check_predictors(config: Config) -> List[Finding]:
+    """Can the functions that predict hints be imported? The server would not start without."""
+    found = []
+    for app in config.apps.values():
+        try:
+            load_predictors(app, config.directory)
+        except (ConfigError, EngineError) as error:
+            found.append(Finding("predictors", WRONG, str(error), f"correct [app.{app.name}.predict] in "
+                                 f"{config.source}, or the module"))
+        else:
+            if app.predict:
+                found.append(Finding("predictors", GOOD, f"{app.name}: {', '.join(app.predict)}"))
+    return found
+
+
+def check_profiles(config: Config) -> List[Finding]:
+    """Which profiles of this machine match the configuration, and where the times of the other models come from."""
+    directory = os.path.join(config.profiles_path, device_slug())
+    matches, errors = matched_profiles(config)
+    found = [Finding("profiles", NOTE, f"{error}. The server starts without this file",
+                     f"edgeserve profile {config.source}") for error in errors]
+    for match in matches:
+        name, mend = match.profile.model, profile_command(config, match.profile.model)
+        reasons = (*match.mismatches, *match.lacking)
+        if reasons:
+            found.append(Finding("profiles", NOTE, f"{name} does not match its profile: {'; '.join(reasons)}. "
+                                 f"When the server starts, {instead(config, match)}", mend))
+        if match.doubts and match.usable.lanes:
+            found.append(Finding("profiles", NOTE, f"the profile of {name} may be off: {'; '.join(match.doubts)}",
+                                 f"{profile_command(config, name, force=True)} (in a quiet moment)"))
+    usable = {match.profile.model: match.usable for match in matches}
+    sources: Dict[str, List[str]] = {}
+    for model in config.models.values():
+        sources.setdefault(times_from(config, model, usable.get(model.name)), []).append(model.name)
+    told = "; ".join(f"{source}: {', '.join(sources[source])}" for source in (MEASURED, EXPECTED, AT_START)
+                     if source in sources)
+    if AT_START in sources:
+        return [*found, Finding("profiles", NOTE, f"times of models in {directory}: {told}",
+                                f"edgeserve profile {config.source}")]
+    return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {told or 'there is no model'}")]
+
+
+def _asset_mend(path: str) -> str:
+    assets = os.path.join(os.path.dirname(path), "assets.toml")
+    return f"{sys.executable} -m edgeserve.tools.assets {assets}" if os.path.exists(assets) else f"correct {path}"

@@ -1,0 +1,94 @@
+"""The device while serving: which monitors run, and what their news means for devices of the configuration."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.device.boards import KINDS, Board
+from edgeserve.device.source import FAST_NS
+from edgeserve.device.state import DeviceState
+from edgeserve.errors import ConfigError
+from edgeserve.live.device_watch import DeviceNews, DeviceWatch
+from edgeserve.sched.protocol.events import DeviceChanged
+
+ORIN, CARD, CPU = (Board(KINDS[slug]) for slug in ("agx-orin", "desktop-gpu", "cpu"))
+STATE = DeviceState(memory_available_bytes=4 << 30, gpu_memory_free_bytes=1 << 30, temperature_c=50.0,
+                    temperature_hard_c=100.0, power_w=12.0)
+
+
+class Fixed:
+    name, every_ns = "fixed", FAST_NS
+
+    def __init__(self, state):
+        self.state = state
+
+    def read(self, now_ns):
+        return self.state
+
+    def close(self):
+        self.state = DeviceState()
+
+
+def config_of(text_of_monitor=None, **devices):
+    table = {"device": devices or {"cpu": {}}}
+    if text_of_monitor is not None:
+        table["monitor"] = text_of_monitor
+    return parse_config(table)
+
+
+def watch_of(config, board, made=None, posted=None):
+    clock = itertools.count(0, 10**9)
+    made = made if made is not None else []
+
+    def sources(of, gpu):
+        made.append(gpu)
+        return [Fixed(STATE)]
+    return DeviceWatch(config, (posted if posted is not None else []).append, lambda: next(clock), sources, board)
+
+
+@pytest.mark.parametrize(("enabled", "board", "count"), [
+    (None, CPU, 0), (None, ORIN, 1), (None, CARD, 1), ("never", ORIN, 0), ("always", CPU, 1)])
+def test_where_a_monitor_runs(enabled, board, count):
+    made = []
+    watch_of(config_of({"enabled": enabled} if enabled else None), board, made)
+    assert len(made) == count
+
+
+def test_one_monitor_per_gpu():
+    made = []
+    config = config_of(a={"kind": "cuda"}, b={"kind": "cuda", "index": 2}, c={"kind": "cuda"}, host={})
+    watch = watch_of(config, CARD, made)
+    assert made == [0, 2]
+    table = watch.table()["monitors"]
+    assert {name: monitor["devices"] for name, monitor in table.items()} == {"gpu0": ["a", "c", "host"], "gpu2": ["b"]}
+    watch.stop()
+
+
+def test_the_threads_post_news_and_end():
+    posted: queue.Queue = queue.Queue()
+
+    class Posts(list):
+        def append(self, item):
+            posted.put(item)
+    watch = watch_of(config_of({"enabled": "always", "interval": "10ms"}), ORIN, posted=Posts())
+    watch.start()
+    news = posted.get(timeout=30)
+    watch.stop()
+    assert isinstance(news, DeviceNews)
+    (changed,) = [event for event in news.events if isinstance(event, DeviceChanged)]
+    assert (changed.device, changed.memory_free_bytes, changed.heat, changed.power_w) == ("cpu", 4 << 30, 0.5, 12.0)
+    table = watch.table()
+    assert table["board"] == "agx-orin"
+    assert table["monitors"]["gpu0"]["readings"]["power_w"] == 12.0
+
+
+@pytest.mark.parametrize(("section", "text"), [
+    ({"interval": "1ms"}, "expected at least 10ms"), ({"enabled": "maybe"}, "expected one of"),
+    ({"intervall": "1s"}, "did you mean 'interval'")])
+def test_a_wrong_section_is_refused(section, text):
+    with pytest.raises(ConfigError, match=text):
+        config_of(section)

@@ -1,0 +1,259 @@
+"""The doctor on the constructed boards: each item of its list, found and mended; GPU libraries that are broken."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import Dict, List
+
+import pytest
+from board_trees import AGX_ORIN, AGX_XAVIER, BARE, DESKTOP, ORIN_NANO, ORIN_NX, THOR, TREES, plant
+from tegrastats_lines import CASES
+
+from edgeserve.device.boards import KINDS, Board, detect_board
+from edgeserve.tools import doctor
+from edgeserve.tools.doctor import access, engines, interpreter, machine, probes, telemetry
+from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
+
+CPU, ORIN, CARD = (Board(KINDS[slug]) for slug in ("cpu", "agx-orin", "desktop-gpu"))
+
+
+def by_subject(found: List[Finding]) -> Dict[str, Finding]:
+    for finding in found:
+        assert bool(finding.mend) == (finding.status != GOOD), finding
+        assert finding.text
+    return {finding.subject: finding for finding in found}
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_every_board_is_examined_and_every_finding_has_a_mend(tree, tmp_path):
+    found = by_subject(doctor.examine(root=tree.plant(tmp_path / "root"), quick=True))
+    assert {"board", "processor", "memory", "python", "telemetry"} <= set(found)
+
+
+def test_a_hot_and_throttled_orin(tmp_path):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    found = by_subject(doctor.examine(root=root, quick=True))
+    assert found["board"].text.startswith("NVIDIA Jetson AGX Orin Developer Kit, L4T 36.4.3 (JetPack 6.2)")
+    assert found["power mode"].text == "MAXN"
+    assert (found["heat"].status, found["heat"].text) == (
+        WRONG, "tj 98.5 C (soft limit 92 C, hard limit 97 C): clocks are lowered, or will be")
+    assert found["power"].text.endswith("power_alarm:VDD_GPU_SOC")
+    assert found["gpu clock"].status == NOTE
+    assert "jetson_clocks" in found["gpu clock"].mend
+    assert "GPU load 100% (gpu devfreq)" in found["telemetry"].text
+    assert "33.50 W (power rails)" in found["telemetry"].text
+    assert found["dla"].text.startswith("2 DLA cores")
+
+
+def test_a_cool_board_with_locked_clocks(tmp_path):
+    found = by_subject(doctor.examine(root=ORIN_NX.plant(tmp_path / "root"), quick=True))
+    assert [found[subject].status for subject in ("heat", "gpu clock", "telemetry")] == [GOOD, GOOD, GOOD]
+    assert found["power mode"].mend == "sudo nvpmodel -m 0"
+
+
+def test_thor_lacks_the_load_of_its_gpu(tmp_path):
+    finding = by_subject(telemetry.check_telemetry(THOR.plant(tmp_path / "root"), ORIN))["telemetry"]
+    assert (finding.status, finding.text.split(";")[0]) == (NOTE, "nothing tells GPU load")
+
+
+def test_a_container_that_was_not_given_the_gpu(tmp_path):
+    found = by_subject(doctor.examine(root=ORIN_NANO.plant(tmp_path / "root"), quick=True))
+    assert found["container"].status == WRONG
+    assert "--runtime nvidia" in found["container"].mend
+    plant(tmp_path / "root", {"dev/nvmap": ""})
+    assert machine.check_container(str(tmp_path / "root"), detect_board(str(tmp_path / "root")))[0].status == GOOD
+
+
+def test_what_is_wrong_with_a_gpu_is_no_hindrance_for_a_configuration_without_one(tmp_path):
+    root = ORIN_NANO.plant(tmp_path / "root")
+    config = tmp_path / "edge.toml"
+    config.write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\n')
+    assert by_subject(doctor.examine(str(config), root, quick=True))["container"].status == NOTE
+    config.write_text('[device.gpu]\nkind = "cuda"\n' + config.read_text())
+    assert by_subject(doctor.examine(str(config), root, quick=True))["container"].status == WRONG
+
+
+def test_over_current_is_what_is_added_while_one_looks(tmp_path, monkeypatch):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    assert telemetry.check_over_current(root, 0.0)[0].text == "none now (since start: oc3 27390)"
+    counter = tmp_path / "root/sys/class/hwmon/hwmon3/oc3_event_cnt"
+    monkeypatch.setattr(telemetry.time, "sleep", lambda wait_s: counter.write_text("27395\n"))
+    finding = telemetry.check_over_current(root)[0]
+    assert (finding.status, finding.text.split(":")[0], "oc3 5 times" in finding.text) == (NOTE, "in 2 s", True)
+    assert telemetry.check_over_current(BARE.plant(tmp_path / "bare")) == []
+
+
+def tegrastats_program(tmp_path, line):
+    path = tmp_path / "tegrastats"
+    path.write_text(f"#!{sys.executable}\nimport time\nprint({line!r}, flush=True)\ntime.sleep(600)\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_line_of_tegrastats_and_what_is_left_over(tmp_path):
+    good = telemetry.check_tegrastats(ORIN, tegrastats_program(tmp_path, CASES[0].line))
+    assert by_subject(good)["tegrastats"].status == GOOD
+    odd = telemetry.check_tegrastats(ORIN, tegrastats_program(tmp_path, CASES[0].line + " NEW[3]~5 X"))
+    assert by_subject(odd)["tegrastats"].text.endswith("not understood: NEW[3]~5 X")
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\n")
+    silent.chmod(0o755)
+    assert by_subject(telemetry.check_tegrastats(ORIN, str(silent)))["tegrastats"].status == NOTE
+    assert by_subject(telemetry.check_tegrastats(ORIN, ""))["tegrastats"].status == NOTE
+    assert telemetry.check_tegrastats(CPU, "") == []
+
+
+def test_device_nodes_that_this_user_may_not_use(tmp_path, monkeypatch):
+    root = plant(tmp_path / "root", {"dev/nvmap": "", "dev/nvhost-gpu": ""})
+    assert by_subject(access.check_nodes(root, ORIN))["device nodes"].status == GOOD
+    monkeypatch.setattr(access.os, "access", lambda path, mode: not path.endswith("nvhost-gpu"))
+    finding = by_subject(access.check_nodes(root, ORIN))["device nodes"]
+    assert finding.status == WRONG
+    assert finding.mend.startswith("sudo usermod -aG ")
+    assert by_subject(access.check_nodes(plant(tmp_path / "none", {}), ORIN))["device nodes"].status == WRONG
+    assert access.check_nodes(root, CPU) == []
+
+
+def test_the_cache_must_be_writable_roomy_and_lasting(tmp_path, monkeypatch):
+    mounts = f"/dev/nvme0 / ext4 rw 0 0\ntmpfs {tmp_path}/ram tmpfs rw 0 0\n"
+    root = plant(tmp_path / "root", {"proc/mounts": mounts})
+    (tmp_path / "ram").mkdir()
+    monkeypatch.setattr(access, "CACHE_BYTES_LITTLE", 0)
+    assert by_subject(access.check_cache(str(tmp_path / "new" / "cache"), root))["cache"].status == GOOD
+    lost = by_subject(access.check_cache(str(tmp_path / "ram"), root))["cache"]
+    assert (lost.status, "gone after a restart" in lost.text) == (NOTE, True)
+    monkeypatch.setattr(access, "CACHE_BYTES_LITTLE", 1 << 60)
+    assert "little room" in by_subject(access.check_cache(str(tmp_path), root))["cache"].text
+    monkeypatch.setattr(access.os, "access", lambda path, mode: False)
+    assert by_subject(access.check_cache(str(tmp_path), root))["cache"].status == WRONG
+    assert access.file_system("/a/b", "x / ext4 rw\ny /a nfs rw\nz /ab tmpfs rw\n") == "nfs"
+
+
+def test_locked_memory_is_looked_at_beside_a_gpu(monkeypatch):
+    monkeypatch.setattr(access.resource, "getrlimit", lambda which: (8 << 20, 8 << 20))
+    assert by_subject(access.check_locked_memory(ORIN))["locked memory"].status == NOTE
+    assert access.check_locked_memory(CPU) == []
+    monkeypatch.setattr(access.resource, "getrlimit", lambda which: (access.resource.RLIM_INFINITY,) * 2)
+    assert access.check_locked_memory(ORIN) == []
+
+
+def test_memory_in_pieces_swap_in_memory_and_a_desktop(tmp_path):
+    files = {**AGX_XAVIER.files, "proc/buddyinfo": "Node 0, zone Normal 9 9 9 0 0 0 0 0 0 0 0\n",
+             "proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 5\n"}
+    root = plant(tmp_path / "root", files)
+    assert "will fail" in by_subject(machine.check_memory(root))["memory"].text
+    (tmp_path / "root/etc/systemd/system").mkdir(parents=True)
+    os.symlink("/lib/systemd/system/graphical.target", tmp_path / "root/etc/systemd/system/default.target")
+    assert set(by_subject(machine.check_swap(root, ORIN))) == {"swap", "desktop"}
+    assert by_subject(machine.check_swap(root, CPU))["swap"].status == GOOD
+
+
+def test_a_date_that_is_long_past():
+    assert by_subject(machine.check_wall_clock(1e6))["wall clock"].status == NOTE
+    assert machine.check_wall_clock(1.8e9) == []
+
+
+@pytest.mark.parametrize(("l4t", "slug", "versions", "words"), [
+    ("36.4.7", "orin-nx", {}, "NvMapMemAllocInternalTagged"),
+    ("36.4.3", "agx-orin", {"tensorrt": "11.4.1"}, "TensorRT 11.4.1 supports no JetPack before 7.2.2"),
+    ("36.4.3", "agx-orin", {"numpy": "2.1.0"}, "numpy 2.1.0"),
+    ("36.4.3", "agx-orin", {"torch": "2.5.0+cu124"}, "compute capability 8.7"),
+])
+def test_known_trouble(l4t, slug, versions, words):
+    board = Board(KINDS[slug], l4t=l4t, jetpack="6")
+    (finding,) = interpreter.check_known_bad(board, versions)
+    by_subject([finding])
+    assert words in finding.text
+    assert interpreter.check_known_bad(CPU, versions) == []
+
+
+def test_no_trouble_is_known_of_jetpacks_own():
+    board = Board(KINDS["agx-orin"], l4t="36.4.3", jetpack="6.2")
+    own = {"tensorrt": "10.3.0", "numpy": "1.26.4", "torch": "2.5.0a0+nv24.08"}
+    assert interpreter.check_known_bad(board, own) == []
+
+
+def test_jetpacks_packages_are_seen_by_this_python(tmp_path):
+    board = Board(KINDS["agx-orin"], l4t="36.4.3", jetpack="6.2")
+    root = tmp_path / "root"
+    root.mkdir()
+    check = interpreter.check_system_packages
+    assert "python3-libnvinfer" in by_subject(check(board, (3, 10), [], str(root)))["tensorrt files"].mend
+    place = root / "usr/lib/python3/dist-packages"
+    (place / "tensorrt").mkdir(parents=True)
+    assert "--system-site-packages" in by_subject(check(board, (3, 10), ["/x"], str(root)))["tensorrt files"].mend
+    assert by_subject(check(board, (3, 10), ["/x", str(place)], str(root)))["tensorrt files"].status == GOOD
+    assert check(board, (3, 12), [], str(root)) == check(CPU, (3, 10), [], str(root)) == []
+
+
+WHOLE = {"driver": 12060, "devices": 1, "name": "Orin", "major": 8, "minor": 7, "integrated": 1, "round_trip": True}
+
+
+@pytest.mark.parametrize(("found", "board", "status"), [
+    (WHOLE, ORIN, GOOD), ({**WHOLE, "round_trip": False}, ORIN, WRONG), ({"absent": "no such file"}, ORIN, WRONG),
+    ({"absent": "no such file"}, CPU, None), ({"crashed": "no answer within 60 s"}, CARD, WRONG),
+    ({"failed": "cuInit", "status": 999}, CARD, WRONG), ({"failed": "cuInit", "status": 100}, CPU, NOTE),
+    ({"driver": 12060, "devices": 0}, CARD, NOTE)])
+def test_what_the_driver_says(found, board, status):
+    judged = probes.judge_cuda(found, board)
+    assert (judged[0].status if judged else None) == status
+    by_subject(judged)
+    if found is WHOLE:
+        assert judged[0].text == "Orin, compute capability 8.7, driver for CUDA 12.6, integrated"
+
+
+TORCH = {"version": "2.5", "cuda": "12.6", "available": True, "capability": "8.7", "architectures": ["sm_80", "sm_90"]}
+
+
+@pytest.mark.parametrize(("found", "board", "status"), [
+    ({**TORCH, "kernel": True}, ORIN, GOOD), ({**TORCH, "error": "no kernel image is available"}, ORIN, WRONG),
+    ({**TORCH, "available": False}, ORIN, NOTE), ({**TORCH, "available": False}, CPU, GOOD),
+    ({"absent": "x"}, ORIN, None), ({"crashed": "ended with status -11"}, ORIN, WRONG)])
+def test_what_torch_says(found, board, status):
+    judged = probes.judge_torch(found, board)
+    assert (judged[0].status if judged else None) == status
+    by_subject(judged)
+
+
+@pytest.mark.parametrize(("found", "board", "status"), [
+    ({"version": "10.3.0", "dla": 2, "plugins": True}, ORIN, GOOD), ({"absent": "x"}, ORIN, None),
+    ({"crashed": "ended with status 1"}, ORIN, WRONG), ({"crashed": "ended with status 1"}, CPU, NOTE)])
+def test_what_tensorrt_says(found, board, status):
+    judged = probes.judge_tensorrt(found, board)
+    assert (judged[0].status if judged else None) == status
+    by_subject(judged)
+
+
+def test_a_probe_that_crashes_or_hangs_is_a_finding_and_no_crash():
+    assert probes.probe('print(\'noise\\n{"a": 1}\')') == {"a": 1}
+    assert probes.probe("import os; os.abort()")["crashed"].startswith("ended with status -6")
+    assert "no answer within" in probes.probe("import time; time.sleep(600)", 0.5)["crashed"]
+    assert "ImportError" in probes.probe("raise ImportError('libfoo')")["crashed"]
+
+
+def test_the_probes_are_programs_that_end_with_an_object():
+    for program in (probes.CUDA, probes.TORCH, probes.TENSORRT):
+        compile(program, "probe", "exec")
+    found = probes.probe(probes.CUDA)
+    assert set(found) & {"absent", "failed", "devices"}, found
+
+
+def test_engines_tell_of_themselves_and_a_broken_one_is_a_finding(tmp_path, monkeypatch):
+    (tmp_path / "kind_engine.py").write_text("def findings(config):\n    return [('kind', 'good', str(config), '')]\n")
+    (tmp_path / "broken_engine").mkdir()
+    (tmp_path / "broken_engine" / "diagnose.py").write_text("def findings(config):\n    raise OSError('libx.so')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = by_subject(engines.check_engines(None, ["kind_engine", "broken_engine.diagnose", "no_engine.diagnose"]))
+    assert found["kind"] == Finding("kind", GOOD, "None")
+    assert (found["broken_engine"].status, "libx.so" in found["broken_engine"].text) == (WRONG, True)
+
+
+def test_a_desktop_without_its_library_is_told_of_it(tmp_path, monkeypatch):
+    from edgeserve.device import nvml
+    monkeypatch.setattr(nvml, "load_library", lambda: (None, "nvidia-ml-py is not installed (pip ...)"))
+    root = DESKTOP.plant(tmp_path / "root")
+    finding = by_subject(telemetry.check_telemetry(root, replace(CARD)))["telemetry"]
+    assert finding.status == NOTE
+    assert finding.text.startswith("nothing tells GPU load, GPU clock, power")
