@@ -16,10 +16,11 @@ Row = Tuple[float, ...]
 
 
 class Ensemble:
-    """One app as an ensemble. ``nodes`` are its models, ``join`` combines them; ``leads`` are the nodes before them.
+    """One app as an ensemble. ``nodes`` are its models, ``join`` combines them; ``leads`` are the nodes before them,
+    ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models.
     ``profile`` is None where nothing was fitted: then each model counts alike."""
 
-    __slots__ = ("app", "nodes", "join", "bits", "leads", "profile", "score", "mean", "full")
+    __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "profile", "score", "mean", "full")
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node, score: str) -> None:
         self.app = app
@@ -27,6 +28,7 @@ class Ensemble:
         self.join = join
         self.bits: Dict[str, int] = {node.name: index for index, node in enumerate(nodes)}
         self.leads = frozenset([pred.name for node in nodes for pred in _before(node)])
+        self.helpers = frozenset([node.name for node in join.preds if node not in nodes and node.succs == (join,)])
         profile: EnsembleProfile | None = app.ensemble
         self.profile = profile
         self.score = score or (profile.score if profile is not None else "")
@@ -91,7 +93,7 @@ class Query:
     whatever else comes (whole-request commits). ``due_ns``: when its models must have ended."""
 
     __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "due_ns", "row",
-                 "observed", "is_judged")
+                 "observed", "is_judged", "is_scored")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, due_ns: int) -> None:
         self.request = request
@@ -106,6 +108,15 @@ class Query:
         self.row: Row = ensemble.row(request)
         self.observed: Row | None = None  # by what has been said, once somebody has answered
         self.is_judged = False
+        self.is_scored = ensemble.score in request.hints
+
+    def score_came(self) -> bool:
+        """Whether the request's difficulty has become known since it was last asked."""
+        if self.is_scored or self.ensemble.score not in self.request.hints:
+            return False
+        self.is_scored = True
+        self.row = self.ensemble.row(self.request)
+        return True
 
     def key(self) -> Tuple[int, int, int]:
         """Requests in order of their deadlines; equal ones by arrival, then by number."""

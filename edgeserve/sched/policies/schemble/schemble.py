@@ -35,6 +35,11 @@ class Schemble(EnsemblePolicy):
             query.row = ensemble.mean
         return query
 
+    def _scored(self, query: Query) -> None:
+        super()._scored(query)
+        if self.options["mean"]:
+            query.row = query.ensemble.mean
+
     def _decide(self, board: Board, places: Places) -> None:
         queries = self._in_order()
         if not queries:

@@ -111,7 +111,7 @@ class EnsemblePolicy(Edf):
             query.gone &= ~(1 << bit)
             board.want(job, False)
             self._is_stale = True
-        elif job.node.name in ensemble.leads:
+        elif job.node.name in ensemble.leads or job.node.name in ensemble.helpers:
             self._leads.setdefault(job.node.model, JobQueue()).add(job.request.deadline_ns, job)
         else:
             if job.node is ensemble.join:
@@ -131,7 +131,7 @@ class EnsemblePolicy(Edf):
         self._queries.pop(request.id, None)
         answered = 0
         for branch in board.branches(request, ensemble.join.name):
-            if branch.state == ANSWERED:
+            if branch.state == ANSWERED and branch.node in ensemble.bits:
                 answered |= 1 << ensemble.bits[branch.node]
         count = bin(answered).count("1")
         self._answers[count] = self._answers.get(count, 0) + 1
@@ -152,7 +152,7 @@ class EnsemblePolicy(Edf):
 
     def _leave_lead(self, job: Job) -> bool:
         ensemble = self._ensembles.get(job.request.app.name)
-        if ensemble is None or job.part or job.node.name not in ensemble.leads:
+        if ensemble is None or job.part or not (job.node.name in ensemble.leads or job.node.name in ensemble.helpers):
             return False
         self._leads[job.node.model].remove(job)
         return True
@@ -160,7 +160,9 @@ class EnsemblePolicy(Edf):
     def on_started(self, work: Work, board: Board) -> None:
         job = work.jobs[0]
         ensemble = self._ensembles.get(job.request.app.name)
-        if ensemble is None or job.part or job.node.name not in ensemble.bits and job.node.name not in ensemble.leads:
+        name = job.node.name
+        if ensemble is None or job.part or not (
+                name in ensemble.bits or name in ensemble.leads or name in ensemble.helpers):
             super().on_started(work, board)
             return
         for job in work.jobs:
@@ -173,6 +175,7 @@ class EnsemblePolicy(Edf):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         super().on_finished(work, started_ns, finished_ns, board)
+        self._is_stale = True
         for query, bit, job in self._of(work.jobs):
             if job.state == DONE:
                 query.answers(bit)
@@ -180,7 +183,6 @@ class EnsemblePolicy(Edf):
                 query.running &= ~(1 << bit)
                 if job.state != READY:
                     query.gone |= 1 << bit
-            self._is_stale = True
 
     def on_refused(self, work: Work, board: Board) -> None:
         super().on_refused(work, board)
@@ -244,7 +246,8 @@ class EnsemblePolicy(Edf):
                 ensemble = self._ensembles[job.request.app.name]
                 behind_ns = min([_alone_ns(node.model, board) + board.rest_ns(ensemble.app, node)
                                  for node in ensemble.nodes])
-                if ends_ns + behind_ns <= job.request.deadline_ns or not droppable(job):
+                if ends_ns + behind_ns <= job.request.deadline_ns or not droppable(job) or \
+                        job.node.name in ensemble.helpers:
                     break
                 board.drop(job.request, OVERLOADED)
 
@@ -265,6 +268,8 @@ class EnsemblePolicy(Edf):
             request = query.request
             if request.ended or request.state != OPEN or request.id not in self._queries:
                 continue
+            if query.score_came():
+                self._scored(query)
             if query.answered:
                 if query.due_ns <= board.now_ns and request.on_late != "answer" or self._is_enough(
                         query, lanes, places, board):
@@ -275,6 +280,10 @@ class EnsemblePolicy(Edf):
                     self._is_stale = True
                 else:
                     board.drop(request, self._why_late(query, board))
+
+    def _scored(self, query: Query) -> None:
+        """A request's difficulty has become known."""
+        self._is_stale = True
 
     def _may_end(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
         """Whether any model of a request could still end in time."""
