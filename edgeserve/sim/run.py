@@ -106,6 +106,7 @@ def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]
                                     resident=setting.resident)
     world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain,
                        settle=settle)
+    world.thought_ns = scheduler.thought_ns
     drive(scheduler, world, on_step)
     world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)

@@ -108,6 +108,7 @@ class SimWorld:
         self._costs_ns = (step_cost_ns, event_cost_ns)
         self._machine = machine
         self.usage = Usage()
+        self.thought_ns: Callable[[], int] | None = None  # what the plans of the last step took
         self._end_ns = duration_ns + SETTLE_NS_MAX
         self._acts_ns = 0  # when the actions of the present step take effect
         self._free_ns = 0  # when the loop has sent what it has to: it looks for news then
@@ -140,6 +141,7 @@ class SimWorld:
         """Let time pass until something is to be told, or until ``until_ns``; never before the last step's thinking
         was over. Without events, with nothing open and nothing to come, the world has stopped."""
         self.reference_model.stepped(self.now_ns)
+        self._think()
         ready_ns, slept = self._free_ns, False
         while True:
             self._happen(ready_ns)
@@ -193,6 +195,7 @@ class SimWorld:
     def perform(self, action: Action) -> None:
         """Begin an action, when the step that decided it is over."""
         self._idle_steps = 0
+        self._think()
         self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
             self._finish(action)
@@ -209,6 +212,14 @@ class SimWorld:
                 self._at(self._acts_ns, self._deliver, action)
             else:
                 self._deliver(action)
+
+    def _think(self) -> None:
+        """The plans of the present step took their time: its actions take effect later, and so does the next step."""
+        if self.thought_ns is not None:
+            took_ns = self.thought_ns()
+            if took_ns:
+                self._acts_ns += took_ns
+                self._free_ns += took_ns
 
     # --- time -----------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,39 @@ class TestOrlojPlus(PolicyConformance):
     remembered_max = RETAINED_MAX
 
 
+class TestSchemble(PolicyConformance):
+    kind = "schemble"
+
+
+class TestSchembleByAlgorithm1(PolicyConformance):
+    kind = "schemble"
+    options = {"planner": "published", "delta": 0.05, "mean": True}
+    elsewhere = False
+    soak_seeds = (1, 2)
+
+
+class TestSchembleGreedy(PolicyConformance):
+    kind = "schemble"
+    options = {"planner": "greedy", "order": "sjf", "fast": False}
+    elsewhere = False
+    soak_seeds = (1, 2)
+
+
+class TestSchemblePlus(PolicyConformance):
+    kind = "schemble+"
+
+
+class TestOriginalEnsemble(PolicyConformance):
+    kind = "ensemble_static"
+
+
+class TestStaticEnsemble(PolicyConformance):
+    kind = "ensemble_static"
+    options = {"pick": "static", "models": ["v0", "v2", "left"]}
+    elsewhere = False
+    soak_seeds = (1, 2)
+
+
 class TestPard(PolicyConformance):
     kind = "pard"
     remembered_max = 1  # the number of the last request that expired

@@ -61,6 +61,7 @@ class Scheduler:
         self._lanes = tuple(lanes)
         self._wakers = tuple([policy for policy in policies
                               if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns])
+        self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
         self._handlers: Dict[type, Callable[[Any], None]] = {
@@ -141,6 +142,10 @@ class Scheduler:
     def trials(self) -> Mapping[str, Any]:
         """Per app that had any: requests that were run as a trial, and how many of them were in time."""
         return self._request_manager.trials.figures()
+
+    def thought_ns(self) -> int:
+        """What the plans of policies since the last call took: for simulations, which charge it."""
+        return sum([policy.thought_ns() for policy in self._thinkers])
 
     def check(self) -> None:
         """Assert every invariant (``sched/core/invariants.py``). O(everything)."""

@@ -166,6 +166,11 @@ class Policy:
         within bounds. Not for the hot path."""
         return {}
 
+    def thought_ns(self) -> int:
+        """What the plans since the last call took, as far as they take longer than a step usually does: simulations
+        charge it. Nothing else reads it."""
+        return 0
+
     def queued(self) -> List[Job]:
         """The jobs you hold, for the invariant that every ready job stands in exactly one policy's queue."""
         raise NotImplementedError(f"policy {self.name!r} does not list its jobs")

@@ -139,7 +139,7 @@ def _row(item: Asked, lane_of: Tuple[int, ...], adds: List[int], caps: List[int]
         for model, place in enumerate(lane_of):
             if option.subset >> model & 1:
                 load[place] += adds[model]
-        if all([amount <= cap for amount, cap in zip(load, caps)]):
+        if all(amount <= cap for amount, cap in zip(load, caps)):
             packed = sum([amount << shift for amount, shift in zip(load, shifts)])
             bound = guard - packed
             for amount, cap, shift, most in zip(load, caps, shifts, largest):
@@ -155,4 +155,4 @@ def _by_size(option: Option) -> Tuple[int, int]:
 def _is_dominated(option: Option, kept: Sequence[Tuple[int, int, int, int]]) -> bool:
     """Whether a smaller part of a subset brings as much. (Parts stand before it, and one that did not fit says that it
     does not either.)"""
-    return any([part & option.subset == part and reward >= option.reward for part, _, _, reward in kept])
+    return any(part & option.subset == part and reward >= option.reward for part, _, _, reward in kept)

@@ -1,0 +1,78 @@
+"""Where an ensemble's models run: lanes that only one model uses, replicas, and lanes that several models share.
+
+Turns the board's lanes into the places of a local problem (``problem.py``). Reads the board and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from edgeserve.sched.policies.schemble.problem import Lanes
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.resources.lanes import Lane
+
+NEVER_NS = 2**61
+"""When a model could start that no lane can run now."""
+
+
+class Places:
+    """The models of a policy's ensembles, by number, and the lanes that they may use. Models that may use a common lane
+    are at one place, with all lanes of each."""
+
+    __slots__ = ("models", "number", "place_of", "_lanes")
+
+    def __init__(self, models: Sequence[str], board: Board) -> None:
+        self.models = tuple(models)
+        self.number: Dict[str, int] = {model: index for index, model in enumerate(models)}
+        groups: List[List[int]] = []
+        for index, model in enumerate(models):
+            mine = {lane.name for lane in board.lanes_of(model)}
+            touching = [group for group in groups
+                        if any(lane.name in mine for other in group for lane in board.lanes_of(models[other]))]
+            merged = sorted([index] + [other for group in touching for other in group])
+            groups = [group for group in groups if group not in touching] + [merged]
+        groups.sort()
+        self.place_of = tuple([next(place for place, group in enumerate(groups) if index in group)
+                               for index in range(len(models))])
+        self._lanes: List[Tuple[Lane, ...]] = []
+        for group in groups:
+            found: Dict[str, Lane] = {lane.name: lane for index in group for lane in board.lanes_of(models[index])}
+            self._lanes.append(tuple(found.values()))
+
+    def lanes(self, place: int) -> Sequence[Lane]:
+        """The lanes of a place."""
+        return self._lanes[place]
+
+    def may_start(self, board: Board) -> bool:
+        """Whether some lane would take a work now."""
+        return any(lane.accepts(board.now_ns) for lanes in self._lanes for lane in lanes)
+
+    def problem(self, board: Board, backlog_ns: Mapping[int, int], batch: int = 1) -> Lanes:
+        """Times and lanes as of now, with batches of up to ``batch``. ``backlog_ns``: committed work by place."""
+        times, sizes = [], []
+        for model in self.models:
+            best_ns, size = NEVER_NS, 1
+            for lane in board.lanes_of(model):
+                latency = board.latency(model, lane.name)
+                fitting = latency.size_for[min(batch, latency.size_max)]
+                if latency.likely_ns[fitting] < best_ns:
+                    best_ns, size = latency.likely_ns[fitting], min(batch, fitting)
+            times.append(max(1, best_ns))
+            sizes.append(size)
+        free: List[Tuple[int, ...]] = []
+        for place, lanes in enumerate(self._lanes):
+            at = sorted([lane.available_ns(board.now_ns) for lane in lanes if lane.up and not lane.hung])
+            share_ns = backlog_ns.get(place, 0) // max(1, len(at))
+            free.append(tuple([free_ns + share_ns for free_ns in at]) or (NEVER_NS,))
+        return Lanes(self.place_of, tuple(times), tuple(free), tuple(sizes))
+
+    def resident_at_ns(self, index: int, board: Board) -> int:
+        """When a model could run on one of its lanes at the earliest: it may have to be loaded."""
+        model = self.models[index]
+        times = [board.resident_at_ns(model, lane) for lane in board.lanes_of(model) if lane.up and not lane.hung]
+        return min(times) if times else NEVER_NS
+
+
+def ends_at_ns(lanes: Lanes, index: int, resident_ns: int) -> int:
+    """When one batch of a model would end at the earliest."""
+    return max(min(lanes.free_ns[lanes.lane_of[index]]), resident_ns) + lanes.times_ns[index]

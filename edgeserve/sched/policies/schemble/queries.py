@@ -1,0 +1,155 @@
+"""The requests of ensembles that a policy holds: which of their models have answered, run, wait, and what they add.
+
+An *ensemble* is an app with one join behind several models. A request's models are bits of one number: of its own
+ensemble's models in their order. Changes nothing outside; the policy tells it what happened.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Tuple
+
+from edgeserve.config.ensemble_profile import EnsembleProfile, join_of, lead_of
+from edgeserve.sched.requests.graph import App, Node
+from edgeserve.sched.requests.states import Job, RequestRecord
+
+Row = Tuple[float, ...]
+
+
+class Ensemble:
+    """One app as an ensemble. ``nodes`` are its models, ``join`` combines them; ``leads`` are the nodes before them,
+    ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models.
+    ``profile`` is None where nothing was fitted: then each model counts alike."""
+
+    __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "profile", "score", "mean", "full")
+
+    def __init__(self, app: App, nodes: Sequence[Node], join: Node, score: str) -> None:
+        self.app = app
+        self.nodes = tuple(nodes)
+        self.join = join
+        self.bits: Dict[str, int] = {node.name: index for index, node in enumerate(nodes)}
+        self.leads = frozenset([pred.name for node in nodes for pred in _before(node)])
+        self.helpers = frozenset([node.name for node in join.preds if node not in nodes and node.succs == (join,)])
+        profile: EnsembleProfile | None = app.ensemble
+        self.profile = profile
+        self.score = score or (profile.score if profile is not None else "")
+        self.full = (1 << len(nodes)) - 1
+        self.mean: Row = profile.mean_row() if profile is not None else tuple(
+            [bin(subset).count("1") / len(nodes) for subset in range(1 << len(nodes))])
+
+    def row(self, request: RequestRecord) -> Row:
+        """What each subset's answer to a request is worth, by its difficulty as far as that is known."""
+        score = request.hints.get(self.score)
+        if self.profile is None or score is None:
+            return self.mean
+        return self.profile.row(score)
+
+    def observed(self, request: RequestRecord, answered: int) -> Row | None:
+        """The same from what the models said that have answered; None where the history does not tell."""
+        profile = self.profile
+        if profile is None or answered not in profile.observed:
+            return None
+        votes = []
+        for bit, node in enumerate(self.nodes):
+            if answered >> bit & 1:
+                label, margin = request.hints.get(f"{node.name}.label"), request.hints.get(f"{node.name}.margin")
+                if label is None or margin is None:
+                    return None
+                votes.append((label, margin, profile.weights[bit] if profile.weights else 1.0))
+        return profile.observed_row(answered, lead_of(votes), request.hints.get(self.score))
+
+
+def ensemble_of(app: App, score: str = "") -> Ensemble | None:
+    """The app as an ensemble, or None: as its profile says, else where one join is left to the policy and everything
+    before it is a branch of its own."""
+    if app.ensemble is not None:
+        after = {node.name: [pred.name for pred in node.preds] for node in app.nodes}
+        join = app.by_name[join_of(app.ensemble, after)]
+        nodes = [app.by_name[name] for name in app.ensemble.models]
+    else:
+        joins = [node for node in app.nodes if node.join == "policy" and not node.gather and len(node.preds) > 1]
+        if len(joins) != 1:
+            return None
+        join = joins[0]
+        nodes = sorted(join.preds, key=_index)
+    if join.depth or any(len(node.succs) != 1 or node.fan_out or node.route_one for node in nodes):
+        return None
+    return Ensemble(app, nodes, join, score)
+
+
+def _index(node: Node) -> int:
+    return node.index
+
+
+def _before(node: Node) -> List[Node]:
+    found: List[Node] = []
+    for pred in node.preds:
+        found += [pred, *_before(pred)]
+    return found
+
+
+class Query:
+    """One request of an ensemble. ``answered``, ``running`` and ``gone`` (left out, failed, lost) are sets of models;
+    ``jobs`` are the ready jobs by model. ``planned`` are models that may start, ``committed`` those that shall,
+    whatever else comes (whole-request commits). ``due_ns``: when its models must have ended."""
+
+    __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "due_ns", "row",
+                 "observed", "is_judged", "is_scored")
+
+    def __init__(self, request: RequestRecord, ensemble: Ensemble, due_ns: int) -> None:
+        self.request = request
+        self.ensemble = ensemble
+        self.answered = 0
+        self.running = 0
+        self.gone = 0
+        self.jobs: Dict[int, Job] = {}
+        self.planned = 0
+        self.committed = 0
+        self.due_ns = due_ns
+        self.row: Row = ensemble.row(request)
+        self.observed: Row | None = None  # by what has been said, once somebody has answered
+        self.is_judged = False
+        self.is_scored = ensemble.score in request.hints
+
+    def score_came(self) -> bool:
+        """Whether the request's difficulty has become known since it was last asked."""
+        if self.is_scored or self.ensemble.score not in self.request.hints:
+            return False
+        self.is_scored = True
+        self.row = self.ensemble.row(self.request)
+        return True
+
+    def key(self) -> Tuple[int, int, int]:
+        """Requests in order of their deadlines; equal ones by arrival, then by number."""
+        return self.due_ns, self.request.arrival_ns, self.request.id
+
+    def waiting(self) -> int:
+        """The models whose jobs are ready."""
+        found = 0
+        for bit in self.jobs:
+            found |= 1 << bit
+        return found
+
+    def begun(self) -> int:
+        """The models that run or have answered."""
+        return self.running | self.answered
+
+    def worth(self, subset: int) -> float:
+        """What an answer of this subset is worth, by all that is known."""
+        if self.observed is not None and subset & self.answered == self.answered:
+            return self.observed[subset]
+        return self.row[subset]
+
+    def gain(self, subset: int) -> float:
+        """What more models add to those that have begun; nothing where the answer would still be of no use."""
+        begun = self.begun()
+        after = self.worth(begun | subset)
+        if after < self.request.quality_min:
+            return 0.0
+        before = self.worth(begun) if begun else 0.0
+        return after - (before if before >= self.request.quality_min else 0.0)
+
+    def answers(self, bit: int) -> None:
+        """A model has answered."""
+        self.running &= ~(1 << bit)
+        self.answered |= 1 << bit
+        self.observed = self.ensemble.observed(self.request, self.answered)

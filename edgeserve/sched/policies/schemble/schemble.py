@@ -1,0 +1,100 @@
+"""``schemble``: whole requests are committed by a plan over everything that waits, as published (Schemble, section VI).
+
+The greedy baselines are the same with another planner.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, List
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.policies.schemble.lanes import Places
+from edgeserve.sched.policies.schemble.planner import greedy
+from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan, pack
+from edgeserve.sched.policies.schemble.published import plan_published
+from edgeserve.sched.policies.schemble.queries import Ensemble, Query
+from edgeserve.sched.policies.schemble.shared import EnsemblePolicy
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Options
+from edgeserve.sched.requests.states import RequestRecord
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Schemble(EnsemblePolicy):
+    """As published: whole requests are committed, planned by ``planner`` ("exact": the same as "published" in the limit
+    of a small ``delta``, in a fraction of the time; "greedy": the baselines). ``order`` of the greedy ones: "edf",
+    "fifo" or "sjf" (smallest score first). ``mean``: every request counts as one of mean difficulty (Schemble(t)).
+    ``fast``: a lone request goes to all idle models without a plan. ``price``: what a plan pays for lane time."""
+
+    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "planner": "exact", "delta": 0.01, "order": "edf",
+                                   "mean": False, "fast": True, "price": 0.0}
+
+    def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
+        query = super()._query(request, ensemble, board)
+        if self.options["mean"]:
+            query.row = ensemble.mean
+        return query
+
+    def _scored(self, query: Query) -> None:
+        super()._scored(query)
+        if self.options["mean"]:
+            query.row = query.ensemble.mean
+
+    def _decide(self, board: Board, places: Places) -> None:
+        queries = self._in_order()
+        if not queries:
+            return
+        lanes = places.problem(board, self._backlog(places, board))
+        asked = [self._asked(query, lanes, places, board, float(str(self.options["price"]))) for query in queries]
+        idle = self._idle_models(board, places) & self._free_of_backlog(places)
+        if not idle:
+            return
+        if self.options["fast"] and len(queries) == 1:
+            self._commit(queries[0], self._own(queries[0], idle & _in_any(asked[0]), places))
+            return
+        plan = self._planned(lanes, asked, queries)
+        self._charge(plan, len(asked))
+        for index in range(len(places.models)):
+            if not idle >> index & 1:
+                continue
+            for query, subset in zip(queries, plan.subsets):
+                if subset >> index & 1 and not query.committed & query.waiting():
+                    self._commit(query, self._own(query, subset, places))
+                    break
+                if subset >> index & 1:
+                    break  # committed for another idle model: this one runs it too
+
+    def _free_of_backlog(self, places: Places) -> int:
+        """Models of which no committed job waits."""
+        busy = 0
+        for query in self._queries.values():
+            for bit in query.jobs:
+                if query.committed >> bit & 1:
+                    busy |= 1 << places.number[query.ensemble.nodes[bit].model]
+        return ~busy
+
+    def _commit(self, query: Query, own: int) -> None:
+        query.planned = query.committed = own
+
+    def _planned(self, lanes: Lanes, asked: List[Asked], queries: List[Query]) -> Plan:
+        if self.options["planner"] == "published":
+            return plan_published(lanes, asked, float(str(self.options["delta"])), self._planner.cells_max)
+        if self.options["planner"] == "greedy":
+            return greedy(pack(lanes, asked), self._taking(queries))
+        return self._planner.plan(lanes, asked)
+
+    def _taking(self, queries: List[Query]) -> List[int]:
+        """In which order requests take what they like best."""
+        places = list(range(len(queries)))
+        if self.options["order"] == "fifo":
+            places.sort(key=lambda place: (queries[place].request.arrival_ns, queries[place].request.id))
+        elif self.options["order"] == "sjf":
+            places.sort(key=lambda place: (queries[place].request.hints.get(queries[place].ensemble.score, 0.0), place))
+        return places
+
+
+def _in_any(asked: Asked) -> int:
+    found = 0
+    for option in asked.options:
+        found |= option.subset
+    return found
