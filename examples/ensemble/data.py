@@ -70,12 +70,12 @@ def corrupted(images: np.ndarray, grades: np.ndarray, draw: np.random.RandomStat
     return np.clip(np.array(seen), 0, 1).astype(np.float32)
 
 
-def example() -> "dict[str, np.ndarray]":
+def example() -> dict[str, np.ndarray]:
     """One request, to warm up and to profile with."""
     return {"image": asked(1).images[0]}
 
 
-def examples(count: int = 100) -> "List[dict[str, np.ndarray]]":
+def examples(count: int = 100) -> List[dict[str, np.ndarray]]:
     """Requests as the load draws them."""
     return [{"image": image} for image in asked(count).images]
 
