@@ -12,7 +12,8 @@ shapes up; ``pad_batch = false`` runs the items alone instead of padding to the 
 axis 2 of the padded input ``x``.
 
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
-each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two largest.
+each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
+largest.
 """
 
 from __future__ import annotations

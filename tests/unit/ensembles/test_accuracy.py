@@ -1,4 +1,4 @@
-"""Accuracy profiles: shares of a drawn ensemble, bins, Eq. 3 beside the counted truth, and what answers say of the rest."""
+"""Accuracy profiles: shares of a drawn ensemble, bins, Eq. 3 beside counted shares, what answers say of the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgeserve.ensembles import accuracy
 from edgeserve.ensembles.combiner import Combiner
 
 
-def drawn(records: int, models: int, seed: int = 2) -> "tuple[np.ndarray, np.ndarray]":
+def drawn(records: int, models: int, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
     """Outputs of models that err more on harder records, and the records' difficulty."""
     random = np.random.default_rng(seed)
     difficulty = random.random(records)
@@ -57,7 +57,7 @@ def test_a_small_bin_leans_on_the_mean() -> None:
     assert rows[1][1] == pytest.approx(rows[0][1], abs=0.06)
 
 
-def unsure(records: int, models: int) -> "tuple[np.ndarray, np.ndarray]":
+def unsure(records: int, models: int) -> tuple[np.ndarray, np.ndarray]:
     """Outputs of noisy logits, so that no two answers tie, and the records' difficulty."""
     random = np.random.default_rng(4)
     difficulty = random.random(records)
@@ -94,8 +94,8 @@ def test_what_two_models_said_tells_how_often_the_third_changes_the_answer() -> 
     combiner = Combiner("average", "classification", (1.0, 1.0, 1.0))
     tables = accuracy.observed_tables(combiner, outputs, difficulty, (0.5,), 0.0)
     assert sorted(tables) == [1, 2, 3, 4, 5, 6]
-    profile = EnsembleProfile(("a", "b", "c"), (), accuracy.profile_rows(combiner, outputs, np.zeros(9000, int), 1, 0.0),
-                              observed=tables, score_edges=(0.5,))
+    rows = accuracy.profile_rows(combiner, outputs, np.zeros(9000, int), 1, 0.0)
+    profile = EnsembleProfile(("a", "b", "c"), (), rows, observed=tables, score_edges=(0.5,))
     agreed, split = profile.observed_row(3, 0.7, 0.2), profile.observed_row(3, 0.0, 0.2)
     assert agreed is not None and split is not None
     assert agreed[3] > 0.99 and split[3] < 0.75

@@ -17,7 +17,7 @@ def test_an_image_becomes_means_and_gradients() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (8, 100)])
-def test_small_images_have_as_many_features(shape: "tuple[int, int]") -> None:
+def test_small_images_have_as_many_features(shape: tuple[int, int]) -> None:
     made = features.image({"x": np.ones(shape)})["features"]
     assert made.shape == (68,) and np.isfinite(made).all() and made[:64] == pytest.approx(np.ones(64))
 

@@ -269,7 +269,7 @@ def test_a_batch_is_compared_with_the_law_alone_at_speed_one():
     world = dynamic(sample=0.0, alone={"short": [40.0] * 200, "long": [40.0] * 200})
     model = world.scheduler.policies[0]._models["m"]
     at = 0
-    for index in range(BIAS_LEN_MIN):
+    for _ in range(BIAS_LEN_MIN):
         assert model._bias.get("cpu0") is None or model._bias["cpu0"].corrections() == {}
         world.arrive("short", at=at, slo=1000)
         at += 70  # 10 and twice 30
