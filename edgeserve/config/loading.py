@@ -11,6 +11,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
 from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
+from edgeserve.config.files import resolve_path
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
@@ -153,7 +154,7 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
     if isinstance(rest.get("ensemble"), Mapping):
         profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
     elif rest.get("ensemble"):
-        profile = read_ensemble(os.path.join(directory, string(rest["ensemble"], f"{where} ensemble")))
+        profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
     if profile is not None:
         check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
     return read_table(AppConfig, rest, where, name=name, nodes=_linked(nodes), inputs=inputs, ensemble_profile=profile)

@@ -4,8 +4,8 @@
     python examples/ensemble/build.py --out DIR  # elsewhere
 
 * ``features``: one look through two wide hidden layers that are drawn by seed; the last layer is solved for.
-* ``looks``: a narrower network of the same kind, which looks from nine angles and takes the mean.
-* ``neighbours``: the nine nearest of 36,000 learnt versions, weighted by their distance.
+* ``looks``: a narrower network of the same kind, which looks from 25 angles and takes the mean.
+* ``neighbours``: the nine nearest of 36,000 learnt versions, weighted by their distance; the mean of nine looks.
 
 Nothing needs a training library but the difficulty predictor (``edgeserve fit``). The same seed gives the same files.
 """
@@ -25,12 +25,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from data import CLASSES, PIXELS, corrupted, history, learnt, view
 
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles.features import image as features_of
 from edgeserve.ensembles.history import History, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 PLACE = "cache:ensemble-digits-1/"
-WIDE, NARROW = 2048, 1024
+WIDE, NARROW = 4096, 2048
 NETWORK_COPIES, NEIGHBOUR_COPIES = 12, 40
 """Versions of each digit that a model learns from, corrupted to a grade up to its own bound."""
 
@@ -39,9 +38,11 @@ NEAR = 0.05
 RIDGE = 1e-3
 SHARP = 8.0
 TURN, SHIFT = 0.2, 0.6
-VIEWS = ((0.0, 0.0, 0.0), (TURN, 0.0, 0.0), (-TURN, 0.0, 0.0), (0.0, SHIFT, 0.0), (0.0, -SHIFT, 0.0),
-         (0.0, 0.0, SHIFT), (0.0, 0.0, -SHIFT), (TURN, SHIFT, 0.0), (-TURN, -SHIFT, 0.0))
-"""The nine looks: (angle, shift right, shift down)."""
+STEPS = (-1, 0, 1)
+FEW_VIEWS = tuple((0.0, SHIFT * right, SHIFT * down) for right in STEPS for down in STEPS)
+MANY_VIEWS = tuple((TURN * turn, SHIFT * right, SHIFT * down) for turn in STEPS for right in STEPS
+                   for down in STEPS if turn == 0 or (right, down) != (0, 0))
+"""Looks: (angle, shift right, shift down)."""
 
 Layers = List[Tuple[np.ndarray, np.ndarray]]
 
@@ -114,6 +115,17 @@ class Graph:
                 rows = self.add("Relu", (rows,), f"hidden_{index}")
         return rows
 
+    def from_angles(self, views: Sequence[Tuple[float, float, float]]) -> str:
+        """Every image from several angles, a row each."""
+        angles = np.concatenate([view(angle, 1.0, right, down) for angle, right, down in views], axis=1)
+        seen = self.add("MatMul", ("image", self.constant("views", angles)), "seen")
+        return self.add("Reshape", (seen, self.constant("rows", np.array([-1, PIXELS], np.int64))), "each_view")
+
+    def mean(self, single: str, views: int) -> None:
+        """The probabilities of an image: the mean over its rows."""
+        per = self.constant("per_image", np.array([-1, views, CLASSES], np.int64))
+        self.add("ReduceMean", (self.add("Reshape", (single, per), "by_image"),), "probabilities", axes=[1], keepdims=0)
+
     def bytes(self, name: str) -> bytes:
         from onnx import TensorProto, checker, helper, numpy_helper
 
@@ -135,26 +147,21 @@ def features() -> bytes:
 
 
 def looks() -> bytes:
-    """The mean of nine looks through two narrower layers."""
+    """The mean of 25 looks through two narrower layers."""
     graph = Graph()
-    angles = np.concatenate([view(angle, 1.0, right, down) for angle, right, down in VIEWS], axis=1)
-    seen = graph.add("MatMul", ("image", graph.constant("views", angles)), "seen")
-    rows = graph.add("Reshape", (seen, graph.constant("rows", np.array([-1, PIXELS], np.int64))), "each_view")
-    scores = graph.network(learn_network(NARROW, 2, 0.4, seed=2), rows)
-    single = graph.add("Softmax", (scores,), "single", axis=-1)
-    per = graph.constant("per_image", np.array([-1, len(VIEWS), CLASSES], np.int64))
-    graph.add("ReduceMean", (graph.add("Reshape", (single, per), "by_image"),), "probabilities", axes=[1], keepdims=0)
+    scores = graph.network(learn_network(NARROW, 2, 0.4, seed=2), graph.from_angles(MANY_VIEWS))
+    graph.mean(graph.add("Softmax", (scores,), "single", axis=-1), len(MANY_VIEWS))
     return graph.bytes("looks")
 
 
 def neighbours() -> bytes:
-    """The nearest learnt versions: squared distances by one product, then the nine smallest."""
+    """The nearest learnt versions, from nine angles: squared distances by one product, then the nine smallest."""
     images, labels = versions(NEIGHBOUR_COPIES, 0.6, seed=3)
     graph = Graph()
-    product = graph.add("MatMul", ("image", graph.constant("learnt", np.ascontiguousarray(images.T))), "product")
+    product = graph.add("MatMul", (graph.from_angles(FEW_VIEWS), graph.constant("learnt", np.ascontiguousarray(images.T))), "product")
     twice = graph.add("Mul", (product, graph.constant("minus_two", np.float32(-2))), "twice")
     partial = graph.add("Add", (twice, graph.constant("squares", (images ** 2).sum(axis=1))), "partial")
-    own = graph.add("ReduceSumSquare", ("image",), "own", axes=[1], keepdims=1)
+    own = graph.add("ReduceSumSquare", ("each_view",), "own", axes=[1], keepdims=1)
     graph.nodes.append(_top(graph.add("Add", (partial, own), "distances"),
                             graph.constant("count", np.array([NEIGHBOURS], np.int64))))
     near = graph.add("Max", ("nearest", graph.constant("zero", np.float32(0))), "above_zero")
@@ -166,7 +173,8 @@ def neighbours() -> bytes:
     votes = graph.add("MatMul", (wide, graph.add("Gather", (classes, "places"), "each_class")), "votes")
     total = graph.add("Squeeze", (votes, "axis_1"), "total")
     smooth = graph.add("Add", (total, graph.constant("floor", np.float32(1e-3))), "smooth")
-    graph.add("Div", (smooth, graph.add("ReduceSum", (smooth, "axis_1"), "sum", keepdims=1)), "probabilities")
+    graph.mean(graph.add("Div", (smooth, graph.add("ReduceSum", (smooth, "axis_1"), "sum", keepdims=1)), "single"),
+               len(FEW_VIEWS))
     return graph.bytes("neighbours")
 
 
@@ -189,9 +197,8 @@ def recorded(directory: str) -> History:
     shown = history()
     outputs = [onnxruntime.InferenceSession(os.path.join(directory, f"{name}.onnx"), providers=["CPUExecutionProvider"])
                .run(None, {"image": shown.images})[0] for name in MODELS]
-    rows = [features_of({"image": image.reshape(8, 8)})["features"] for image in shown.images]
     return History(tuple(MODELS), np.stack(outputs, axis=1).astype(float), "classification", shown.labels,
-                   np.stack(rows), shown.numbers)
+                   shown.images, shown.numbers)
 
 
 def main() -> int:
