@@ -158,7 +158,8 @@ def neighbours() -> bytes:
     """The nearest learnt versions, from nine angles: squared distances by one product, then the nine smallest."""
     images, labels = versions(NEIGHBOUR_COPIES, 0.6, seed=3)
     graph = Graph()
-    product = graph.add("MatMul", (graph.from_angles(FEW_VIEWS), graph.constant("learnt", np.ascontiguousarray(images.T))), "product")
+    learnt_columns = graph.constant("learnt", np.ascontiguousarray(images.T))
+    product = graph.add("MatMul", (graph.from_angles(FEW_VIEWS), learnt_columns), "product")
     twice = graph.add("Mul", (product, graph.constant("minus_two", np.float32(-2))), "twice")
     partial = graph.add("Add", (twice, graph.constant("squares", (images ** 2).sum(axis=1))), "partial")
     own = graph.add("ReduceSumSquare", ("each_view",), "own", axes=[1], keepdims=1)

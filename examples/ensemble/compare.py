@@ -20,8 +20,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from build import MODELS
 from data import asked
@@ -33,6 +32,8 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config, PolicyConfig
 from edgeserve.ensembles.combiner import combiner_of
 from edgeserve.errors import EdgeServeError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 POLICIES: Dict[str, Dict[str, Any]] = {
     "original": {"kind": "ensemble_static", "options": {"pick": "all"}},
