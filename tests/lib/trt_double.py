@@ -377,7 +377,7 @@ class IBuilderConfig:
         return self._cache
 
     def _announce(self) -> Any:
-        monitor = self.progress_monitor
+        monitor = getattr(self, "progress_monitor", None)  # since 10.0
         if monitor is not None:
             assert monitor.initialised
             monitor.phase_start("Building", None, 2)

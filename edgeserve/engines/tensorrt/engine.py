@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.config.files import model_path, weights_size_bytes
@@ -54,6 +55,7 @@ class TensorrtEngine(Engine):
         self._runtime: Any = None
         self._footprint = Footprint(0)
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
+        self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
     # --- life ---
 
@@ -86,12 +88,12 @@ class TensorrtEngine(Engine):
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             return
-        for _, contexts in self._contexts.values():
-            contexts.free()
-        self._contexts = {}
+        while self._contexts:
+            self._contexts.popitem()[1][1].free()
         device = loaded.device
-        del loaded, contexts
-        self._runtime = None
+        with device.current():
+            del loaded  # the last reference to the engine, which goes before its runtime
+            self._runtime = None
         device.close()
 
     def open(self, lane: LaneInfo) -> Session:
@@ -102,11 +104,12 @@ class TensorrtEngine(Engine):
         if known is not None and known[0] is common:
             return TensorrtSession(known[1])
         try:
-            stream = lane_stream(lane._replace(common=common), self._settings.cuda)
-            contexts = LaneContexts(loaded, lane._replace(common=common), stream, self._copy_of_lane(loaded))
+            with self._opening:
+                stream = lane_stream(lane._replace(common=common), self._settings.cuda)
+                contexts = LaneContexts(loaded, lane._replace(common=common), stream, self._copy_of_lane(loaded))
+                self._contexts[id(common)] = (common, contexts)
         except EngineError as error:
             raise named(self._name, error) from error
-        self._contexts[id(common)] = (common, contexts)
         return TensorrtSession(contexts)
 
     def example(self) -> Values:

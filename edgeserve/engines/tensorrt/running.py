@@ -180,7 +180,9 @@ class ProfileContext:
         for graph in self.graphs.values():
             graph.free()
         self.graphs = {}
-        self.context = None
+        with self._loaded.device.current():
+            self.context = None
+        self._loaded = self._loaded._replace(engine=None)
 
 
 class Collecting:
@@ -268,10 +270,12 @@ class LaneContexts:
         return collecting.pending
 
     def free(self) -> None:
-        """Give everything back: graphs and contexts, then the memory that they use, then the slots. Idempotent."""
+        """Give everything back: graphs and contexts, then the memory that they use, then the slots; and let go of the
+        engine, which a session that somebody keeps must not hold. Idempotent."""
         self.freed = True
         for context in self._contexts.values():
             context.free()
+        self.loaded = self.loaded._replace(engine=None)
         if self._memory is not None:
             self._memory.free()
         for slot in self._slots:
