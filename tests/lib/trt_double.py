@@ -11,6 +11,7 @@ What a device would answer with wrong numbers, a crash or a hang raises :class:`
   optimisation profile was selected and that was over;
 * an address or context memory that is too small, misaligned, freed, or freed while the context lives;
 * two operations on streams that no event orders, where one writes what the other touches;
+* a context that two optimisation profiles share;
 * a graph captured before the context ran with those shapes, or launched after they changed or the context was freed.
 
 What TensorRT itself refuses returns ``False`` or ``None`` with a line in the log: a shape outside the profile, a
@@ -22,6 +23,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import sys
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -105,7 +107,7 @@ class RecordingCuda(CudaDouble):
         return done
 
     def free_device(self, pointer: int) -> None:
-        for context in self.contexts:
+        for context in self.contexts if sys.exc_info()[0] is None else ():  # else the traceback may keep it alive
             if context._memory is not None and context._memory.pointer == pointer:
                 raise Misuse(f"device memory at {pointer:#x} was freed while an execution context has it")
         super().free_device(pointer)
@@ -581,6 +583,9 @@ class IExecutionContext:
         engine = self._engine
         if not 0 <= index < len(engine._about["profiles"]):
             return self._refuse(f"profile {index} does not exist")
+        if self._memory is not None and self._profile not in (-1, index):
+            raise Misuse(f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are gone, "
+                         "and before 10 the change is not ordered with its executions")
         holder = engine._holders.get(index)
         other = holder() if holder is not None else None
         if other is not None and other is not self and not engine._about["share"]:

@@ -238,6 +238,8 @@ class LaneContexts:
                 for context in self._contexts.values():
                     self._warm(context)
             except BaseException:
+                with contextlib.suppress(EngineError):  # what is freed must not be in use
+                    stream.stream.synchronize()
                 self.free()
                 raise
 
