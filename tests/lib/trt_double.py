@@ -173,6 +173,7 @@ class Model(NamedTuple):
     inputs: List[Tuple[str, str, List[int]]]  # name, TensorRT's type, dims
     outputs: List[Tuple[str, str]]
     nodes: List[Tuple[str, str, str]]  # name, operator, domain
+    axes: List[List[str]]  # of each input: the names of its open axes
 
 
 TYPES = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.FLOAT16: "HALF", onnx.TensorProto.INT64: "INT64",
@@ -189,7 +190,9 @@ def read_model(data: bytes) -> Model:
                [dim.dim_value if dim.HasField("dim_value") else -1 for dim in item.type.tensor_type.shape.dim])
               for item in proto.graph.input if item.name not in weights]
     outputs = [(item.name, TYPES[item.type.tensor_type.elem_type]) for item in proto.graph.output]
-    return Model(data, inputs, outputs, [(node.name, node.op_type, node.domain) for node in proto.graph.node])
+    axes = [[dim.dim_param for dim in item.type.tensor_type.shape.dim] for item in proto.graph.input
+            if item.name not in weights]
+    return Model(data, inputs, outputs, [(node.name, node.op_type, node.domain) for node in proto.graph.node], axes)
 
 
 def names_of(owner: str, version: str) -> Set[str]:
@@ -262,12 +265,29 @@ class Builder:
         if config._pools.get("WORKSPACE", 1 << 40) < 1 << 16:
             self._log.log(ILogger.ERROR, "Insufficient workspace for a layer: OutOfMemory")
             return None
+        why = _contradiction(network, config._profiles)
+        if why:
+            self._log.log(ILogger.ERROR, why)
+            return None
         for _ in config._announce():
             pass
         header = {"version": self._version, "profiles": [profile._shapes for profile in config._profiles],
                   "flags": sorted(config._flags), "network_flags": network._flags, "dla_core": config._dla_core,
                   "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews}
         return IHostMemory(MAGIC + json.dumps(header).encode() + b"\n" + network._model.data)
+
+
+def _contradiction(network: Any, profiles: Sequence[Any]) -> str:
+    """Axes of one name must be one length, as TensorRT has it."""
+    for profile in profiles:
+        seen: Dict[str, Any] = {}
+        for index in range(network.num_inputs):
+            tensor = network.get_input(index)
+            for axis, name in enumerate(tensor._axes):
+                rows = [row[axis] for row in profile._shapes[tensor._name]]
+                if name and seen.setdefault(name, rows) != rows:
+                    return f"Dimensions with name {name} must be equal"
+    return ""
 
 
 class IHostMemory(bytes):
@@ -278,6 +298,7 @@ class INetworkDefinition:
     def __init__(self, flags: int) -> None:
         self._flags = flags
         self._model: Optional[Model] = None
+        self._inputs: Dict[int, Any] = {}
 
     @property
     def num_inputs(self) -> int:
@@ -288,8 +309,9 @@ class INetworkDefinition:
         return len(self._model.nodes) if self._model else 0
 
     def get_input(self, index: int) -> Any:
-        name, kind, dims = self._model.inputs[index]
-        return self._trt["ITensor"](name, kind, dims)
+        if index not in self._inputs:
+            self._inputs[index] = self._trt["ITensor"](*self._model.inputs[index], self._model.axes[index])
+        return self._inputs[index]
 
     def get_layer(self, index: int) -> Any:
         return self._trt["ILayer"](*self._model.nodes[index])
@@ -298,8 +320,14 @@ class INetworkDefinition:
 class ITensor:
     is_shape_tensor = False
 
-    def __init__(self, name: str, kind: str, dims: Sequence[int]) -> None:
-        self._name, self._kind, self._dims = name, kind, tuple(dims)
+    def __init__(self, name: str, kind: str, dims: Sequence[int], axes: Sequence[str] = ()) -> None:
+        self._name, self._kind, self._dims, self._axes = name, kind, tuple(dims), list(axes)
+
+    def get_dimension_name(self, axis: int) -> str:
+        return self._axes[axis]
+
+    def set_dimension_name(self, axis: int, name: str) -> None:
+        self._axes[axis] = name
 
     @property
     def name(self) -> str:

@@ -49,6 +49,7 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     network = builder.create_network(api.network_flags(strongly_typed=typed))
     parse(library, network, request.file, where)
     profiles = profiles_of(inputs_of(network), request, where) * api.profile_copies(request.lanes)
+    separate_dimensions(network, profiles)
     config = configure(library, builder, network, request, where)
     add_profiles(library, builder, config, profiles, where)
     cache = config.create_timing_cache(timing_cache)
@@ -98,6 +99,25 @@ def inputs_of(network: Any) -> List[Input]:
     tensors = [network.get_input(index) for index in range(network.num_inputs)]
     return [Input(tensor.name, tuple(int(dim) for dim in tensor.shape), bool(tensor.is_shape_tensor))
             for tensor in tensors]
+
+
+def separate_dimensions(network: Any, profiles: List[Tuple[int, Profile]]) -> None:
+    """Open axes of one name are one length to TensorRT. Some exporters name all of a model's open axes alike (``?``).
+    Where the profiles give such axes different lengths, all but the first get a name of their own."""
+    lengths: Dict[str, List[Any]] = {}
+    places: Dict[str, List[Tuple[Any, int]]] = {}
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        for axis, dim in enumerate(tensor.shape):
+            name = tensor.get_dimension_name(axis) if dim < 0 else ""
+            if name:
+                rows = [[row[axis] for row in shapes[tensor.name]] for _, shapes in profiles]
+                lengths.setdefault(name, []).append(rows)
+                places.setdefault(name, []).append((tensor, axis))
+    for name, found in lengths.items():
+        if any(rows != found[0] for rows in found):
+            for number, (tensor, axis) in enumerate(places[name][1:]):
+                tensor.set_dimension_name(axis, f"{name}.{number}")
 
 
 def configure(library: Library, builder: Any, network: Any, request: BuildRequest, where: str) -> Any:
