@@ -87,8 +87,8 @@ def of_wheel(wheel: str, python: str) -> Dict[str, Set[str]]:
             archive.extractall(folder)
         library = os.path.join(folder, "tensorrt_bindings", "tensorrt.so")
         needed = re.findall(r"\[(libnv[^\]]*|libcud[^\]]*)\]", _run("readelf", "-d", library))
-        undefined = [line.split()[-1].split("@")[0] for line in _run("nm", "-D", "--undefined-only", library).split("\n")
-                     if line]
+        listed = _run("nm", "-D", "--undefined-only", library).splitlines()
+        undefined = [line.split()[-1].split("@")[0] for line in listed if line]
         wanted = [name for name in undefined if re.match(r"(get(?!text)|create|init|_ZN\d+nv)", name)]
         for index, name in enumerate(needed):
             code = "".join(f"long {symbol}(void) {{ return 0; }}\n" for symbol in wanted) if index == 0 else "\n"

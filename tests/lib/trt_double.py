@@ -1,8 +1,9 @@
 """TensorRT and CUDA made of ONNX Runtime and numpy: they check every call and compute real results.
 
 ``library(version)`` has the names that a version of TensorRT has, of the classes that the engine uses, and no others:
-``tensorrt_api.json`` is read from the real bindings (``scripts/dev/tensorrt_api.py``). A plan is the ONNX file with what
-the builder was told; executing it runs ONNX Runtime on the memory of :class:`RecordingCuda`, when the stream gets there.
+``tensorrt_api.json`` is read from the real bindings (``scripts/dev/tensorrt_api.py``). A plan is the ONNX file with
+what the builder was told; executing it runs ONNX Runtime on the memory of :class:`RecordingCuda`, when the stream gets
+there.
 
 What a device would answer with wrong numbers, a crash or a hang raises :class:`~cuda_double.Misuse` here, besides what
 ``cuda_double`` notices:
@@ -23,7 +24,9 @@ from __future__ import annotations
 import enum
 import json
 import os
+import signal
 import sys
+import threading
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -41,11 +44,11 @@ MAGIC = b"trt-double\n"
 ALIGNMENT = 256
 CONTEXT_BYTES = 4096  # per batch row: what a context's working memory takes here
 
-cuda: Optional["RecordingCuda"] = None
+cuda: Optional[RecordingCuda] = None
 """The device that plans are deserialized to: set by the test's fixture."""
 
 
-# --- CUDA: who may touch what, when ------------------------------------------------------------------------------------
+# --- CUDA: who may touch what, when -----------------------------------------------------------------------------------
 
 
 class Access(NamedTuple):
@@ -72,7 +75,7 @@ class RecordingCuda(CudaDouble):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.contexts: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._clocks: Dict[int, Dict[int, int]] = {}
         self._event_clocks: Dict[int, Dict[int, int]] = {}
         self._host: Dict[int, int] = {}
@@ -147,8 +150,8 @@ class RecordingCuda(CudaDouble):
             if self.is_ordered(stream, access):
                 continue
             if _touch(writes, (*access.reads, *access.writes)) or _touch(reads, access.writes):
-                raise Misuse(f"{operation.name!r} on stream {stream} and {access.name!r} on stream {access.stream} touch "
-                             "the same memory, and nothing orders them")
+                raise Misuse(f"{operation.name!r} on stream {stream} and {access.name!r} on stream {access.stream} "
+                             "touch the same memory, and nothing orders them")
         if operation.uses:
             self._open.append(Access(stream, clock[stream], operation.name, reads, tuple(writes)))
 
@@ -163,7 +166,7 @@ def _touch(ones: Sequence[Use], others: Sequence[Use]) -> bool:
                for one in ones for other in others)
 
 
-# --- what both halves of TensorRT share --------------------------------------------------------------------------------
+# --- what both halves of TensorRT share -------------------------------------------------------------------------------
 
 
 class Model(NamedTuple):
@@ -236,7 +239,7 @@ class IProgressMonitor:
         self.initialised = True
 
 
-# --- building ----------------------------------------------------------------------------------------------------------
+# --- building ---------------------------------------------------------------------------------------------------------
 
 
 class Builder:
@@ -259,6 +262,7 @@ class Builder:
         return self._trt["IOptimizationProfile"]()
 
     def build_serialized_network(self, network: Any, config: Any) -> Optional[Any]:
+        _plant(os.environ.get("TRT_DOUBLE_FAULT", ""))
         if network._model is None:
             self._log.log(ILogger.ERROR, "the network is empty")
             return None
@@ -275,6 +279,24 @@ class Builder:
                   "flags": sorted(config._flags), "network_flags": network._flags, "dla_core": config._dla_core,
                   "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews}
         return IHostMemory(MAGIC + json.dumps(header).encode() + b"\n" + network._model.data)
+
+
+def _plant(fault: str) -> None:
+    """What a builder may do to its process, for tests of what watches it."""
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "crashed":
+        print("a line of the library's own", file=sys.stderr, flush=True)
+        os.abort()
+    elif fault == "grows":
+        kept = []
+        while True:
+            kept.append(np.ones(1 << 20))
+            threading.Event().wait(0.01)
+    elif fault == "hangs":
+        threading.Event().wait(120)
+    elif fault == "raises":
+        raise RuntimeError("a bug of the library")
 
 
 def _contradiction(network: Any, profiles: Sequence[Any]) -> str:
@@ -358,7 +380,7 @@ class ILayer:
 
 
 class IBuilderConfig:
-    DLA_core = 0  # noqa: N815
+    DLA_core = 0
     default_device_type: Any = None
     builder_optimization_level = 3
     progress_monitor: Any = None
@@ -445,7 +467,7 @@ class OnnxParser:
             data = file.read()
         try:
             model = read_model(data)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 protobuf raises a type of its own
             self._errors.append(self._trt["ParserError"](-1, "", "", f"failed to parse the file: {error}"))
             return False
         for index, (name, operator, domain) in enumerate(model.nodes):
@@ -485,11 +507,11 @@ def _narrow(kind: str) -> str:
     return "INT32" if kind == "INT64" else kind
 
 
-# --- running -----------------------------------------------------------------------------------------------------------
+# --- running ----------------------------------------------------------------------------------------------------------
 
 
 class Runtime:
-    DLA_core = -1  # noqa: N815
+    DLA_core = -1
 
     def __init__(self, logger: Any) -> None:
         assert isinstance(logger, ILogger) and logger.initialised
@@ -612,8 +634,8 @@ class IExecutionContext:
         if not 0 <= index < len(engine._about["profiles"]):
             return self._refuse(f"profile {index} does not exist")
         if self._memory is not None and self._profile not in (-1, index):
-            raise Misuse(f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are gone, "
-                         "and before 10 the change is not ordered with its executions")
+            raise Misuse(f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are "
+                         "gone, and before 10 the change is not ordered with its executions")
         holder = engine._holders.get(index)
         other = holder() if holder is not None else None
         if other is not None and other is not self and not engine._about["share"]:
@@ -710,10 +732,10 @@ def _bytes(shape: Sequence[int], kind: str) -> int:
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(DTYPES[kind]).itemsize
 
 
-# --- the module --------------------------------------------------------------------------------------------------------
+# --- the module -------------------------------------------------------------------------------------------------------
 
-TEMPLATES = (Builder, INetworkDefinition, ITensor, ILayer, IBuilderConfig, ITimingCache, IOptimizationProfile, OnnxParser,
-             ParserError, Runtime, ICudaEngine, IExecutionContext)
+TEMPLATES = (Builder, INetworkDefinition, ITensor, ILayer, IBuilderConfig, ITimingCache, IOptimizationProfile,
+             OnnxParser, ParserError, Runtime, ICudaEngine, IExecutionContext)
 ENUMS = ("BuilderFlag", "DataType", "DeviceType", "ExecutionContextAllocationStrategy", "LayerType", "MemoryPoolType",
          "NetworkDefinitionCreationFlag", "PreviewFeature", "TensorIOMode", "TensorLocation", "ComputeCapability")
 

@@ -169,9 +169,9 @@ def _ended(status: int, words: IO[bytes], where: str) -> EngineError:
     last = " ".join(words.read().decode("utf-8", "replace").split())
     said = f" It said last: {last}" if last else ""
     if status == -signal.SIGKILL:
-        return BuildOutOfMemory(f"{where}: the process that builds was killed, most likely by the system because memory "
-                                "ran out (dmesg tells). Stop other programs (the desktop), add swap on disk, lower "
-                                f"options.workspace, or build fewer batch sizes.{said}")
+        return BuildOutOfMemory(f"{where}: the process that builds was killed, most likely by the system because "
+                                "memory ran out (dmesg tells). Stop other programs (the desktop), add swap on disk, "
+                                f"lower options.workspace, or build fewer batch sizes.{said}")
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
     return BuildFailed(f"{where}: the process that builds ended with {name} and no answer.{said}")
 

@@ -68,7 +68,10 @@ class TensorrtEngine(Engine):
         if not hasattr(library.trt.IExecutionContext, "execute_async_v3"):
             raise LibraryMissing(f"{self._where}: {library.name} {library.version} is too old; expected 8.5 or later "
                                  "(JetPack 5.1)")
-        device = Device(open_driver(self._settings.cuda), self._lanes[0].device_index)
+        try:
+            device = Device(open_driver(self._settings.cuda), self._lanes[0].device_index)
+        except EngineError as error:
+            raise named(self._name, error) from error
         try:
             with device.current():
                 plan = self._bring(library, device, path)

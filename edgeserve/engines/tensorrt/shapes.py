@@ -83,10 +83,10 @@ def _shape(port: Input, size: int, inputs: Sequence[Input], request: BuildReques
     if port.name in request.states:
         axis = request.state_axis
         lengths = request.shapes.get(port.name) or [*port.dims[:axis], *port.dims[axis + 1:]]
-        one = tuple([*lengths[:axis], size, *lengths[axis:]])
+        one = (*lengths[:axis], size, *lengths[axis:])
         if min(one) < 0 or len(one) != len(port.dims):
-            raise EngineError(f"{where}: state {port.name!r} has the shape {list(port.dims)}; give its lengths per item "
-                              f"in shapes = {{{port.name} = [...]}}")
+            raise EngineError(f"{where}: state {port.name!r} has the shape {list(port.dims)}; give its lengths per "
+                              f"item in shapes = {{{port.name} = [...]}}")
         return ProfileShape(one, one, one)
     masked = {mask: padded for padded, mask in request.masks.items()}.get(port.name)
     if masked is not None:
@@ -103,17 +103,18 @@ def _constant_dims(port: Input, value: np.ndarray) -> Dims:
 def _item_shape(port: Input, inputs: Sequence[Input], request: BuildRequest, where: str) -> ProfileShape:
     """The shapes of one item: fixed axes as the model has them, open ones from ``ranges``, else from ``shapes``."""
     own = port.dims[1:]
+    shown = dims_text([None if dim < 0 else dim for dim in own])
     one = request.shapes.get(port.name)
     rows = request.ranges.get(port.name) or ([one] * 3 if one is not None else [list(own)] * 3)
     what = f"options.ranges.{port.name}" if port.name in request.ranges else f"shapes.{port.name}"
     if any(len(row) != len(own) for row in rows) or any(
             dim >= 0 and row[axis] != dim for row in rows for axis, dim in enumerate(own)):
-        raise EngineError(f"{where}: {what} = {rows[0] if rows[0] == rows[2] else rows}, but input {port.name!r} has the "
-                          f"shape {dims_text([None if dim < 0 else dim for dim in own])} per item")
+        raise EngineError(f"{where}: {what} = {rows[0] if rows[0] == rows[2] else rows}, but input {port.name!r} has "
+                          f"the shape {shown} per item")
     if any(dim < 0 for row in rows for dim in row):
-        raise EngineError(f"{where}: input {port.name!r} has open axes, {dims_text([None if dim < 0 else dim for dim in own])} "
-                          f"per item; TensorRT needs their bounds: options.ranges = {{{port.name} = [smallest, usual, "
-                          f"largest]}}, or one length each in shapes = {{{port.name} = [...]}}")
+        raise EngineError(f"{where}: input {port.name!r} has open axes, {shown} per item; TensorRT needs their bounds: "
+                          f"options.ranges = {{{port.name} = [smallest, usual, largest]}}, or one length each "
+                          f"in shapes = {{{port.name} = [...]}}")
     return ProfileShape(*(tuple(int(dim) for dim in row) for row in rows))
 
 

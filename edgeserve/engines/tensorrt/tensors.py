@@ -5,6 +5,7 @@ Asks the plan once, after it was deserialized; knows no lane and no batch.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -81,10 +82,10 @@ def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profil
         for name in names:
             dims = tuple(int(dim) for dim in context.get_tensor_shape(name))
             if min(dims, default=0) < 0:
-                raise EngineError(f"{where}: the shape of output {name!r} depends on the input's values ({list(dims)}); "
-                                  "this engine needs shapes that follow from the input's. Leave such steps "
-                                  "(non-maximum suppression, NonZero) out of the model, or run it with engine = 'onnx'")
-            if np.prod(dims, dtype=np.int64) >= np.prod(largest.get(name, (0,)), dtype=np.int64):
+                raise EngineError(f"{where}: the shape of output {name!r} depends on the input's values "
+                                  f"({list(dims)}); this engine needs shapes that follow from the input's. Leave such "
+                                  "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = 'onnx'")
+            if name not in largest or math.prod(dims) > math.prod(largest[name]):
                 largest[name] = dims
     return largest
 

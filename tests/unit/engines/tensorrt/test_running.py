@@ -220,7 +220,7 @@ def test_a_device_that_is_lost_while_a_batch_runs(monkeypatch, tmp_path):
         cuda.run_all()
 
 
-# --- planted faults: the double notices each ----------------------------------------------------------------------------
+# --- planted faults: the double notices each --------------------------------------------------------------------------
 
 
 def launch_two(session):
