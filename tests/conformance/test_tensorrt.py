@@ -3,7 +3,6 @@ version's names, real results. Nothing here says how fast it is."""
 
 from __future__ import annotations
 
-import os
 from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -172,4 +171,3 @@ class TestNumbers103(TestNumbers85):
 def test_every_version_of_the_table_is_held_to_the_contract_or_stands_between_two_that_are() -> None:
     held = {cls.version for cls in OnTheDouble.__subclasses__()}
     assert {"8.5", "8.6", "10.0", "10.3", "10.16", "11.4", "rtx"} <= held
-    assert os.path.isdir(trt_worlds.DOUBLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import time
 from typing import Any, Dict, Iterator, List
 
@@ -17,7 +18,10 @@ from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import build_process, engine
 
-DOUBLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "doubles")
+MODULE = """import os
+import trt_double
+globals().update(trt_double.library(os.environ["TRT_DOUBLE_VERSION"]))
+"""
 LANE = LaneInfo("cuda", depth=2)
 
 
@@ -56,14 +60,17 @@ def world(patch: Any, version: str, in_process: bool = True, **settings: Any) ->
     patch.setattr(trt_double, "cuda", cuda)
     patch.setitem(driver._open, "cuda-bindings", cuda)
     patch.setenv("TRT_DOUBLE_VERSION", version)
-    patch.syspath_prepend(DOUBLES)
     patch.delitem(sys.modules, "tensorrt", raising=False)
     if in_process:
         patch.setattr(engine, "build_plan", build_here)
-    try:
-        yield cuda
-    finally:
-        sys.modules.pop("tensorrt", None)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "tensorrt.py"), "w", encoding="ascii") as file:
+            file.write(MODULE)  # what `import tensorrt` finds, here and in the process that builds
+        patch.syspath_prepend(folder)
+        try:
+            yield cuda
+        finally:
+            sys.modules.pop("tensorrt", None)
 
 
 def new_lane(**changes: Any) -> LaneInfo:
