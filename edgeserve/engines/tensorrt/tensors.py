@@ -84,7 +84,8 @@ def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profil
             if min(dims, default=0) < 0:
                 raise EngineError(f"{where}: the shape of output {name!r} depends on the input's values "
                                   f"({list(dims)}); this engine needs shapes that follow from the input's. Leave such "
-                                  "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = 'onnx'")
+                                  "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = "
+                                  "'onnx'")
             if name not in largest or math.prod(dims) > math.prod(largest[name]):
                 largest[name] = dims
     return largest

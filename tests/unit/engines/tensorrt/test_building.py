@@ -30,7 +30,8 @@ def build(monkeypatch, tmp_path):
 
     def run(version="10.3", library="tensorrt", limits=None, fault="", timing_cache="", free_bytes=None, **changes):
         file = changes.pop("file", None) or os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
-        request = BuildRequest(file, [1, 2], {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, [], 1)._replace(**changes)
+        request = BuildRequest(file, [1, 2], {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, [], 1)
+        request = request._replace(**changes)
         monkeypatch.setenv("TRT_DOUBLE_FAULT", fault)
         with trt_worlds.world(monkeypatch, version, in_process=False):
             asked = (library, request, "model 'm'", str(tmp_path / "m.plan"), timing_cache)
@@ -78,7 +79,7 @@ def test_an_operator_that_the_parser_does_not_have(build, tmp_path):
                               [helper.make_tensor_value_info("y", 1, ["B", 4])])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]),
               path)
-    with pytest.raises(ParseFailed, match=r"model 'm': .*strange.onnx: node 0 'fold7' \(Fold\): plugin not found.*onnx"):
+    with pytest.raises(ParseFailed, match=r"model 'm': .*strange.onnx: node 0 'fold7' \(Fold\): plugin not found"):
         build(file=path)
     with pytest.raises(ParseFailed, match="node 0: plugin not found"):
         build(version="8.6", file=path)
@@ -118,7 +119,7 @@ def test_a_process_that_the_system_kills(build):
 
 
 def test_a_process_that_crashes_leaves_its_last_words(build):
-    with pytest.raises(BuildFailed, match="ended with SIGABRT and no answer. It said last: .*a line of the library's own"):
+    with pytest.raises(BuildFailed, match="ended with SIGABRT and no answer. It said last: .*the library's own"):
         build(fault="crashed", limits=MINUTE)
 
 

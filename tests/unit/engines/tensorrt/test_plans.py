@@ -93,7 +93,8 @@ def test_a_plan_that_does_not_fit_is_built_again_and_never_run(root, damage, cap
     cache = PlanCache(str(root / "plans"))
     plan = cache.obtain("m", identity(root), "model 'm'", builder("good plan"), 1)
     about = plan.path.replace(".plan", ".json")
-    metadata = json.loads(open(about, encoding="utf-8").read())
+    with open(about, encoding="utf-8") as file:
+        metadata = json.load(file)
     if damage == "truncated":
         write(plan.path, "good")
     elif damage == "changed":

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed; the commands stand in this file")
+pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed; the commands stand in this file")
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 
 import onnx
@@ -59,7 +59,8 @@ def profiles(monkeypatch):
 
 
 def request(file, sizes=(1, 2, 4), **changes):
-    return BuildRequest(file, list(sizes), {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, FOR, 1)._replace(**changes)
+    asked = BuildRequest(file, list(sizes), {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, FOR, 1)
+    return asked._replace(**changes)
 
 
 def built(library, wanted):
@@ -129,7 +130,7 @@ def test_timings_can_be_handed_on_and_foreign_ones_are_left_aside(library, tmp_p
 @pytest.mark.skipif(is_available(), reason="this machine has a GPU: the plan can be deserialized")
 def test_a_plan_on_a_machine_without_a_driver(library, tmp_path):
     plan = built(library, request(os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))))
-    assert trt.Runtime(library.log).deserialize_cuda_engine(plan.plan) is None
+    assert library.trt.Runtime(library.log).deserialize_cuda_engine(plan.plan) is None
     assert "driver" in library.why("").lower()
 
 
