@@ -26,7 +26,7 @@ from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plans import Identity, Plan, PlanCache, identity_of
 from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession, named
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, read_settings
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.engines.tensorrt.tensors import check_profiles, tensors_of
 from edgeserve.errors import EngineError
@@ -54,6 +54,7 @@ class TensorrtEngine(Engine):
         self._loaded: Optional[Loaded] = None
         self._runtime: Any = None
         self._footprint = Footprint(0)
+        self._build_s = 0.0
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
@@ -84,6 +85,7 @@ class TensorrtEngine(Engine):
         assert self._loaded is not None
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
         self._footprint = Footprint(plan.size_bytes, work)
+        self._build_s = float(plan.metadata.get("build_s", 0.0))
         return self._footprint
 
     def unload(self) -> None:
@@ -115,6 +117,16 @@ class TensorrtEngine(Engine):
             raise named(self._name, error) from error
         return TensorrtSession(contexts)
 
+    @property
+    def device_name(self) -> str:
+        """The device's name, while the model is loaded."""
+        return self._must_be_loaded().device.info.name
+
+    @property
+    def build_s(self) -> float:
+        """How long the plan took to build, now or when it was built."""
+        return self._build_s
+
     def example(self) -> Values:
         if self._settings.example:
             where = self._options.where("example")
@@ -145,25 +157,30 @@ class TensorrtEngine(Engine):
 
     def _bring(self, library: Library, device: Device, path: str) -> Plan:
         """The plan on the device. A plan that the library refuses is built again, once."""
-        request = self._settings.request
+        request = self._request(library)
         fixed = device.info if not request.compute_capabilities else None
         identity = identity_of(library.name, library.version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
-        plan = self._obtain(cache, identity, path)
+        plan = self._obtain(library, cache, identity, path)
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
             if plan.was_built:
                 raise
             cache.discard(plan, str(error))
-            plan = self._obtain(cache, identity, path)
+            plan = self._obtain(library, cache, identity, path)
             self._loaded = self._deserialized(library, device, plan)
         return plan
 
-    def _obtain(self, cache: PlanCache, identity: Identity, path: str) -> Plan:
+    def _request(self, library: Library) -> BuildRequest:
+        """What is built: lanes count only where each needs a copy of the profiles."""
+        request = self._settings.request
+        return request._replace(lanes=library.api.profile_copies(request.lanes))
+
+    def _obtain(self, library: Library, cache: PlanCache, identity: Identity, path: str) -> Plan:
         settings = self._settings
         model_bytes = weights_size_bytes(path)
-        request = settings.request._replace(file=os.path.abspath(path))
+        request = self._request(library)._replace(file=os.path.abspath(path))
         limits = Limits(settings.build_memory_bytes, settings.build_timeout_ns)
         timing_cache = cache.timing_cache(identity) if settings.timing_cache else ""
 
