@@ -37,7 +37,7 @@ class Quiet(build_process.Reporter):
 
 
 def build_here(library: str, request: Any, where: str, plan: str, timing_cache: str, limits: Any,
-               tell: Any) -> Dict[str, Any]:
+               tell: Any, device_index: int = 0) -> Dict[str, Any]:
     """``build_plan`` without a process of its own."""
     asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
              "timing_cache": timing_cache}

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import IO, Any, Callable, Dict, NamedTuple, Optional
+from typing import IO, Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 import psutil
 
@@ -58,19 +58,19 @@ Tell = Callable[[Progress], None]
 
 
 def build_plan(library: str, request: BuildRequest, where: str, plan: str, timing_cache: str, limits: Limits,
-               tell: Tell, free_bytes: Optional[Callable[[], int]] = None) -> Dict[str, Any]:
+               tell: Tell, device_index: int = 0, free_bytes: Optional[Callable[[], int]] = None) -> Dict[str, Any]:
     """Build a plan into the file ``plan``; what the process says of it (version, profiles, layers, build_s).
 
-    ``timing_cache`` is a file that is read and written, ``""`` for none; ``free_bytes`` reads the host's available
-    memory. Raises the process's error as it was, :class:`BuildOutOfMemory` when a bound or the kernel ended it, else
-    :class:`BuildFailed` with its last words.
+    ``timing_cache`` is a file that is read and written, ``""`` for none; ``device_index`` is CUDA's; ``free_bytes``
+    reads the host's available memory. Raises the process's error as it was, :class:`BuildOutOfMemory` when a bound or
+    the kernel ended it, else :class:`BuildFailed` with its last words.
     """
     asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
              "timing_cache": timing_cache}
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)})
+            env=environment_of(device_index, os.environ))
         try:
             answer = _Watch(process, where, limits, tell, free_bytes or _available_bytes).until_answered(asked)
         finally:
@@ -86,6 +86,16 @@ def build_plan(library: str, request: BuildRequest, where: str, plan: str, timin
         built: Dict[str, Any] = answer["built"]
         return built
     raise KINDS.get(answer.get("error", ""), EngineError)(str(answer.get("message")))
+
+
+def environment_of(device_index: int, environment: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of the process that builds: it finds the modules that this process finds, and sees the one GPU
+    that it builds for, since the builder takes the first that it sees."""
+    made = {**environment, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    seen = [item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item]
+    if device_index or len(seen) > 1:
+        made["CUDA_VISIBLE_DEVICES"] = seen[device_index] if device_index < len(seen) else str(device_index)
+    return made
 
 
 class _Watch:

@@ -190,7 +190,7 @@ class TensorrtEngine(Engine):
                         identity.version, request.sizes, "no build on this device is remembered to say how long"
                         if expected_s is None else f"about {format_duration(int(expected_s * NS_PER_S))}")
             built = build_plan(identity.library, request, self._where, plan, timing_cache, limits,
-                               _Teller(self._where, expected_s).tell)
+                               _Teller(self._where, expected_s).tell, self._lanes[0].device_index)
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
             return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
 

@@ -132,7 +132,8 @@ class ProfileContext:
         self._outputs: Dict[str, Shape] = {}
         library.api.give_memory(context, memory.pointer, memory.size)
         select_profile(library, context, index, stream, loaded.where)
-        self.reshape({name: shape.usual for name, shape in shapes.items()})
+        inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
+        self.reshape({name: shapes[name].usual for name in inputs})
 
     def reshape(self, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
         """Set the inputs' shapes where they changed; the outputs' shapes."""
@@ -263,7 +264,8 @@ class LaneContexts:
             number, slot = self._free_slot()
             context = self._contexts[size]
             self._stage(slot, packed.feeds)
-            outputs = context.reshape({name: array.shape for name, array in packed.feeds.items()})
+            outputs = context.reshape({tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors
+                                       if tensor.is_input})
             views = [slot.staged[tensor.name].array(outputs[tensor.name], tensor.dtype)
                      for tensor in loaded.tensors if not tensor.is_input]
             collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items))

@@ -39,8 +39,11 @@ def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: 
     if engine.num_optimization_profiles != len(profiles):
         raise PlanRefused(f"{where}: the plan has {engine.num_optimization_profiles} optimisation profiles, expected "
                           f"{len(profiles)}")
+    names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}  # unused inputs are left out
     for index, (size, shapes) in enumerate(profiles):
         for name, shape in shapes.items():
+            if name not in names:
+                continue
             rows = tuple(tuple(int(dim) for dim in row) for row in engine.get_tensor_profile_shape(name, index))
             if rows != tuple(shape):
                 raise PlanRefused(f"{where}: optimisation profile {index} (batch size {size}) takes input {name!r} of "
@@ -77,8 +80,8 @@ def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profil
     largest: Dict[str, Tuple[int, ...]] = {}
     for index, (_, shapes) in enumerate(profiles):
         select_profile(library, context, index, stream, where)
-        for name, shape in shapes.items():
-            set_shape(library, context, name, shape.high, where)
+        for name in (name for name in names if name in shapes):
+            set_shape(library, context, name, shapes[name].high, where)
         for name in names:
             dims = tuple(int(dim) for dim in context.get_tensor_shape(name))
             if min(dims, default=0) < 0:

@@ -37,7 +37,7 @@ def build(monkeypatch, tmp_path):
             asked = (library, request, "model 'm'", str(tmp_path / "m.plan"), timing_cache)
             if limits is None:
                 return trt_worlds.build_here(*asked, None, None)
-            return build_plan(*asked, limits, told.append, free_bytes)
+            return build_plan(*asked, limits, told.append, free_bytes=free_bytes)
 
     run.told = told
     return run
@@ -149,3 +149,13 @@ def test_a_process_that_says_nothing_is_ended(build, monkeypatch):
     monkeypatch.setattr(building, "LOOK_S", 0.001)
     with pytest.raises(BuildFailed, match="has said nothing for"):
         build(limits=MINUTE)
+
+
+@pytest.mark.parametrize(("index", "visible", "expected"), [
+    (0, None, None), (1, None, "1"), (0, "3", "3"), (0, "3,5", "3"), (1, "3,5", "5"), (1, "GPU-a,GPU-b", "GPU-b")])
+def test_the_process_sees_the_gpu_that_it_builds_for(index, visible, expected):
+    own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    made = building.environment_of(index, {"HOME": "/", **own})
+    assert made.get("CUDA_VISIBLE_DEVICES") == expected
+    assert made["HOME"] == "/"
+    assert made["PYTHONPATH"]
