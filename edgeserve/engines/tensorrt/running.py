@@ -150,12 +150,12 @@ class ProfileContext:
     def execute(self, slot: Slot, stream: Stream) -> None:
         """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
         device's error when that is the reason."""
-        context, loaded = self.context, self._loaded
+        loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
         for tensor in loaded.tensors:
-            if not context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
+            if not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
                 raise EngineError(f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
                                   f"{loaded.library.why('TensorRT did not say why')}")
-        if not context.execute_async_v3(stream.handle):
+        if not self.context.execute_async_v3(stream.handle):
             stream.done()  # raises what the device failed with, if it did
             raise EngineError(f"{loaded.where}: batch of {self.size} cannot be enqueued: "
                               f"{loaded.library.why('TensorRT did not say why')}")
