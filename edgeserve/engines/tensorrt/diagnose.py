@@ -26,7 +26,7 @@ from edgeserve.engines.tensorrt.engine import TensorrtEngine
 from edgeserve.engines.tensorrt.library import INSTALL_MEND, open_library
 from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, read_settings
-from edgeserve.errors import EdgeServeError
+from edgeserve.errors import DeviceMissing, EdgeServeError
 from edgeserve.units import NS_PER_S, format_duration, format_size
 
 Found = Tuple[str, str, str, str]
@@ -78,6 +78,9 @@ def judge(about: Dict[str, Any], wanted: bool) -> Found:
     if about.get("missing"):
         return ("tensorrt", bad, str(about["error"]), INSTALL_MEND)
     name = f"{about.get('library', 'TensorRT')} {about.get('version', '')}".strip()
+    if about.get("code") == DeviceMissing.code:
+        return ("tensorrt", bad, f"{name} is here, and the GPU is not: {about['error']}",
+                "make the GPU reachable, as the text and the findings above say")
     if about.get("error"):
         return ("tensorrt", bad, f"{name} cannot build and run a small model: {about['error']}",
                 "install the TensorRT that belongs to this driver (on a Jetson: sudo apt install tensorrt), and look "
@@ -134,7 +137,7 @@ def main(choice: str) -> Dict[str, Any]:
         try:
             return {**about, **_ran(TensorrtEngine(model, [lane], folder), lane, folder)}
         except EdgeServeError as error:
-            return {**about, "error": str(error)}
+            return {**about, "error": str(error), "code": error.code}
 
 
 def _ran(engine: TensorrtEngine, lane: LaneInfo, folder: str) -> Dict[str, Any]:

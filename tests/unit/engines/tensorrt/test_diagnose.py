@@ -68,7 +68,7 @@ def test_without_a_device_the_small_model_says_so(double, tmp_path):
     double.devices = 0
     (subject, status, text, mend), = diagnose.findings(config(tmp_path))
     assert (subject, status) == ("tensorrt", "wrong")
-    assert "tensorrt 10.3.0 cannot build and run a small model: " in text
+    assert "tensorrt 10.3.0 is here, and the GPU is not: " in text
     assert "device 0 does not exist" in text
     assert mend
 
