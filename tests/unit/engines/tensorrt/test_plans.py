@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -127,28 +128,25 @@ def test_a_build_that_fails_leaves_nothing_behind(root):
     assert [name for name in os.listdir(root / "plans") if not name.endswith(".lock")] == []
 
 
-def hold(path, ready, end):
-    import fcntl
-    with open(path, "a", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        ready.set()
-        end.wait(60)
+HOLD = """import fcntl, sys
+with open(sys.argv[1], "a") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
 
 
 def test_another_process_that_builds_is_waited_for_but_not_for_ever(root):
     cache = PlanCache(str(root / "plans"))
     os.makedirs(root / "plans")
-    context = multiprocessing.get_context("spawn")
-    ready, end = context.Event(), context.Event()
-    child = context.Process(target=hold, args=(cache.path("m", identity(root), "lock"), ready, end), daemon=True)
-    child.start()
-    try:
-        assert ready.wait(60)
-        with pytest.raises(BuildFailed, match="another process has been building this plan for 0 s; see which one"):
-            cache.obtain("m", identity(root), "model 'm'", refuse, 1)
-    finally:
-        end.set()
-        child.join(60)
+    path = cache.path("m", identity(root), "lock")
+    with subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout.readline() == b"held\n"
+            with pytest.raises(BuildFailed, match="another process has been building this plan for 0 s; see which one"):
+                cache.obtain("m", identity(root), "model 'm'", refuse, 1)
+        finally:
+            other.stdin.close()
     assert cache.obtain("m", identity(root), "model 'm'", builder(), 1).was_built
 
 
