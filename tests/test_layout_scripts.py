@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Room of scripts -> the rooms that it may import besides itself. Papers know nothing of each other.
 PAPERS = sorted(f"replicate/{path.name}" for path in (ROOT / "scripts" / "replicate").iterdir()
                 if path.is_dir() and path.name != "__pycache__")
-ROOMS = {"lib": set(), "bench": {"lib"}, "dev": {"lib"}, "draw": {"lib", *PAPERS},
+ROOMS = {"lib": set(), "bench": {"lib"}, "dev": {"lib"}, "draw": {"lib", *PAPERS}, "plans": {"lib"},
          **{paper: {"lib"} for paper in PAPERS}}
 BY_NAME = {"demo.py", "profile_device.py"}  # people start these by their names
 

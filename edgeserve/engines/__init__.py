@@ -26,6 +26,7 @@ ENGINES: Dict[str, str] = {
     "onnx": "edgeserve.engines.onnx",
     "python": "edgeserve.engines.python",
     "synthetic": "edgeserve.engines.synthetic",
+    "tensorrt": "edgeserve.engines.tensorrt",
     "torch": "edgeserve.engines.torch.engine",
 }
 """Engine kind -> module. The values are names, so that nothing is imported before it is needed."""

@@ -11,7 +11,10 @@ from edgeserve import __version__
 ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 """All of them install the same module: two at once overwrite each other's files."""
 
-_BUILDS_OF = {"onnx": ("onnxruntime", ONNXRUNTIME_BUILDS), "torch": ("torch", ("torch",))}
+TENSORRT_BUILDS = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt-rtx-cu13")
+
+_BUILDS_OF = {"onnx": ("onnxruntime", ONNXRUNTIME_BUILDS), "torch": ("torch", ("torch",)),
+              "tensorrt": ("tensorrt", TENSORRT_BUILDS)}
 """Engine kind -> its library's module, and the packages that bring it."""
 
 

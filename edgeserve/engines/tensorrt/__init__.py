@@ -1,0 +1,22 @@
+"""The ``tensorrt`` engine: an ONNX file built into a TensorRT plan, one optimisation profile per batch size.
+
+``settings`` reads the options. ``library`` finds TensorRT (8.5 to 11) or TensorRT-RTX; ``versions`` is the table of
+what differs between them. A plan is made by ``building`` (the parent's side), ``build_process`` (the process that
+builds), ``construct`` (parse, configure, build) and ``shapes`` (optimisation profiles), and kept by ``plans``.
+``engine`` loads and unloads it; ``tensors`` knows its inputs and outputs; ``running`` is one lane's contexts, buffers
+and launches. ``diagnose`` tells ``edgeserve doctor`` what is here. Every CUDA call goes through
+:mod:`edgeserve.engines.cuda`.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import Engine, LaneInfo
+from edgeserve.engines.tensorrt.engine import TensorrtEngine
+
+
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
+    """The registry's entry."""
+    return TensorrtEngine(model, lanes, directory)

@@ -1,0 +1,190 @@
+"""The parent's side of a build: start the process, show its progress, bound its memory and time, read its answer.
+
+The memory is measured, not limited by the kernel: CUDA reserves far more address space than it uses, so a limit on
+address space (``RLIMIT_AS``) would end every build. The process tells the time; this module has no clock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import IO, Any, Callable, Dict, Mapping, NamedTuple, Optional
+
+import psutil
+
+from edgeserve.engines.tensorrt.errors import KINDS, BuildFailed, BuildOutOfMemory
+from edgeserve.engines.tensorrt.settings import BuildRequest
+from edgeserve.errors import EngineError
+from edgeserve.units import NS_PER_S, format_duration, format_size
+
+log = logging.getLogger("edgeserve.tensorrt")
+
+LOOK_S = 0.2
+"""How often the process's memory is looked at."""
+
+MEMORY_FLOOR_BYTES = 128 << 20
+"""The host's free memory under which the build is ended: below it a board begins to kill processes of its choice."""
+
+SILENT_LOOKS_MAX = 300
+"""Looks without a line (one minute; the process writes one per second) after which it counts as hung."""
+
+STDERR_BYTES_KEPT = 2000
+
+MODULE = "edgeserve.engines.tensorrt.build_process"
+
+
+class Limits(NamedTuple):
+    """Bounds of one build. ``memory_bytes`` 0: only the host's free memory counts."""
+
+    memory_bytes: int
+    timeout_ns: int
+
+
+class Progress(NamedTuple):
+    """Where a build is: ``share`` of ``phase``, 0 to 1, and the seconds since it began."""
+
+    phase: str
+    share: float
+    elapsed_s: float
+
+
+Tell = Callable[[Progress], None]
+
+
+def build_plan(library: str, request: BuildRequest, where: str, plan: str, timing_cache: str, limits: Limits,
+               tell: Tell, device_index: int = 0, free_bytes: Optional[Callable[[], int]] = None) -> Dict[str, Any]:
+    """Build a plan into the file ``plan``; what the process says of it (version, profiles, layers, build_s).
+
+    ``timing_cache`` is a file that is read and written, ``""`` for none; ``device_index`` is CUDA's; ``free_bytes``
+    reads the host's available memory. Raises the process's error as it was, :class:`BuildOutOfMemory` when a bound or
+    the kernel ended it, else :class:`BuildFailed` with its last words.
+    """
+    asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
+             "timing_cache": timing_cache}
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
+            env=environment_of(device_index, os.environ))
+        try:
+            answer = _Watch(process, where, limits, tell, free_bytes or _available_bytes).until_answered(asked)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        if answer is None:
+            raise _ended(process.returncode, words, where)
+    if "built" in answer:
+        built: Dict[str, Any] = answer["built"]
+        return built
+    raise KINDS.get(answer.get("error", ""), EngineError)(str(answer.get("message")))
+
+
+def environment_of(device_index: int, environment: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of the process that builds: it finds the modules that this process finds, and sees the one GPU
+    that it builds for, since the builder takes the first that it sees."""
+    made = {**environment, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    seen = [item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item]
+    if device_index or len(seen) > 1:
+        made["CUDA_VISIBLE_DEVICES"] = seen[device_index] if device_index < len(seen) else str(device_index)
+    return made
+
+
+class _Watch:
+    """Reads one process's lines and ends it when it passes a bound."""
+
+    def __init__(self, process: subprocess.Popen[bytes], where: str, limits: Limits, tell: Tell,
+                 free_bytes: Callable[[], int]) -> None:
+        self._process = process
+        self._where = where
+        self._limits = limits
+        self._tell = tell
+        self._free_bytes = free_bytes
+        self._rest = b""
+        self._elapsed_s = 0.0
+
+    def until_answered(self, asked: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """Its last line; ``None`` when it ended without one."""
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked).encode())
+            process.stdin.close()
+        except BrokenPipeError:
+            return None
+        silent = 0
+        while True:
+            readable, _, _ = select.select([process.stdout], [], [], LOOK_S)
+            self._check_memory()
+            if not readable:
+                silent += 1
+                if silent > SILENT_LOOKS_MAX:
+                    raise BuildFailed(f"{self._where}: the process that builds has said nothing for "
+                                      f"{SILENT_LOOKS_MAX * LOOK_S:.0f} s; it was ended. Try again; if it hangs again, "
+                                      "run the model with engine = 'onnx'")
+                continue
+            silent = 0
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                return None
+            answer = self._lines(chunk)
+            if answer is not None:
+                return answer
+
+    def _lines(self, chunk: bytes) -> Optional[Dict[str, Any]]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for text in lines:
+            line = json.loads(text)
+            if "phase" not in line:
+                answer: Dict[str, Any] = line
+                return answer
+            self._elapsed_s = float(line["elapsed_s"])
+            self._tell(Progress(line["phase"], float(line["share"]), self._elapsed_s))
+        if self._elapsed_s * NS_PER_S > self._limits.timeout_ns:
+            raise BuildFailed(f"{self._where}: the build took longer than options.build_timeout = "
+                              f"{format_duration(self._limits.timeout_ns)} and was ended. Raise that option, lower "
+                              "options.optimization_level, or build fewer batch sizes")
+        return None
+
+    def _check_memory(self) -> None:
+        try:
+            used = psutil.Process(self._process.pid).memory_info().rss
+        except psutil.Error:
+            return  # it has ended; its answer is read next
+        limit = self._limits.memory_bytes
+        if limit and used > limit:
+            raise BuildOutOfMemory(f"{self._where}: the build uses {format_size(used)}, more than options.build_memory "
+                                   f"= {format_size(limit)}; it was ended. Raise that option, lower options.workspace, "
+                                   "or build fewer batch sizes", used, limit)
+        free = self._free_bytes()
+        if free < MEMORY_FLOOR_BYTES:
+            raise BuildOutOfMemory(f"{self._where}: {format_size(free)} of memory are free while the build uses "
+                                   f"{format_size(used)}; it was ended before the system ends something else. Stop "
+                                   "other programs (the desktop), add swap on disk, or build fewer batch sizes", used,
+                                   free)
+
+
+def _ended(status: int, words: IO[bytes], where: str) -> EngineError:
+    """The error for a process that ended without an answer."""
+    words.seek(0, os.SEEK_END)
+    words.seek(max(0, words.tell() - STDERR_BYTES_KEPT))
+    last = " ".join(words.read().decode("utf-8", "replace").split())
+    said = f" It said last: {last}" if last else ""
+    if status == -signal.SIGKILL:
+        return BuildOutOfMemory(f"{where}: the process that builds was killed, most likely by the system because "
+                                "memory ran out (dmesg tells). Stop other programs (the desktop), add swap on disk, "
+                                f"lower options.workspace, or build fewer batch sizes.{said}")
+    name = signal.Signals(-status).name if status < 0 else f"status {status}"
+    return BuildFailed(f"{where}: the process that builds ended with {name} and no answer.{said}")
+
+
+def _available_bytes() -> int:
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,227 @@
+"""From an ONNX file to a plan: parse, profiles, builder configuration, build. Runs in the process that builds.
+
+Knows one TensorRT library and one :class:`BuildRequest`; no cache, no process, no clock. What TensorRT answers with
+``False`` or ``None`` becomes a typed error with the library's own words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from edgeserve.engines.tensorrt.errors import BuildFailed, BuildOutOfMemory, ParseFailed
+from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.settings import BuildRequest
+from edgeserve.engines.tensorrt.shapes import Input, Profile, profiles_of
+from edgeserve.errors import EngineError
+from edgeserve.units import format_size
+
+Say = Callable[[str, float], None]
+"""``say(phase, share)``: which phase, and how much of it is done, 0 to 1."""
+
+MEMORY_WORDS = ("out of memory", "outofmemory", "insufficient memory", "bad_alloc", "failed to allocate",
+                "cudaerrormemoryallocation", "insufficient workspace")
+"""What TensorRT's log says when memory was short; it has no code for it in Python."""
+
+FP16_MEND = ("convert the ONNX file to float16 once (NVIDIA Model Optimizer: modelopt.onnx.autocast) and set "
+             "options.precision = 'model'")
+
+
+class Built(NamedTuple):
+    """A plan and what it was built from: ``profiles`` as ``(batch size, shapes)``, one per optimisation profile and in
+    their order, copies included."""
+
+    plan: bytes
+    profiles: List[Tuple[int, Profile]]
+    timing_cache: bytes
+    layers: int
+
+
+def construct(library: Library, request: BuildRequest, where: str, say: Say, timing_cache: bytes = b"") -> Built:
+    """Build a plan. ``where`` names the model in messages. Raises :class:`ParseFailed`, :class:`BuildFailed`,
+    :class:`BuildOutOfMemory`, or :class:`EngineError` for what the configuration can mend."""
+    trt, api = library.trt, library.api
+    if request.precision == "fp16" and not api.weak_types:
+        raise EngineError(f"{where}: options.precision = 'fp16', but {library.name} {library.version} builds only the "
+                          f"types that the model has; {FP16_MEND}")
+    say("parse", 0.0)
+    builder = trt.Builder(library.log)
+    typed = request.precision == "model"
+    network = builder.create_network(api.network_flags(strongly_typed=typed))
+    parse(library, network, request.file, where)
+    profiles = profiles_of(inputs_of(network), request, where) * api.profile_copies(request.lanes)
+    separate_dimensions(network, profiles)
+    config = configure(library, builder, network, request, where)
+    add_profiles(library, builder, config, profiles, where)
+    cache = config.create_timing_cache(timing_cache)
+    if cache is None or not config.set_timing_cache(cache, False):
+        cache = config.create_timing_cache(b"")  # of another version or device: start again
+        config.set_timing_cache(cache, False)
+    monitor = _watch(library, config, say)
+    say("build", 0.0)
+    plan = builder.build_serialized_network(network, config)
+    del monitor
+    if plan is None:
+        why = library.why("the builder did not say why")
+        if any(word in why.lower() for word in MEMORY_WORDS):
+            raise BuildOutOfMemory(f"{where}: too little memory to build: {why}. Lower options.workspace (now "
+                                   f"{format_size(request.workspace_bytes)}), build fewer batch sizes, or free memory")
+        raise BuildFailed(f"{where}: {library.name} {library.version} cannot build the model: {why}. Lower "
+                          "options.optimization_level, or run the model with engine = 'onnx'")
+    kept = config.get_timing_cache()
+    say("build", 1.0)
+    return Built(bytes(plan), profiles, bytes(kept.serialize()) if kept is not None else b"", int(network.num_layers))
+
+
+def parse(library: Library, network: Any, path: str, where: str) -> None:
+    """Read the ONNX file into ``network``. The file's folder matters: large weights lie beside it."""
+    parser = library.trt.OnnxParser(network, library.log)
+    if parser.parse_from_file(path):
+        return
+    found = [_parser_words(library, parser.get_error(index)) for index in range(parser.num_errors)]
+    library.log.take_errors()
+    raise ParseFailed(f"{where}: {library.name} {library.version} cannot read {path}: "
+                      f"{'; '.join(found) or 'the parser did not say why'}. Export the model with operators that "
+                      "TensorRT has, or run it with engine = 'onnx'")
+
+
+def _parser_words(library: Library, error: Any) -> str:
+    """``node 12 'conv1' (Conv): why``; before version 10 the parser knows the node's number alone."""
+    node = f"node {error.node()}" if error.node() >= 0 else "the file"
+    if error.node() >= 0 and library.api.has("ParserError", "node_name") and error.node_name():
+        node += f" {error.node_name()!r}"
+    if library.api.has("ParserError", "node_operator") and error.node_operator():
+        node += f" ({error.node_operator()})"
+    return f"{node}: {' '.join(error.desc().split())}"
+
+
+def inputs_of(network: Any) -> List[Input]:
+    """The network's inputs, open axes as -1."""
+    tensors = [network.get_input(index) for index in range(network.num_inputs)]
+    return [Input(tensor.name, tuple(int(dim) for dim in tensor.shape), bool(tensor.is_shape_tensor))
+            for tensor in tensors]
+
+
+def separate_dimensions(network: Any, profiles: List[Tuple[int, Profile]]) -> None:
+    """Open axes of one name are one length to TensorRT. Some exporters name all of a model's open axes alike (``?``).
+    Where the profiles give such axes different lengths, all but the first get a name of their own."""
+    lengths: Dict[str, List[Any]] = {}
+    places: Dict[str, List[Tuple[Any, int]]] = {}
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        for axis, dim in enumerate(tensor.shape):
+            name = tensor.get_dimension_name(axis) if dim < 0 else ""
+            if name:
+                rows = [[row[axis] for row in shapes[tensor.name]] for _, shapes in profiles]
+                lengths.setdefault(name, []).append(rows)
+                places.setdefault(name, []).append((tensor, axis))
+    for name, found in lengths.items():
+        if any(rows != found[0] for rows in found):
+            for number, (tensor, axis) in enumerate(places[name][1:]):
+                tensor.set_dimension_name(axis, f"{name}.{number}")
+
+
+def configure(library: Library, builder: Any, network: Any, request: BuildRequest, where: str) -> Any:
+    """The builder's configuration but for the profiles."""
+    trt, api = library.trt, library.api
+    config = builder.create_builder_config()
+    api.limit_memory(config, request.workspace_bytes, request.tactic_bytes)
+    api.share_profiles(config)
+    if api.has("IBuilderConfig", "builder_optimization_level"):
+        config.builder_optimization_level = request.optimization_level
+    if api.weak_types:
+        _set_precision(library, config, network, request)
+    if request.dla_core >= 0:
+        if request.dla_core >= builder.num_DLA_cores:
+            raise EngineError(f"{where}: options.dla_core = {request.dla_core}, but this device has "
+                              f"{builder.num_DLA_cores} DLA cores for {library.name} {library.version}; leave the "
+                              "option out")
+        config.default_device_type = trt.DeviceType.DLA
+        config.DLA_core = request.dla_core
+        config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+    _set_capabilities(library, config, request, where)
+    return config
+
+
+def _set_precision(library: Library, config: Any, network: Any, request: BuildRequest) -> None:
+    """The flags of a weakly typed network; a strongly typed one has its types from the model."""
+    trt, api = library.trt, library.api
+    typed = request.precision == "model" and api.has("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
+    if typed:
+        return
+    kinds, quantized = _types_of(library, network)
+    if request.precision == "fp16" or "HALF" in kinds:
+        config.set_flag(trt.BuilderFlag.FP16)
+    if quantized:
+        config.set_flag(trt.BuilderFlag.INT8)
+
+
+def _types_of(library: Library, network: Any) -> Tuple[List[str], bool]:
+    """The names of the tensors' types, and whether the network quantizes."""
+    trt = library.trt
+    half, quantized = False, False
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        quantized = quantized or layer.type == trt.LayerType.QUANTIZE
+        half = half or any(layer.get_output(place).dtype == trt.DataType.HALF for place in range(layer.num_outputs)
+                           if layer.get_output(place) is not None)
+    return (["HALF"] if half else []), quantized
+
+
+def _set_capabilities(library: Library, config: Any, request: BuildRequest, where: str) -> None:
+    """TensorRT-RTX alone builds for other GPUs than the one that is here."""
+    if not request.compute_capabilities:
+        return
+    trt = library.trt
+    if not library.api.has("IBuilderConfig", "set_compute_capability"):
+        raise EngineError(f"{where}: options.compute_capabilities is for library = 'tensorrt_rtx'; "
+                          f"{library.name} {library.version} builds for the GPU that is here alone. Leave it out")
+    config.num_compute_capabilities = len(request.compute_capabilities)
+    for index, text in enumerate(request.compute_capabilities):
+        kind = getattr(trt.ComputeCapability, f"SM{text.replace('.', '')}", None)
+        if kind is None or not config.set_compute_capability(kind, index):
+            known = [name for name in dir(trt.ComputeCapability) if name.startswith("SM")]
+            raise EngineError(f"{where}: options.compute_capabilities has {text!r}, which {library.name} "
+                              f"{library.version} does not build for (it knows {', '.join(known)})")
+
+
+def add_profiles(library: Library, builder: Any, config: Any, profiles: List[Tuple[int, Profile]],
+                 where: str) -> None:
+    """One optimisation profile per entry, in their order."""
+    for number, (size, shapes) in enumerate(profiles):
+        profile = builder.create_optimization_profile()
+        for name, shape in shapes.items():
+            profile.set_shape(name, shape.low, shape.usual, shape.high)
+        if config.add_optimization_profile(profile) != number:
+            raise BuildFailed(f"{where}: {library.name} refuses the optimisation profile of batch size {size}, "
+                              f"{ {name: list(shape.high) for name, shape in shapes.items()} }: "
+                              f"{library.why('it did not say why')}")
+
+
+def _watch(library: Library, config: Any, say: Say) -> Optional[Any]:
+    """Tell of the builder's phases where it reports them. The caller keeps what is returned while the builder runs."""
+    if not library.api.has("IBuilderConfig", "progress_monitor"):
+        return None
+    trt = library.trt
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self._steps: Dict[str, int] = {}
+            self._outermost = ""
+
+        def phase_start(self, phase_name: str, parent_phase: Optional[str], num_steps: int) -> None:
+            self._steps[phase_name] = max(1, num_steps)
+            if parent_phase is None:
+                self._outermost = phase_name
+
+        def phase_finish(self, phase_name: str) -> None:
+            self._steps.pop(phase_name, None)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            if phase_name == self._outermost:
+                say("build", min(1.0, (step + 1) / self._steps.get(phase_name, 1)))
+            return True
+
+    monitor = Monitor()
+    config.progress_monitor = monitor
+    return monitor

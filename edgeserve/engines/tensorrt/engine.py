@@ -1,0 +1,249 @@
+"""``engine = "tensorrt"``: a model's plan on one device, from the cache or built now, and its lanes' sessions.
+
+Options are :mod:`edgeserve.engines.tensorrt.settings`'; what the inputs mean is :mod:`edgeserve.engines.ports`'.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from edgeserve.config.files import model_path, weights_size_bytes
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Session, Values
+from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.cuda.lanes import lane_stream
+from edgeserve.engines.options import Options
+from edgeserve.engines.ports import Ports
+from edgeserve.engines.python import import_function
+from edgeserve.engines.tensorrt import plans
+from edgeserve.engines.tensorrt.building import Limits, Progress, build_plan
+from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
+from edgeserve.engines.tensorrt.library import Library, open_library
+from edgeserve.engines.tensorrt.plans import Identity, Plan, PlanCache, identity_of
+from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession, named
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, read_settings
+from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
+from edgeserve.engines.tensorrt.tensors import check_profiles, tensors_of
+from edgeserve.errors import EngineError
+from edgeserve.units import NS_PER_S, counted, format_duration
+
+log = logging.getLogger("edgeserve.tensorrt")
+
+TOLD_EVERY_S = 10.0
+"""Progress of a build goes to the log so often."""
+
+
+class TensorrtEngine(Engine):
+    """One ONNX file as a TensorRT plan. ``load`` may build the plan first, which takes minutes on a board: build plans
+    ahead with ``edgeserve profile``. Knows no request and no stream of requests."""
+
+    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
+        options = Options(model, KNOWN_OPTIONS)
+        self._name = model.name
+        self._where = f"model {model.name!r}"
+        self._model = model
+        self._options = options
+        self._lanes = list(lanes)
+        self._directory = directory
+        self._settings = read_settings(model, options, len(lanes), directory)
+        self._loaded: Optional[Loaded] = None
+        self._runtime: Any = None
+        self._footprint = Footprint(0)
+        self._build_s = 0.0
+        self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
+        self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
+
+    # --- life ---
+
+    def load(self) -> Footprint:
+        """Find or build the plan, and bring it to the device."""
+        if self._loaded is not None:
+            return self._footprint
+        path = model_path(self._model, self._directory)
+        library = open_library(self._settings.library)
+        if not hasattr(library.trt.IExecutionContext, "execute_async_v3"):
+            raise LibraryMissing(f"{self._where}: {library.name} {library.version} is too old; expected 8.5 or later "
+                                 "(JetPack 5.1)")
+        try:
+            device = Device(open_driver(self._settings.cuda), self._lanes[0].device_index)
+        except EngineError as error:
+            raise named(self._name, error) from error
+        try:
+            with device.current():
+                plan = self._bring(library, device, path)
+        except BaseException as error:
+            self._runtime = None
+            device.close()
+            if isinstance(error, EngineError):
+                raise named(self._name, error) from error
+            raise
+        assert self._loaded is not None
+        work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
+        self._footprint = Footprint(plan.size_bytes, work)
+        self._build_s = float(plan.metadata.get("build_s", 0.0))
+        return self._footprint
+
+    def unload(self) -> None:
+        """Free what the lanes have, then the plan. The order matters: contexts use the engine, graphs the contexts."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        while self._contexts:
+            self._contexts.popitem()[1][1].free()
+        device = loaded.device
+        with device.current():
+            del loaded  # the last reference to the engine, which goes before its runtime
+            self._runtime = None
+        device.close()
+
+    def open(self, lane: LaneInfo) -> Session:
+        """A session for ``lane``: its contexts are made, warmed up and captured here, before any request."""
+        loaded = self._must_be_loaded()
+        common = lane.common if lane.common is not None else {}
+        known = self._contexts.get(id(common))
+        if known is not None and known[0] is common:
+            return TensorrtSession(known[1])
+        try:
+            with self._opening:
+                stream = lane_stream(lane._replace(common=common), self._settings.cuda)
+                contexts = LaneContexts(loaded, lane._replace(common=common), stream, self._copy_of_lane(loaded))
+                self._contexts[id(common)] = (common, contexts)
+        except EngineError as error:
+            raise named(self._name, error) from error
+        return TensorrtSession(contexts)
+
+    @property
+    def device_name(self) -> str:
+        """The device's name, while the model is loaded."""
+        return self._must_be_loaded().device.info.name
+
+    @property
+    def build_s(self) -> float:
+        """How long the plan took to build, now or when it was built."""
+        return self._build_s
+
+    def example(self) -> Values:
+        if self._settings.example:
+            where = self._options.where("example")
+            item: Values = import_function(self._settings.example, self._directory, where)()
+            return item
+        return self._must_be_loaded().ports.example()
+
+    def run(self, batch: Batch) -> List[Result]:
+        raise EngineError(f"{self._where}: TensorRT runs in sessions; call open(lane) and launch(batch)")
+
+    def _must_be_loaded(self) -> Loaded:
+        if self._loaded is None:
+            raise EngineError(f"{self._where} is not loaded; call load() before it is used")
+        return self._loaded
+
+    def _copy_of_lane(self, loaded: Loaded) -> int:
+        """Which copy of the profiles the next lane uses: all the same, but before TensorRT 8.6."""
+        copies = loaded.library.api.profile_copies(self._settings.request.lanes)
+        if loaded.library.api.profiles_shared:
+            return 0
+        if len(self._contexts) >= copies:
+            raise EngineError(f"{self._where}: {counted(len(self._contexts), 'lane')} opened it before, and with "
+                              f"TensorRT {loaded.library.version} (before 8.6) each needs a copy of the profiles; it "
+                              f"was made for {counted(copies, 'lane')}")
+        return len(self._contexts)
+
+    # --- the plan ---
+
+    def _bring(self, library: Library, device: Device, path: str) -> Plan:
+        """The plan on the device. A plan that the library refuses is built again, once."""
+        request = self._request(library)
+        fixed = device.info if not request.compute_capabilities else None
+        identity = identity_of(library.name, library.version, fixed, path, request)
+        cache = PlanCache(self._settings.plans)
+        plan = self._obtain(library, cache, identity, path)
+        try:
+            self._loaded = self._deserialized(library, device, plan)
+        except PlanRefused as error:
+            if plan.was_built:
+                raise
+            cache.discard(plan, str(error))
+            plan = self._obtain(library, cache, identity, path)
+            self._loaded = self._deserialized(library, device, plan)
+        return plan
+
+    def _request(self, library: Library) -> BuildRequest:
+        """What is built: lanes count only where each needs a copy of the profiles."""
+        request = self._settings.request
+        return request._replace(lanes=library.api.profile_copies(request.lanes))
+
+    def _obtain(self, library: Library, cache: PlanCache, identity: Identity, path: str) -> Plan:
+        settings = self._settings
+        model_bytes = weights_size_bytes(path)
+        request = self._request(library)._replace(file=os.path.abspath(path))
+        limits = Limits(settings.build_memory_bytes, settings.build_timeout_ns)
+        timing_cache = cache.timing_cache(identity) if settings.timing_cache else ""
+
+        def build(plan: str) -> Dict[str, Any]:
+            expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
+            log.warning("%s: %s %s builds a plan for batch sizes %s; %s", self._where, identity.library,
+                        identity.version, request.sizes, "no build on this device is remembered to say how long"
+                        if expected_s is None else f"about {format_duration(int(expected_s * NS_PER_S))}")
+            built = build_plan(identity.library, request, self._where, plan, timing_cache, limits,
+                               _Teller(self._where, expected_s).tell, self._lanes[0].device_index)
+            log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
+            return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
+
+        waits = math.ceil(settings.build_timeout_ns / NS_PER_S / plans.LOCK_LOOK_S)
+        return cache.obtain(self._name, identity, self._where, build, waits)
+
+    def _deserialized(self, library: Library, device: Device, plan: Plan) -> Loaded:
+        """The plan as an engine, compared with what was asked for. Raises :class:`PlanRefused`."""
+        settings, request = self._settings, self._settings.request
+        runtime = library.trt.Runtime(library.log)
+        if request.dla_core >= 0:
+            runtime.DLA_core = request.dla_core
+        with open(plan.path, "rb") as file:
+            engine = runtime.deserialize_cuda_engine(file.read())
+        if engine is None:
+            raise PlanRefused(f"{self._where}: {library.name} {library.version} refuses the plan {plan.path}: "
+                              f"{library.why('it did not say why')}. Check that the GPU, the driver and the library "
+                              "fit together (edgeserve doctor)")
+        profiles: List[Tuple[int, Profile]] = [
+            (int(size), {name: ProfileShape(*(tuple(row) for row in rows)) for name, rows in shapes.items()})
+            for size, shapes in plan.metadata["profiles"]]
+        check_profiles(engine, profiles, self._where)
+        stream = device.stream()
+        try:
+            tensors = tensors_of(library, engine, profiles, stream, self._where)
+        finally:
+            stream.free()
+        wide = library.api.narrows_int64
+        ports = Ports(self._model, self._options, [item.port(wide) for item in tensors if item.is_input],
+                      [item.port(wide) for item in tensors if not item.is_input])
+        inputs = [Input(item.name, item.dims) for item in tensors if item.is_input]
+        ranges = {name: shape for name, shape in item_ranges(inputs, request, self._where).items()
+                  if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])}
+        mapped = settings.mapped == "yes" or (
+            settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory)
+        self._runtime = runtime
+        return Loaded(self._name, library, device, engine, ports, tensors, profiles, ranges,
+                      library.api.context_bytes(engine), mapped, settings.graph)
+
+
+class _Teller:
+    """Progress of a build, to the log, not too often."""
+
+    def __init__(self, where: str, expected_s: Optional[float]) -> None:
+        self._where = where
+        self._expected_s = expected_s
+        self._told_s = 0.0
+
+    def tell(self, progress: Progress) -> None:
+        if progress.elapsed_s - self._told_s < TOLD_EVERY_S:
+            return
+        self._told_s = progress.elapsed_s
+        left = "" if self._expected_s is None else (
+            f", about {max(0.0, self._expected_s - progress.elapsed_s):.0f} s left")
+        log.warning("%s: building for %.0f s (%s %.0f %%%s)", self._where, progress.elapsed_s, progress.phase,
+                    100 * progress.share, left)

@@ -1,0 +1,40 @@
+"""What can go wrong with TensorRT, each kind with its own type and code, each message with the mend."""
+
+from __future__ import annotations
+
+from edgeserve.errors import EngineError, OutOfMemory
+
+
+class LibraryMissing(EngineError):
+    """No TensorRT library can be imported, or it lacks something that this package needs."""
+
+    code = "library_missing"
+
+
+class ParseFailed(EngineError):
+    """TensorRT's ONNX parser refused the model; the message has the parser's own words and the node."""
+
+    code = "parse"
+
+
+class BuildFailed(EngineError):
+    """The builder gave no plan, or the process that builds ended."""
+
+    code = "build"
+
+
+class BuildOutOfMemory(OutOfMemory):
+    """The builder, or the process that builds, had too little memory."""
+
+    code = "build_out_of_memory"
+
+
+class PlanRefused(EngineError):
+    """A plan cannot be deserialized here: another version, another GPU, or a damaged file."""
+
+    code = "plan_refused"
+
+
+KINDS = {kind.code: kind for kind in (LibraryMissing, ParseFailed, BuildFailed, BuildOutOfMemory, PlanRefused,
+                                      EngineError)}
+"""Code -> type: how an error comes back from the process that builds."""

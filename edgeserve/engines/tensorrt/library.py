@@ -1,0 +1,96 @@
+"""Finding the TensorRT library, and keeping what it logs.
+
+``tensorrt`` (8.5 to 11) and ``tensorrt_rtx`` (TensorRT for RTX: desktop GPUs) have the same interface; what differs is
+:mod:`edgeserve.engines.tensorrt.versions`'. TensorRT reports failures as ``None`` or ``False`` and says why in its log
+alone, so every call goes with a :class:`Log` whose last words become the error's text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections import deque
+from typing import Any, Deque, List, NamedTuple, Tuple
+
+from edgeserve.engines.tensorrt.errors import LibraryMissing
+from edgeserve.engines.tensorrt.settings import LIBRARIES
+from edgeserve.engines.tensorrt.versions import Api
+
+log = logging.getLogger("edgeserve.tensorrt")
+
+LINES_KEPT = 32
+"""Lines of the library's log that are kept for error messages."""
+
+INSTALL_MEND = ("on a Jetson: sudo apt install tensorrt python3-libnvinfer, and a venv of the system's Python with "
+                "--system-site-packages; on a desktop GPU: pip install tensorrt, or pip install "
+                "'edgeserve-runtime[tensorrt-rtx]'")
+
+
+class Library(NamedTuple):
+    """An imported library: its module's name, what it has, and its log."""
+
+    name: str
+    api: Api
+    log: Any
+
+    @property
+    def trt(self) -> Any:
+        """The module."""
+        return self.api.trt
+
+    @property
+    def version(self) -> str:
+        """Its own word for its version: ``10.3.0``."""
+        return self.api.version
+
+    def why(self, otherwise: str) -> str:
+        """What the library said last of errors, for a message; ``otherwise`` where it said nothing."""
+        return "; ".join(self.log.take_errors()) or otherwise
+
+
+def open_library(choice: str) -> Library:
+    """The library of ``choice``: a name of :data:`LIBRARIES` or ``"auto"``. Raises :class:`LibraryMissing` with what
+    was tried, why each failed, and what to install."""
+    tried: List[str] = []
+    for name in LIBRARIES if choice == "auto" else (choice,):
+        try:
+            trt = importlib.import_module(name)
+        except (ImportError, OSError, RuntimeError) as error:  # a broken installation raises the latter two
+            tried.append(f"{name}: {error}")
+            continue
+        return Library(name, Api(trt), _make_log(trt))
+    raise LibraryMissing(f"TensorRT cannot be imported ({'; '.join(tried)}); {INSTALL_MEND}")
+
+
+def _make_log(trt: Any) -> Any:
+    """A logger of the library's own type, which hands on what it is told: warnings to this package's log, errors to
+    whoever asks. TensorRT calls it from threads of its own."""
+    severities = {int(getattr(trt.ILogger, name)): level for name, level in _LEVELS}
+
+    class Log(trt.ILogger):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self._lock = threading.Lock()
+            self._errors: Deque[str] = deque(maxlen=LINES_KEPT)
+
+        def log(self, severity: Any, message: str) -> None:
+            level = severities.get(int(severity), logging.DEBUG)
+            if level >= logging.ERROR:
+                with self._lock:
+                    self._errors.append(" ".join(message.split()))
+            log.log(logging.DEBUG if level < logging.WARNING else logging.INFO, "%s", message)
+
+        def take_errors(self) -> List[str]:
+            """The errors since the last time, oldest first."""
+            with self._lock:
+                taken = list(dict.fromkeys(self._errors))
+                self._errors.clear()
+            return taken
+
+    return Log()
+
+
+_LEVELS: Tuple[Tuple[str, int], ...] = (("INTERNAL_ERROR", logging.ERROR), ("ERROR", logging.ERROR),
+                                        ("WARNING", logging.WARNING), ("INFO", logging.DEBUG),
+                                        ("VERBOSE", logging.DEBUG))

@@ -1,0 +1,264 @@
+"""The cache of plans: what a plan belongs to, where it lies, and who may build it.
+
+A plan runs on the GPU, in the power mode and with the library version that built it, and nowhere else; TensorRT itself
+notices only some of that. So a plan's name is a hash of everything it depends on (:class:`Identity`), a file of
+metadata beside it repeats that in words with the plan's own hash, and a plan whose metadata do not fit to the letter is
+built again, never run. Files appear whole (written beside and renamed); one process builds while others wait.
+
+Layout: ``NAME-HASH.plan``, ``NAME-HASH.json``, ``NAME-HASH.lock`` per plan, ``timing-HASH.cache`` per library, device
+and power mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from edgeserve.config.files import file_sha256
+from edgeserve.config.machine import slug
+from edgeserve.engines.cuda.device import DeviceInfo
+from edgeserve.engines.tensorrt.errors import BuildFailed
+from edgeserve.engines.tensorrt.settings import BuildRequest
+from edgeserve.errors import EngineError
+
+log = logging.getLogger("edgeserve.tensorrt")
+
+FORMAT = 1
+"""Of the metadata; a plan of another format is built again."""
+
+LOCK_LOOK_S = 0.25
+HASH_CHARACTERS = 16
+
+Build = Callable[[str], Dict[str, Any]]
+"""``build(path)`` writes a plan to ``path`` and returns what is to be kept with it."""
+
+
+class Identity(NamedTuple):
+    """What a plan depends on. ``device`` is empty for plans that are not of one device (TensorRT-RTX, with
+    ``compute_capabilities``)."""
+
+    library: str
+    version: str
+    device: Dict[str, Any]
+    power_mode: str
+    release: str
+    model_sha256: str
+    request: Dict[str, Any]
+
+    def digest(self) -> str:
+        """The plan's name."""
+        text = json.dumps([FORMAT, self._asdict()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARACTERS]
+
+
+class Plan(NamedTuple):
+    """A plan that is known to be good for its identity."""
+
+    path: str
+    size_bytes: int
+    metadata: Dict[str, Any]
+    was_built: bool
+
+
+def identity_of(library: str, version: str, device: Optional[DeviceInfo], model_path: str, request: BuildRequest,
+                root: str = "/") -> Identity:
+    """What a plan for this machine depends on. ``root`` is where the system's files lie."""
+    about: Dict[str, Any] = {} if device is None else {
+        "name": device.name, "compute_capability": list(device.compute_capability),
+        "multiprocessors": device.multiprocessors, "cuda": list(device.cuda)}
+    return Identity(library, version, about, power_mode(root), l4t_release(root), model_sha256(model_path),
+                    request.identity())
+
+
+def model_sha256(path: str) -> str:
+    """Of the ONNX file and the weights that exporters lay beside it (``FILE.data``, ``FILE_data``)."""
+    parts = [file_sha256(name) for name in (path, f"{path}.data", f"{path}_data") if os.path.isfile(name)]
+    return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def power_mode(root: str = "/") -> str:
+    """The name of a Jetson's power mode, ``""`` elsewhere. By name: the numbers mean other modes on other boards. Low
+    modes take clusters of the GPU away, and kernels were timed for those that were there."""
+    status = re.search(r"pmode:(\d+)", _text(root, "var/lib/nvpmodel/status"))
+    if not status:
+        return ""
+    modes = dict(re.findall(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", _text(root, "etc/nvpmodel.conf")))
+    number = str(int(status.group(1)))
+    return modes.get(number, f"number {number}")
+
+
+def l4t_release(root: str = "/") -> str:
+    """A Jetson's system release, such as ``36.4.3``, ``""`` elsewhere."""
+    found = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", _text(root, "etc/nv_tegra_release"))
+    return f"{found.group(1)}.{found.group(2)}" if found else ""
+
+
+class PlanCache:
+    """Plans in one directory. Any process may use it at the same time."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def path(self, name: str, identity: Identity, ending: str = "plan") -> str:
+        """Where the plan of a model lies."""
+        return os.path.join(self._directory, f"{slug(name)}-{identity.digest()}.{ending}")
+
+    def timing_cache(self, identity: Identity) -> str:
+        """Where kernel timings lie that any model's builds share."""
+        about = json.dumps([identity.library, identity.version, identity.device, identity.power_mode], sort_keys=True)
+        return os.path.join(self._directory, f"timing-{hashlib.sha256(about.encode()).hexdigest()[:HASH_CHARACTERS]}"
+                                             ".cache")
+
+    def find(self, name: str, identity: Identity) -> Optional[Plan]:
+        """The plan, if there is one that fits and is whole. What is wrong with one that is there goes to the log."""
+        path = self.path(name, identity)
+        if not os.path.exists(path):
+            return None
+        why, metadata = self._fault(path, identity)
+        if why:
+            log.warning("%s is not used: %s; it is built again", path, why)
+            return None
+        return Plan(path, os.path.getsize(path), metadata, was_built=False)
+
+    def obtain(self, name: str, identity: Identity, where: str, build: Build, waits_max: int) -> Plan:
+        """The plan, built now if there is none that fits. Of several processes one builds and the others wait for it,
+        ``waits_max`` looks of :data:`LOCK_LOOK_S` at most. Raises what ``build`` raises, :class:`BuildFailed` when the
+        wait is over, and :class:`EngineError` when the directory cannot be written."""
+        found = self.find(name, identity)
+        if found is not None:
+            return found
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            with self._locked(self.path(name, identity, "lock"), where, waits_max):
+                return self.find(name, identity) or self._build(name, identity, build)
+        except OSError as error:
+            raise EngineError(f"{where}: plans cannot be kept in {self._directory} ({error}); set options.plans to a "
+                              "directory that this user may write, on a disk with room") from error
+
+    def discard(self, plan: Plan, why: str) -> None:
+        """The plan cannot be run after all: the next :meth:`obtain` builds it again."""
+        log.warning("%s is removed: %s", plan.path, why)
+        for path in (plan.path, _metadata_path(plan.path)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def estimate_s(self, identity: Identity, model_bytes: int, profiles: int) -> Optional[float]:
+        """How long a build will take, from the builds that are remembered here: the last one of the same model, else
+        those of the same device, by model size and number of profiles. ``None``: nothing was built here yet."""
+        known = [about for about in self._all() if about.get("build_s") and about.get("model_bytes")]
+        same = [about for about in known if about["identity"].get("model_sha256") == identity.model_sha256]
+        if same:
+            return float(max(about["build_s"] * profiles / max(1, about["profiles_count"]) for about in same))
+        near = sorted(about["build_s"] / (about["model_bytes"] * max(1, about["profiles_count"]))
+                      for about in known if about["identity"].get("device") == identity.device)
+        return near[len(near) // 2] * model_bytes * profiles if near else None
+
+    # --- helpers ---
+
+    def _build(self, name: str, identity: Identity, build: Build) -> Plan:
+        path = self.path(name, identity)
+        beside = f"{path}.{os.getpid()}.part"
+        try:
+            kept = build(beside)
+            metadata = {**kept, "format": FORMAT, "identity": identity._asdict(), "plan_sha256": _sha256(beside),
+                        "plan_bytes": os.path.getsize(beside)}
+            _write(f"{beside}.json", json.dumps(metadata, indent=1, sort_keys=True))
+            # The metadata first: a plan without metadata that fit is never run.
+            os.replace(f"{beside}.json", _metadata_path(path))
+            os.replace(beside, path)
+        finally:
+            for rest in (beside, f"{beside}.json"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(rest)
+        return Plan(path, int(metadata["plan_bytes"]), metadata, was_built=True)
+
+    def _fault(self, path: str, identity: Identity) -> Tuple[str, Dict[str, Any]]:
+        """What is wrong with a plan that is there, ``""`` when nothing is; and its metadata."""
+        try:
+            metadata = json.loads(_text("", _metadata_path(path)))
+        except ValueError:
+            return "its metadata are missing or damaged", {}
+        if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+            return "its metadata are of another version of EdgeServe", {}
+        wanted = json.loads(json.dumps(identity._asdict()))
+        found = metadata.get("identity")
+        if found != wanted:
+            differs = [key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]]
+            return f"it was built for another {', '.join(differs)}", metadata
+        if os.path.getsize(path) != metadata.get("plan_bytes") or _sha256(path) != metadata.get("plan_sha256"):
+            return "it is damaged", metadata
+        return "", metadata
+
+    def _all(self) -> List[Dict[str, Any]]:
+        try:
+            names = sorted(os.listdir(self._directory))
+        except OSError:
+            return []
+        found = []
+        for name in names:
+            if name.endswith(".json"):
+                try:
+                    about = json.loads(_text(self._directory, name))
+                except ValueError:
+                    continue
+                if isinstance(about, dict) and isinstance(about.get("identity"), dict):
+                    found.append(about)
+        return found
+
+    @contextlib.contextmanager
+    def _locked(self, path: str, where: str, waits_max: int) -> Iterator[None]:
+        """Hold the lock of one plan; the kernel gives it back when a process dies."""
+        with open(path, "a", encoding="ascii") as file:
+            for look in range(waits_max + 1):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if look == 0:
+                        log.info("%s: another process builds its plan; waiting for it", where)
+                    if look == waits_max:
+                        raise BuildFailed(f"{where}: another process has been building this plan for "
+                                          f"{waits_max * LOCK_LOOK_S:.0f} s; see which one holds {path} (fuser)"
+                                          ) from None
+                    _SLEEP.wait(LOCK_LOOK_S)
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+_SLEEP = threading.Event()  # never set: waiting for it is a sleep without a clock
+
+
+def _metadata_path(plan: str) -> str:
+    return f"{plan[:-len('.plan')]}.json"
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _text(root: str, name: str) -> str:
+    try:
+        with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

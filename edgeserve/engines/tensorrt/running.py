@@ -1,0 +1,434 @@
+"""One lane's way to run a plan: an execution context per optimisation profile, buffers, CUDA graphs, launches.
+
+A batch takes a *slot*: host and device memory of its own for every input and output, so that a lane of depth 2 packs
+and copies one batch while another runs. Four places in three streams order a batch:
+
+    copy-in stream     inputs to the device ---- fed
+    lane's stream      (after fed) execute ---- ran
+    copy-out stream    start ---- (after ran) outputs to the host ---- end
+
+``start`` waits for what the lane's stream was given before, so that ``start`` to ``end`` is the lane's time that this
+batch adds: copies count where they are not hidden behind another batch. On an integrated GPU with mapped memory there
+are no copies, and everything is on the lane's stream.
+
+The contexts of a lane share one block of device memory: they run one after the other on the lane's stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
+from edgeserve.engines.cuda.completion import DevicePending
+from edgeserve.engines.cuda.device import Device, DeviceBuffer, Event, Graph, Stream
+from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.cuda.lanes import LaneStream
+from edgeserve.engines.cuda.staging import Staged
+from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
+from edgeserve.engines.tensorrt.tensors import Tensor, select_profile, set_shape
+from edgeserve.errors import EngineError
+
+log = logging.getLogger("edgeserve.tensorrt")
+
+COMMON = "tensorrt"
+"""Where the sessions of a lane find its copy streams in ``LaneInfo.common``."""
+
+Shape = Tuple[int, ...]
+
+
+class Loaded(NamedTuple):
+    """A plan in the device's memory, and everything that its lanes share. ``profiles[i]`` is optimisation profile i;
+    ``ranges`` says which shapes of items the profiles take; ``mapped``: the device works in the host's memory."""
+
+    name: str
+    library: Library
+    device: Device
+    engine: Any
+    ports: Ports
+    tensors: List[Tensor]
+    profiles: List[Tuple[int, Profile]]
+    ranges: Mapping[str, ProfileShape]
+    context_bytes: int
+    mapped: bool
+    graph: bool
+
+    @property
+    def where(self) -> str:
+        """How messages name the model."""
+        return f"model {self.name!r}"
+
+    def io_bytes(self) -> int:
+        """Of one slot's inputs and outputs."""
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+
+class CopyStreams:
+    """The streams of one lane, shared by the models that it runs."""
+
+    def __init__(self, lane: LaneStream, mapped: bool) -> None:
+        with lane.device.current():
+            self.into = lane.stream if mapped else lane.device.stream()
+            self.out = lane.stream if mapped else lane.device.stream()
+
+
+def copy_streams(lane: LaneInfo, stream: LaneStream, mapped: bool) -> CopyStreams:
+    """Made at first use on the lane's thread; they are freed with the lane's stream."""
+    common = lane.common if lane.common is not None else {}
+    name = f"{COMMON}.mapped" if mapped else COMMON
+    if name not in common:
+        common[name] = CopyStreams(stream, mapped)
+    streams = common[name]
+    assert isinstance(streams, CopyStreams)
+    return streams
+
+
+class Slot:
+    """Memory of one batch, and the events that order its copies. ``collecting`` is the batch that it holds."""
+
+    def __init__(self, device: Device, tensors: Sequence[Tensor], mapped: bool) -> None:
+        self.staged: Dict[str, Staged] = {}
+        try:
+            for tensor in tensors:
+                self.staged[tensor.name] = Staged(device, tensor.size_bytes, mapped)
+            self.before, self.fed, self.ran = (device.event(timing=False) for _ in range(3))
+        except BaseException:
+            self.free()
+            raise
+        self.collecting: Optional[Collecting] = None
+
+    def free(self) -> None:
+        """Give the memory and the events back."""
+        for staged in self.staged.values():
+            staged.free()
+        for name in ("before", "fed", "ran"):
+            event = getattr(self, name, None)
+            if isinstance(event, Event):
+                event.free()
+
+
+class ProfileContext:
+    """The execution context of one optimisation profile. ``shapes`` are the inputs' shapes that it has now, and
+    ``graphs`` what was captured for them: slot -> graph."""
+
+    def __init__(self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer,
+                 stream: Stream) -> None:
+        library = loaded.library
+        context = library.api.create_context(loaded.engine)
+        if context is None:
+            raise EngineError(f"{loaded.where}: no execution context can be made for batch size {size}: "
+                              f"{library.why('TensorRT did not say why')}. Use fewer batch sizes or lanes")
+        self.size = size
+        self.context = context
+        self.graphs: Dict[int, Graph] = {}
+        self.captured: Dict[str, Shape] = {}
+        self._loaded = loaded
+        self._shapes: Dict[str, Shape] = {}
+        self._outputs: Dict[str, Shape] = {}
+        library.api.give_memory(context, memory.pointer, memory.size)
+        select_profile(library, context, index, stream, loaded.where)
+        inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
+        self.reshape({name: shapes[name].usual for name in inputs})
+
+    def reshape(self, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
+        """Set the inputs' shapes where they changed; the outputs' shapes."""
+        if shapes != self._shapes:
+            self.captured = {}  # a graph holds for the shapes that it was captured with, until they change
+            for name, shape in shapes.items():
+                if self._shapes.get(name) != shape:
+                    set_shape(self._loaded.library, self.context, name, shape, self._loaded.where)
+            self._shapes = dict(shapes)
+            self._outputs = {tensor.name: tuple(int(dim) for dim in self.context.get_tensor_shape(tensor.name))
+                             for tensor in self._loaded.tensors if not tensor.is_input}
+        return self._outputs
+
+    def execute(self, slot: Slot, stream: Stream) -> None:
+        """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
+        device's error when that is the reason."""
+        loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
+        for tensor in loaded.tensors:
+            if not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
+                raise EngineError(f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
+                                  f"{loaded.library.why('TensorRT did not say why')}")
+        if not self.context.execute_async_v3(stream.handle):
+            stream.done()  # raises what the device failed with, if it did
+            raise EngineError(f"{loaded.where}: batch of {self.size} cannot be enqueued: "
+                              f"{loaded.library.why('TensorRT did not say why')}")
+
+    def capture(self, number: int, slot: Slot, stream: Stream) -> None:
+        """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
+        with stream.captured() as captured:
+            self.execute(slot, stream)
+        if captured.graph is not None:
+            self.graphs[number] = captured.graph
+            self.captured = dict(self._shapes)
+
+    def enqueue(self, number: int, slot: Slot, stream: Stream) -> None:
+        """Launch the slot's graph where there is one for these shapes, else execute."""
+        graph = self.graphs.get(number)
+        if graph is not None and self.captured == self._shapes:
+            graph.launch(stream)
+        else:
+            self.execute(slot, stream)
+
+    def free(self) -> None:
+        """Destroy the graphs, then the context."""
+        for graph in self.graphs.values():
+            graph.free()
+        self.graphs = {}
+        with self._loaded.device.current():
+            self.context = None
+        self._loaded = self._loaded._replace(engine=None)
+
+
+class Collecting:
+    """A launched batch's outputs, from the slot's memory to results: once, whoever needs it first."""
+
+    def __init__(self, ports: Ports, packed: Packed, views: Sequence[np.ndarray], failed: Mapping[int, EngineError],
+                 count: int) -> None:
+        self.pending: Optional[Pending] = None
+        self._ports = ports
+        self._packed = packed
+        self._views = views
+        self._failed = failed
+        self._count = count
+        self._results: Optional[List[Result]] = None
+
+    def results(self) -> List[Result]:
+        """Copies, since the slot is written to again; only the rows that hold items where rows are the first axis."""
+        if self._results is None:
+            arrays = [np.array(view) for view in self._views]
+            self._results = merged(self._ports.unpack(arrays, self._packed), self._failed, self._count)
+            self._views = ()
+        return self._results
+
+
+def merged(results: Sequence[Result], failed: Mapping[int, EngineError], count: int) -> List[Result]:
+    """``results`` of the items that were handed on, and between them those of ``failed``."""
+    rest = iter(results)
+    return [Result({}, error=failed[place]) if place in failed else next(rest) for place in range(count)]
+
+
+class LaneContexts:
+    """What one lane has of a loaded plan. Made, used and asked on the lane's thread; freed by ``unload``'s."""
+
+    def __init__(self, loaded: Loaded, lane: LaneInfo, stream: LaneStream, copy: int) -> None:
+        """``copy``: which copy of the profiles is this lane's, where lanes cannot share them."""
+        self.loaded = loaded
+        self.stream = stream
+        self._copies = copy_streams(lane, stream, loaded.mapped)
+        self._slots: List[Slot] = []
+        self._contexts: Dict[int, ProfileContext] = {}
+        self._memory: Optional[DeviceBuffer] = None
+        self._next = 0
+        self.freed = False
+        sizes = sorted({size for size, _ in loaded.profiles})
+        first = copy * len(sizes)
+        with loaded.device.current():
+            try:
+                self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
+                for index, (size, shapes) in list(enumerate(loaded.profiles))[first:first + len(sizes)]:
+                    self._contexts[size] = ProfileContext(loaded, index, size, shapes, self._memory, stream.stream)
+                for _ in range(max(1, lane.depth)):
+                    self._slots.append(Slot(loaded.device, loaded.tensors, loaded.mapped))
+                for context in self._contexts.values():
+                    self._warm(context)
+            except BaseException:
+                with contextlib.suppress(EngineError):  # what is freed must not be in use
+                    stream.stream.synchronize()
+                self.free()
+                raise
+
+    @property
+    def graphs(self) -> int:
+        """How many CUDA graphs were captured."""
+        return sum(len(context.graphs) for context in self._contexts.values())
+
+    def launch(self, batch: Batch) -> Pending:
+        """Pack the batch, enqueue copies and execution, and return."""
+        loaded = self.loaded
+        size = self._size_for(batch)
+        failed = self._outside(batch)
+        rest = batch.without(failed)._replace(size=size)
+        if not rest.items:
+            return Finished([Result({}, error=failed[place]) for place in range(len(batch.items))])
+        packed = loaded.ports.pack(rest)
+        if not packed.rows:
+            return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
+        with loaded.device.current():
+            number, slot = self._free_slot()
+            context = self._contexts[size]
+            self._stage(slot, packed.feeds)
+            outputs = context.reshape({tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors
+                                       if tensor.is_input})
+            views = [slot.staged[tensor.name].array(outputs[tensor.name], tensor.dtype)
+                     for tensor in loaded.tensors if not tensor.is_input]
+            collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items))
+            collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
+            slot.collecting = collecting
+        return collecting.pending
+
+    def free(self) -> None:
+        """Give everything back: graphs and contexts, then the memory that they use, then the slots; and let go of the
+        engine, which a session that somebody keeps must not hold. Idempotent."""
+        self.freed = True
+        for context in self._contexts.values():
+            context.free()
+        self.loaded = self.loaded._replace(engine=None)
+        if self._memory is not None:
+            self._memory.free()
+        for slot in self._slots:
+            slot.free()
+        self._contexts, self._slots, self._memory = {}, [], None
+
+    # --- helpers ---
+
+    def _enqueue(self, number: int, slot: Slot, context: ProfileContext, packed: Packed, views: Sequence[np.ndarray],
+                 collecting: Collecting) -> Pending:
+        compute, into, out = self.stream.stream, self._copies.into, self._copies.out
+        clock, loaded = self.stream.clock, self.loaded
+        if out is not compute:
+            slot.before.record(compute)
+            out.wait(slot.before)
+        span = clock.begin(lambda mark: mark.record(out))
+        try:
+            if not loaded.mapped:
+                for tensor in loaded.tensors:
+                    if tensor.is_input:
+                        slot.staged[tensor.name].to_device(into, _bytes_of(packed.feeds[tensor.name], tensor))
+                slot.fed.record(into)
+                compute.wait(slot.fed)
+            context.enqueue(number, slot, compute)
+            if not loaded.mapped:
+                slot.ran.record(compute)
+                out.wait(slot.ran)
+                outputs = (tensor for tensor in loaded.tensors if not tensor.is_input)
+                for tensor, view in zip(outputs, views):
+                    slot.staged[tensor.name].to_host(out, view.nbytes)
+            span.end.record(out)
+        except BaseException:
+            clock.drop(span)
+            with contextlib.suppress(EngineError):  # the slot is used again: nothing may still read or write it
+                for stream in (into, compute, out):
+                    stream.synchronize()
+            raise
+        return DevicePending(clock, span, collecting.results, lambda error: named(loaded.name, error),
+                             loaded.device.current)
+
+    def _size_for(self, batch: Batch) -> int:
+        """The smallest batch size with a profile that holds the batch."""
+        fits = [size for size in sorted(self._contexts) if size >= batch.size]
+        if not fits:
+            raise EngineError(f"{self.loaded.where}: a batch of {batch.size}, but the largest optimisation profile is "
+                              f"for {max(self._contexts)}; add the size to [model.{self.loaded.name}] batch")
+        return fits[0]
+
+    def _outside(self, batch: Batch) -> Dict[int, EngineError]:
+        """The items whose shapes no profile takes."""
+        failed: Dict[int, EngineError] = {}
+        for place, item in enumerate(batch.items if self.loaded.ranges else ()):
+            for name, allowed in self.loaded.ranges.items():
+                shape = _shape_of(item.get(name))
+                if len(shape) == len(allowed.low) and outside(shape, allowed):
+                    failed[place] = EngineError(
+                        f"{self.loaded.where}: input {name!r} has shape {list(shape)}; its plan takes "
+                        f"{list(allowed.low)} to {list(allowed.high)} per item. Widen [model.{self.loaded.name}] "
+                        f"options.ranges.{name} (or shapes.{name}); the plan is then built again")
+        return failed
+
+    def _free_slot(self) -> Tuple[int, Slot]:
+        """The next slot in turn. Where its batch is over and nobody asked for the result, it is collected now."""
+        number = self._next
+        slot = self._slots[number]
+        held = slot.collecting
+        if held is not None and held.pending is not None:
+            if not held.pending.done():
+                raise EngineError(f"{self.loaded.where}: {len(self._slots)} batches are launched and not finished, as "
+                                  "many as the lane's depth; wait for one, or raise [lane.NAME] depth")
+            with contextlib.suppress(EngineError):  # the batch's own failure: its owner is told when it asks
+                held.results()
+        slot.collecting = None
+        self._next = (number + 1) % len(self._slots)
+        return number, slot
+
+    def _stage(self, slot: Slot, feeds: Mapping[str, np.ndarray]) -> None:
+        """Copy the packed inputs into the slot's host memory."""
+        for tensor in self.loaded.tensors:
+            if not tensor.is_input:
+                continue
+            array = feeds[tensor.name]
+            if array.dtype != tensor.dtype:
+                self._check_narrow(array, tensor)
+            view = slot.staged[tensor.name].array(array.shape, tensor.dtype)
+            np.copyto(view, array, casting="unsafe")
+
+    def _check_narrow(self, array: np.ndarray, tensor: Tensor) -> None:
+        """TensorRT before version 10 has no int64: larger values must not be cut off silently."""
+        bounds = np.iinfo(tensor.dtype)
+        if array.size and (array.min() < bounds.min or array.max() > bounds.max):
+            raise EngineError(f"{self.loaded.where}: input {tensor.name!r} has values from {array.min()} to "
+                              f"{array.max()}; this TensorRT ({self.loaded.library.version}) computes them as int32")
+
+    def _warm(self, context: ProfileContext) -> None:
+        """Run the network once on zeros, and capture it: allocations and choices that TensorRT makes at the first run
+        must not be captured, and no request should wait for either."""
+        loaded, stream = self.loaded, self.stream.stream
+        for number, slot in enumerate(self._slots):
+            for staged in slot.staged.values():
+                staged.array((staged.size,), np.uint8).fill(0)
+                staged.to_device(stream)
+            context.execute(slot, stream)
+            stream.synchronize()
+            if not loaded.graph:
+                continue
+            try:
+                context.capture(number, slot, stream)
+            except EngineError as error:
+                log.info("%s, batch size %d: no CUDA graph (%s); it is enqueued instead", loaded.where, context.size,
+                         error)
+                return
+
+
+def _shape_of(value: Any) -> Shape:
+    """Of an array, or of what will become one; ``()`` where packing will say what is wrong with it."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError:
+        return ()
+
+
+def _bytes_of(array: np.ndarray, tensor: Tensor) -> int:
+    return int(array.size) * tensor.dtype.itemsize
+
+
+def named(name: str, error: Exception) -> Exception:
+    """The error with the model's name in front, where it is CUDA's."""
+    if not isinstance(error, EngineError):
+        return EngineError(f"model {name!r}: {type(error).__name__}: {error}")
+    return error if f"model {name!r}" in str(error) else of_model(name, error)
+
+
+class TensorrtSession(Session):
+    """One lane's session; several of one lane share its contexts."""
+
+    def __init__(self, contexts: LaneContexts) -> None:
+        self._contexts = contexts
+
+    @property
+    def graphs(self) -> int:
+        """How many CUDA graphs were captured."""
+        return self._contexts.graphs
+
+    def launch(self, batch: Batch) -> Pending:
+        contexts = self._contexts
+        if contexts.freed:
+            raise EngineError(f"{contexts.loaded.where} was unloaded; call load() and open() before launch()")
+        try:
+            return contexts.launch(batch)
+        except EngineError as error:
+            raise named(contexts.loaded.name, error) from error

@@ -1,0 +1,149 @@
+"""The options of ``engine = "tensorrt"``, read and checked before any library is imported.
+
+:class:`Settings` is what the rest of the package sees; :class:`BuildRequest` is the part that a plan depends on, in a
+form that can be sent to another process and hashed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from edgeserve.config.files import cache_directory, resolve_path
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.options import Options
+from edgeserve.engines.ports import PORT_OPTIONS
+from edgeserve.errors import ConfigError, nearest
+from edgeserve.units import NS_PER_S, parse_size_bytes
+
+LIBRARIES = ("tensorrt", "tensorrt_rtx")
+"""The modules that can build and run a plan, in the order in which ``library = "auto"`` tries them."""
+
+PRECISIONS = ("model", "fp16")
+
+WORKSPACE_BYTES = 256 << 20
+"""Scratch memory that one layer's kernels may use. TensorRT's own default is all of the device's memory, which on a
+board is the memory of everything else too."""
+
+BUILD_TIMEOUT_NS = 3600 * NS_PER_S
+"""A build that takes longer is ended: detection networks with several profiles take 5 to 30 minutes on an Orin Nano
+(docs/engines.md)."""
+
+OWN_OPTIONS = ("library", "precision", "ranges", "workspace", "optimization_level", "build_memory", "build_timeout",
+               "plans", "timing_cache", "dla_core", "compute_capabilities", "graph", "mapped", "cuda", "example")
+KNOWN_OPTIONS = (*OWN_OPTIONS, *(key for key in PORT_OPTIONS if key != "pad_batch"))
+
+Range = Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
+"""The smallest, usual and largest shape of an input."""
+
+
+class BuildRequest(NamedTuple):
+    """What a plan is built from, besides the library and the device. Lists and dicts only, so that JSON keeps it.
+
+    ``sizes`` are the batch sizes, rising, one optimisation profile each. Shapes are per item, without the batch axis:
+    ``ranges`` (input -> [smallest, usual, largest]) and ``shapes`` (input -> lengths of open axes). ``states``,
+    ``constants`` and ``masks`` (padded input -> its mask) are inputs whose shape follows from elsewhere.
+    """
+
+    file: str
+    sizes: List[int]
+    ranges: Dict[str, List[List[int]]]
+    shapes: Dict[str, List[int]]
+    states: List[str]
+    state_axis: int
+    constants: Dict[str, Any]
+    masks: Dict[str, str]
+    precision: str
+    workspace_bytes: int
+    tactic_bytes: int
+    optimization_level: int
+    dla_core: int
+    compute_capabilities: List[str]
+    lanes: int
+
+    def identity(self) -> Dict[str, Any]:
+        """What two plans of one file must have in common to be the same."""
+        return {key: value for key, value in self._asdict().items() if key != "file"}
+
+
+class Settings(NamedTuple):
+    """The options of one model. ``mapped``: ``"auto"``, ``"yes"`` or ``"no"``."""
+
+    library: str
+    request: BuildRequest
+    plans: str
+    timing_cache: bool
+    build_memory_bytes: int
+    build_timeout_ns: int
+    graph: bool
+    mapped: str
+    cuda: str
+    example: str
+
+
+def read_settings(model: ModelConfig, options: Options, lanes: int, directory: str) -> Settings:
+    """Settings of ``model`` for so many ``lanes``. Raises :class:`ConfigError` with the key, the value and the mend."""
+    library = _one_of(options, "library", "auto", ("auto", *LIBRARIES))
+    build_memory = _size(options, "build_memory", 0)
+    plans = options.text("plans")
+    request = BuildRequest(
+        file="", sizes=sorted(set(model.batch)), ranges=_ranges(options),
+        shapes={name: list(shape) for name, shape in model.shapes.items()}, states=sorted(model.state),
+        state_axis=options.integer("state_axis", 0, 0, 8), constants=options.table("constants"),
+        masks=options.texts_by_name("mask"), precision=_one_of(options, "precision", "model", PRECISIONS),
+        workspace_bytes=_size(options, "workspace", WORKSPACE_BYTES), tactic_bytes=build_memory,
+        optimization_level=options.integer("optimization_level", 3, 0, 5),
+        dla_core=options.integer("dla_core", -1, 0, 7) if "dla_core" in options else -1,
+        compute_capabilities=_capabilities(options), lanes=lanes)
+    if request.dla_core >= 0 and request.precision == "model":
+        raise ConfigError(f"{options.where('dla_core')} = {request.dla_core}: DLA cores compute in float16 or int8; "
+                          f"set {options.where('precision')} = 'fp16'")
+    return Settings(
+        library=library, request=request, timing_cache=options.boolean("timing_cache", True),
+        plans=resolve_path(plans, directory) if plans else os.path.join(cache_directory(), "tensorrt"),
+        build_memory_bytes=build_memory, build_timeout_ns=options.duration_ns("build_timeout", BUILD_TIMEOUT_NS),
+        graph=options.boolean("graph", True), mapped=_one_of(options, "mapped", "auto", ("auto", "yes", "no")),
+        cuda=options.text("cuda", "auto"), example=options.text("example"))
+
+
+def _one_of(options: Options, key: str, default: str, allowed: Sequence[str]) -> str:
+    value = options.text(key, default)
+    if value not in allowed:
+        raise ConfigError(f"{options.where(key)} = {value!r}: expected one of {', '.join(map(repr, allowed))}"
+                          f"{nearest(value, allowed)}")
+    return value
+
+
+def _size(options: Options, key: str, default: int) -> int:
+    text = options.text(key)
+    if not text:
+        return default
+    try:
+        value: int = parse_size_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"{options.where(key)} = {text!r}: expected {error}") from None
+    return value
+
+
+def _capabilities(options: Options) -> List[str]:
+    values = options.texts("compute_capabilities")
+    for value in values:
+        major, _, minor = value.partition(".")
+        if not (major.isdigit() and minor.isdigit()):
+            raise ConfigError(f"{options.where('compute_capabilities')} = {value!r}: expected numbers such as '8.6'")
+    return sorted(values)
+
+
+def _ranges(options: Options) -> Dict[str, List[List[int]]]:
+    """``ranges = {x = [[3, 48, 32], [3, 48, 320], [3, 48, 960]]}``."""
+    table = options.table("ranges")
+    for name, value in table.items():
+        rows = value if isinstance(value, (list, tuple)) else []
+        good = (len(rows) == 3 and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows)
+                and all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 1 for row in rows for dim in row)
+                and all(low <= usual <= high for low, usual, high in zip(*rows)))
+        if not good:
+            raise ConfigError(f"{options.where('ranges')}.{name} = {value!r}: expected the smallest, the usual and the "
+                              "largest shape of an item, without the batch axis, such as "
+                              "[[3, 48, 32], [3, 48, 320], [3, 48, 960]]")
+    return {name: [list(row) for row in value] for name, value in table.items()}

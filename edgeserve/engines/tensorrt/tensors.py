@@ -1,0 +1,109 @@
+"""The inputs and outputs of a deserialized plan: names, types, the largest shapes, and what the plan's profiles take.
+
+Asks the plan once, after it was deserialized; knows no lane and no batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.engines.cuda.device import Stream
+from edgeserve.engines.ports import Port
+from edgeserve.engines.tensorrt.errors import PlanRefused
+from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.shapes import Profile
+from edgeserve.errors import EngineError
+
+
+class Tensor(NamedTuple):
+    """An input or output. ``dims`` has -1 for open axes; ``size_bytes`` is that of the largest profile."""
+
+
+    name: str
+    is_input: bool
+    dtype: np.dtype
+    dims: Tuple[int, ...]
+    size_bytes: int
+
+    def port(self, widen: bool) -> Port:
+        """As items are checked against it. ``widen``: int32 stands for the model's int64, so both are accepted."""
+        dtype = np.dtype(np.int64) if widen and self.is_input and self.dtype == np.int32 else self.dtype
+        return Port(self.name, dtype, tuple(None if dim < 0 else dim for dim in self.dims))
+
+
+def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: str) -> None:
+    """Compare the plan's profiles with those that were asked for. Raises :class:`PlanRefused` where they differ."""
+    if engine.num_optimization_profiles != len(profiles):
+        raise PlanRefused(f"{where}: the plan has {engine.num_optimization_profiles} optimisation profiles, expected "
+                          f"{len(profiles)}")
+    names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}  # unused inputs are left out
+    for index, (size, shapes) in enumerate(profiles):
+        for name, shape in shapes.items():
+            if name not in names:
+                continue
+            rows = tuple(tuple(int(dim) for dim in row) for row in engine.get_tensor_profile_shape(name, index))
+            if rows != tuple(shape):
+                raise PlanRefused(f"{where}: optimisation profile {index} (batch size {size}) takes input {name!r} of "
+                                  f"{rows}, expected {tuple(shape)}")
+
+
+def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream,
+               where: str) -> List[Tensor]:
+    """The plan's tensors, inputs first. Output shapes are asked of a context at each profile's largest shapes. Raises
+    :class:`EngineError` for types that numpy lacks and for outputs whose shape depends on values."""
+    trt, api = library.trt, library.api
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+    largest = _largest(library, engine, profiles, stream, where)
+    found = []
+    for name in [*inputs, *(name for name in names if name not in inputs)]:
+        dtype = api.dtype_of(engine.get_tensor_dtype(name))
+        if dtype is None:
+            raise EngineError(f"{where}: tensor {name!r} is {engine.get_tensor_dtype(name)}, which numpy has no type "
+                              "for; export the model with float32 or float16 inputs and outputs")
+        count = int(np.prod(largest[name], dtype=np.int64))
+        found.append(Tensor(name, name in inputs, dtype, tuple(int(dim) for dim in engine.get_tensor_shape(name)),
+                            max(1, count * dtype.itemsize)))
+    return found
+
+
+def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream,
+             where: str) -> Dict[str, Tuple[int, ...]]:
+    """The largest shape, by number of elements, that each tensor has in any profile."""
+    context = library.api.create_context(engine)
+    if context is None:
+        raise EngineError(f"{where}: no execution context can be made: {library.why('TensorRT did not say why')}")
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    largest: Dict[str, Tuple[int, ...]] = {}
+    for index, (_, shapes) in enumerate(profiles):
+        select_profile(library, context, index, stream, where)
+        for name in (name for name in names if name in shapes):
+            set_shape(library, context, name, shapes[name].high, where)
+        for name in names:
+            dims = tuple(int(dim) for dim in context.get_tensor_shape(name))
+            if min(dims, default=0) < 0:
+                raise EngineError(f"{where}: the shape of output {name!r} depends on the input's values "
+                                  f"({list(dims)}); this engine needs shapes that follow from the input's. Leave such "
+                                  "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = "
+                                  "'onnx'")
+            if name not in largest or math.prod(dims) > math.prod(largest[name]):
+                largest[name] = dims
+    return largest
+
+
+def select_profile(library: Library, context: Any, index: int, stream: Stream, where: str) -> None:
+    """Bind a context to an optimisation profile, and wait until it is: the next enqueue may be on another stream."""
+    if not context.set_optimization_profile_async(index, stream.handle):
+        raise EngineError(f"{where}: optimisation profile {index} cannot be used: "
+                          f"{library.why('TensorRT did not say why')}")
+    stream.synchronize()
+
+
+def set_shape(library: Library, context: Any, name: str, shape: Sequence[int], where: str) -> None:
+    """Give an input's shape. Raises :class:`EngineError` when the profile does not take it."""
+    if not context.set_input_shape(name, tuple(shape)):
+        raise EngineError(f"{where}: input {name!r} of shape {list(shape)} is refused: "
+                          f"{library.why('it lies outside the optimisation profile')}")

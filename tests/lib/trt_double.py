@@ -1,0 +1,757 @@
+"""TensorRT and CUDA made of ONNX Runtime and numpy: they check every call and compute real results.
+
+``library(version)`` has the names that a version of TensorRT has, of the classes that the engine uses, and no others:
+``tensorrt_api.json`` is read from the real bindings (``scripts/dev/tensorrt_api.py``). A plan is the ONNX file with
+what the builder was told; executing it runs ONNX Runtime on the memory of :class:`RecordingCuda`, when the stream gets
+there.
+
+What a device would answer with wrong numbers, a crash or a hang raises :class:`~cuda_double.Misuse` here, besides what
+``cuda_double`` notices:
+
+* an execution on the default stream, without an address for a tensor, without memory for the context, or before its
+  optimisation profile was selected and that was over;
+* an address or context memory that is too small, misaligned, freed, or freed while the context lives;
+* two operations on streams that no event orders, where one writes what the other touches;
+* a context that two optimisation profiles share;
+* a graph captured before the context ran with those shapes, or launched after they changed or the context was freed.
+
+What TensorRT itself refuses returns ``False`` or ``None`` with a line in the log: a shape outside the profile, a
+profile that another context holds (before 8.6), a plan of another version. It proves nothing about speed.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import signal
+import sys
+import threading
+import weakref
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+import onnx
+import onnxruntime
+from cuda_double import Armed, CudaDouble, Misuse, Operation, Use
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(HERE, "tensorrt_api.json"), encoding="utf-8") as _file:
+    API: Dict[str, Any] = json.load(_file)
+
+VERSIONS: Tuple[str, ...] = tuple(API["versions"])
+MAGIC = b"trt-double\n"
+ALIGNMENT = 256
+CONTEXT_BYTES = 4096  # per batch row: what a context's working memory takes here
+
+cuda: Optional[RecordingCuda] = None
+"""The device that plans are deserialized to: set by the test's fixture."""
+
+
+# --- CUDA: who may touch what, when -----------------------------------------------------------------------------------
+
+
+class Access(NamedTuple):
+    """An operation's place in its stream and the memory that it touches."""
+
+    stream: int
+    count: int
+    name: str
+    reads: Tuple[Use, ...]
+    writes: Tuple[Use, ...]
+
+
+class Execution(Operation):
+    """An operation that knows which of its memory it writes."""
+
+    writes: Tuple[Use, ...] = ()
+
+
+class RecordingCuda(CudaDouble):
+    """A CUDA double that orders operations by streams, events and the host's waits (vector clocks), and refuses two
+    that are not ordered and touch the same bytes."""
+
+    name = "recording double"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._clocks: Dict[int, Dict[int, int]] = {}
+        self._event_clocks: Dict[int, Dict[int, int]] = {}
+        self._host: Dict[int, int] = {}
+        self._open: List[Access] = []
+
+    def record(self, event: int, stream: int) -> None:
+        super().record(event, stream)
+        self._event_clocks[event] = dict(self._clock(stream))
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        super().stream_wait(stream, event)
+        _merge(self._clock(stream), self._event_clocks.get(event, {}))
+
+    def synchronize_event(self, event: int) -> None:
+        super().synchronize_event(event)
+        _merge(self._host, self._event_clocks.get(event, {}))
+
+    def event_done(self, event: int) -> bool:
+        done = super().event_done(event)
+        if done:
+            _merge(self._host, self._event_clocks.get(event, {}))
+        return done
+
+    def synchronize_stream(self, stream: int) -> None:
+        super().synchronize_stream(stream)
+        _merge(self._host, self._clock(stream))
+
+    def stream_done(self, stream: int) -> bool:
+        done = super().stream_done(stream)
+        if done:
+            _merge(self._host, self._clock(stream))
+        return done
+
+    def free_device(self, pointer: int) -> None:
+        for context in self.contexts if sys.exc_info()[0] is None else ():  # else the traceback may keep it alive
+            if context._memory is not None and context._memory.pointer == pointer:
+                raise Misuse(f"device memory at {pointer:#x} was freed while an execution context has it")
+        super().free_device(pointer)
+
+    def is_ordered(self, stream: int, access: Access) -> bool:
+        """Whether what is given to ``stream`` now runs after ``access``."""
+        return self._clock(stream).get(access.stream, 0) >= access.count
+
+    def give(self, stream: int, operation: Operation) -> None:
+        """Enqueue an operation, or capture it."""
+        self._enter("enqueue", operation.name)
+        self._give(stream, operation)
+
+    def capturing(self, stream: int) -> bool:
+        """Whether the stream is being captured."""
+        return stream in self._captures
+
+    def _clock(self, stream: int) -> Dict[int, int]:
+        clock = self._clocks.setdefault(stream, {})
+        _merge(clock, self._host)
+        return clock
+
+    def _give(self, stream: int, operation: Operation) -> None:
+        with self._lock:
+            if stream not in self._captures:
+                self._order(stream, operation)
+            super()._give(stream, operation)
+
+    def _order(self, stream: int, operation: Operation) -> None:
+        clock = self._clock(stream)
+        clock[stream] = clock.get(stream, 0) + 1
+        # Copies and fills write the first thing that they use; an execution says what it writes.
+        writes = operation.writes if isinstance(operation, Execution) else operation.uses[:1]
+        reads = tuple(use for use in operation.uses if use not in writes)
+        self._open = [access for access in self._open if self._host.get(access.stream, 0) < access.count]
+        for access in self._open:
+            if self.is_ordered(stream, access):
+                continue
+            if _touch(writes, (*access.reads, *access.writes)) or _touch(reads, access.writes):
+                raise Misuse(f"{operation.name!r} on stream {stream} and {access.name!r} on stream {access.stream} "
+                             "touch the same memory, and nothing orders them")
+        if operation.uses:
+            self._open.append(Access(stream, clock[stream], operation.name, reads, tuple(writes)))
+
+
+def _merge(clock: Dict[int, int], other: Dict[int, int]) -> None:
+    for stream, count in other.items():
+        clock[stream] = max(clock.get(stream, 0), count)
+
+
+def _touch(ones: Sequence[Use], others: Sequence[Use]) -> bool:
+    return any(one.pointer < other.pointer + other.size and other.pointer < one.pointer + one.size
+               for one in ones for other in others)
+
+
+# --- what both halves of TensorRT share -------------------------------------------------------------------------------
+
+
+class Model(NamedTuple):
+    """What is read of an ONNX file."""
+
+    data: bytes
+    inputs: List[Tuple[str, str, List[int]]]  # name, TensorRT's type, dims
+    outputs: List[Tuple[str, str]]
+    nodes: List[Tuple[str, str, str]]  # name, operator, domain
+    axes: List[List[str]]  # of each input: the names of its open axes
+
+
+TYPES = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.FLOAT16: "HALF", onnx.TensorProto.INT64: "INT64",
+         onnx.TensorProto.INT32: "INT32", onnx.TensorProto.BOOL: "BOOL", onnx.TensorProto.UINT8: "UINT8",
+         onnx.TensorProto.INT8: "INT8"}
+DTYPES = {"FLOAT": np.float32, "HALF": np.float16, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_,
+          "UINT8": np.uint8, "INT8": np.int8}
+
+
+def read_model(data: bytes) -> Model:
+    proto = onnx.load_model_from_string(data)
+    weights = {item.name for item in proto.graph.initializer}
+    inputs = [(item.name, TYPES[item.type.tensor_type.elem_type],
+               [dim.dim_value if dim.HasField("dim_value") else -1 for dim in item.type.tensor_type.shape.dim])
+              for item in proto.graph.input if item.name not in weights]
+    outputs = [(item.name, TYPES[item.type.tensor_type.elem_type]) for item in proto.graph.output]
+    axes = [[dim.dim_param for dim in item.type.tensor_type.shape.dim] for item in proto.graph.input
+            if item.name not in weights]
+    return Model(data, inputs, outputs, [(node.name, node.op_type, node.domain) for node in proto.graph.node], axes)
+
+
+def names_of(owner: str, version: str) -> Set[str]:
+    """The public names that a class has in a version."""
+    return {name for name, versions in API["classes"][owner].items() if version in versions.split()}
+
+
+def _restricted(owner: str, template: type, version: str) -> type:
+    """``template`` without the names that the version does not have. Nothing else can be set on its objects."""
+    names = names_of(owner, version)
+    kept = {name: value for name, value in vars(template).items() if name.startswith("_") or name in names}
+    kept.pop("__dict__", None)
+    kept.pop("__weakref__", None)
+    kept["_version"] = version
+
+    def guard(self: Any, name: str, value: Any) -> None:
+        if not name.startswith("_") and not hasattr(type(self), name):
+            raise AttributeError(f"{owner} of TensorRT {version} has no attribute {name!r}")
+        object.__setattr__(self, name, value)
+
+    kept["__setattr__"] = guard
+    return type(owner, (), kept)
+
+
+class ILogger:
+    """The base of loggers; ``log`` is the user's."""
+
+    INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
+
+    def __init__(self) -> None:
+        self.initialised = True
+
+    def log(self, severity: int, message: str) -> None:
+        raise NotImplementedError
+
+
+class IProgressMonitor:
+    """The base of progress monitors."""
+
+    def __init__(self) -> None:
+        self.initialised = True
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+class Builder:
+    def __init__(self, logger: Any) -> None:
+        assert isinstance(logger, ILogger) and logger.initialised
+        self._log = logger
+
+    num_DLA_cores = 1  # noqa: N815 TensorRT's name
+
+    def create_network(self, flags: int = 0) -> Any:
+        bits = self._trt["NetworkDefinitionCreationFlag"]
+        if self._version in ("8.5", "8.6") and not flags & 1 << int(bits.EXPLICIT_BATCH):
+            raise Misuse("TensorRT 8 was asked for a network with an implicit batch axis")
+        return self._trt["INetworkDefinition"](flags)
+
+    def create_builder_config(self) -> Any:
+        return self._trt["IBuilderConfig"]()
+
+    def create_optimization_profile(self) -> Any:
+        return self._trt["IOptimizationProfile"]()
+
+    def build_serialized_network(self, network: Any, config: Any) -> Optional[Any]:
+        _plant(os.environ.get("TRT_DOUBLE_FAULT", ""))
+        if network._model is None:
+            self._log.log(ILogger.ERROR, "the network is empty")
+            return None
+        if config._pools.get("WORKSPACE", 1 << 40) < 1 << 16:
+            self._log.log(ILogger.ERROR, "Insufficient workspace for a layer: OutOfMemory")
+            return None
+        why = _contradiction(network, config._profiles)
+        if why:
+            self._log.log(ILogger.ERROR, why)
+            return None
+        for _ in config._announce():
+            pass
+        header = {"version": self._version, "profiles": [profile._shapes for profile in config._profiles],
+                  "flags": sorted(config._flags), "network_flags": network._flags, "dla_core": config._dla_core,
+                  "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews}
+        return IHostMemory(MAGIC + json.dumps(header).encode() + b"\n" + network._model.data)
+
+
+def _plant(fault: str) -> None:
+    """What a builder may do to its process, for tests of what watches it."""
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "crashed":
+        print("a line of the library's own", file=sys.stderr, flush=True)
+        os.abort()
+    elif fault == "grows":
+        kept = []
+        while True:
+            kept.append(np.ones(1 << 20))
+            threading.Event().wait(0.01)
+    elif fault == "hangs":
+        threading.Event().wait(120)
+    elif fault == "raises":
+        raise RuntimeError("a bug of the library")
+
+
+def _contradiction(network: Any, profiles: Sequence[Any]) -> str:
+    """Axes of one name must be one length, as TensorRT has it."""
+    for profile in profiles:
+        seen: Dict[str, Any] = {}
+        for index in range(network.num_inputs):
+            tensor = network.get_input(index)
+            for axis, name in enumerate(tensor._axes):
+                rows = [row[axis] for row in profile._shapes[tensor._name]]
+                if name and seen.setdefault(name, rows) != rows:
+                    return f"Dimensions with name {name} must be equal"
+    return ""
+
+
+class IHostMemory(bytes):
+    """What the builder returns: something that gives bytes."""
+
+
+class INetworkDefinition:
+    def __init__(self, flags: int) -> None:
+        self._flags = flags
+        self._model: Optional[Model] = None
+        self._inputs: Dict[int, Any] = {}
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self._model.inputs) if self._model else 0
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._model.nodes) if self._model else 0
+
+    def get_input(self, index: int) -> Any:
+        if index not in self._inputs:
+            self._inputs[index] = self._trt["ITensor"](*self._model.inputs[index], self._model.axes[index])
+        return self._inputs[index]
+
+    def get_layer(self, index: int) -> Any:
+        return self._trt["ILayer"](*self._model.nodes[index])
+
+
+class ITensor:
+    is_shape_tensor = False
+
+    def __init__(self, name: str, kind: str, dims: Sequence[int], axes: Sequence[str] = ()) -> None:
+        self._name, self._kind, self._dims, self._axes = name, kind, tuple(dims), list(axes)
+
+    def get_dimension_name(self, axis: int) -> str:
+        return self._axes[axis]
+
+    def set_dimension_name(self, axis: int, name: str) -> None:
+        self._axes[axis] = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        return self._dims
+
+    @property
+    def dtype(self) -> Any:
+        return getattr(self._trt["DataType"], self._kind)
+
+
+class ILayer:
+    num_outputs = 1
+
+    def __init__(self, name: str, operator: str, domain: str) -> None:
+        self._operator = operator
+
+    @property
+    def type(self) -> Any:
+        kinds = self._trt["LayerType"]
+        return kinds.QUANTIZE if self._operator == "QuantizeLinear" else kinds.ELEMENTWISE
+
+    def get_output(self, index: int) -> Any:
+        return self._trt["ITensor"]("", "HALF" if self._operator == "Half" else "FLOAT", ())
+
+
+class IBuilderConfig:
+    DLA_core = 0
+    default_device_type: Any = None
+    builder_optimization_level = 3
+    progress_monitor: Any = None
+    num_compute_capabilities = 1
+
+    def __init__(self) -> None:
+        self._profiles: List[Any] = []
+        self._flags: List[str] = []
+        self._previews: List[str] = []
+        self._pools: Dict[str, int] = {}
+        self._cache: Any = None
+
+    @property
+    def _dla_core(self) -> int:
+        return self.DLA_core if self.default_device_type is not None else -1
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self._profiles)
+
+    def add_optimization_profile(self, profile: Any) -> int:
+        self._profiles.append(profile)
+        return len(self._profiles) - 1
+
+    def set_flag(self, flag: Any) -> None:
+        self._flags.append(flag.name)
+
+    def set_preview_feature(self, feature: Any, on: bool) -> None:
+        assert on
+        self._previews.append(feature.name)
+
+    def set_memory_pool_limit(self, pool: Any, size: int) -> None:
+        self._pools[pool.name] = size
+
+    def set_compute_capability(self, capability: Any, index: int) -> bool:
+        return index < self.num_compute_capabilities
+
+    def create_timing_cache(self, data: bytes) -> Optional[Any]:
+        return None if data.startswith(b"foreign") else self._trt["ITimingCache"](data)
+
+    def set_timing_cache(self, cache: Any, ignore_mismatch: bool) -> bool:
+        self._cache = cache
+        return not ignore_mismatch
+
+    def get_timing_cache(self) -> Any:
+        return self._cache
+
+    def _announce(self) -> Any:
+        monitor = getattr(self, "progress_monitor", None)  # since 10.0
+        if monitor is not None:
+            assert monitor.initialised
+            monitor.phase_start("Building", None, 2)
+            for step in range(2):
+                yield monitor.step_complete("Building", step)
+            monitor.phase_finish("Building")
+
+
+class ITimingCache:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def serialize(self) -> bytes:
+        return self._data or b"timings"
+
+
+class IOptimizationProfile:
+    def __init__(self) -> None:
+        self._shapes: Dict[str, List[List[int]]] = {}
+
+    def set_shape(self, name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> None:
+        self._shapes[name] = [list(low), list(usual), list(high)]
+
+    def get_shape(self, name: str) -> List[Tuple[int, ...]]:
+        return [tuple(row) for row in self._shapes[name]]
+
+
+class OnnxParser:
+    def __init__(self, network: Any, logger: Any) -> None:
+        self._network = network
+        self._errors: List[Any] = []
+
+    def parse_from_file(self, path: str) -> bool:
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            model = read_model(data)
+        except Exception as error:  # noqa: BLE001 protobuf raises a type of its own
+            self._errors.append(self._trt["ParserError"](-1, "", "", f"failed to parse the file: {error}"))
+            return False
+        for index, (name, operator, domain) in enumerate(model.nodes):
+            if domain not in ("", "ai.onnx"):
+                self._errors.append(self._trt["ParserError"](index, name, operator, "plugin not found"))
+        if self._version in ("8.5", "8.6"):  # no int64: the parser takes int32
+            model = model._replace(inputs=[(name, _narrow(kind), dims) for name, kind, dims in model.inputs])
+        self._network._model = model
+        return not self._errors
+
+    @property
+    def num_errors(self) -> int:
+        return len(self._errors)
+
+    def get_error(self, index: int) -> Any:
+        return self._errors[index]
+
+
+class ParserError:
+    def __init__(self, node: int, name: str, operator: str, why: str) -> None:
+        self._node, self._name, self._operator, self._why = node, name, operator, why
+
+    def node(self) -> int:
+        return self._node
+
+    def desc(self) -> str:
+        return self._why
+
+    def node_name(self) -> str:
+        return self._name
+
+    def node_operator(self) -> str:
+        return self._operator
+
+
+def _narrow(kind: str) -> str:
+    return "INT32" if kind == "INT64" else kind
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+class Runtime:
+    DLA_core = -1
+
+    def __init__(self, logger: Any) -> None:
+        assert isinstance(logger, ILogger) and logger.initialised
+        self._log = logger
+
+    def deserialize_cuda_engine(self, data: bytes) -> Optional[Any]:
+        if cuda is None:
+            self._log.log(ILogger.ERROR, "CUDA driver version is insufficient for CUDA runtime version")
+            return None
+        cuda._enter("deserialize_cuda_engine")
+        if not data.startswith(MAGIC):
+            self._log.log(ILogger.ERROR, "Assertion magicTagRead == kMAGIC_TAG failed: magic tag does not match")
+            return None
+        header, model = data[len(MAGIC):].split(b"\n", 1)
+        about = json.loads(header)
+        if about["version"] != self._version:
+            self._log.log(ILogger.ERROR, f"version tag does not match: {about['version']} is not {self._version}")
+            return None
+        return self._trt["ICudaEngine"](about, read_model(model), self._log)
+
+
+class ICudaEngine:
+    def __init__(self, about: Dict[str, Any], model: Model, log: Any) -> None:
+        self._about, self._model, self._log = about, model, log
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(model.data, options, providers=["CPUExecutionProvider"])
+        self._shapes: Dict[Any, Dict[str, Tuple[int, ...]]] = {}
+        self._holders: Dict[int, Any] = {}  # profile -> weak reference to the context that has it
+        narrow = _narrow if self._version in ("8.5", "8.6") else str
+        self._kinds = {**{name: narrow(kind) for name, kind, _ in model.inputs},
+                       **{name: narrow(kind) for name, kind in model.outputs}}
+        self._dims = {name: tuple(dims) for name, _, dims in model.inputs}
+        rows = [max(shape[2], default=1) for profile in about["profiles"] for shape in profile.values()]
+        self._bytes = CONTEXT_BYTES * max(rows, default=1)
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self._kinds)
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self._about["profiles"])
+
+    @property
+    def device_memory_size(self) -> int:
+        return self._bytes
+
+    @property
+    def device_memory_size_v2(self) -> int:
+        return self._bytes
+
+    def get_tensor_name(self, index: int) -> str:
+        return list(self._kinds)[index]
+
+    def get_tensor_mode(self, name: str) -> Any:
+        modes = self._trt["TensorIOMode"]
+        return modes.INPUT if name in self._dims else modes.OUTPUT
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        return getattr(self._trt["DataType"], self._kinds[name])
+
+    def get_tensor_shape(self, name: str) -> Tuple[int, ...]:
+        if name in self._dims:
+            return self._dims[name]
+        wanted = self._session.get_outputs()[[item.name for item in self._session.get_outputs()].index(name)]
+        return tuple(dim if isinstance(dim, int) else -1 for dim in wanted.shape)
+
+    def get_tensor_location(self, name: str) -> Any:
+        return self._trt["TensorLocation"].DEVICE
+
+    def get_tensor_profile_shape(self, name: str, index: int) -> List[Tuple[int, ...]]:
+        return [tuple(row) for row in self._about["profiles"][index][name]]
+
+    def create_execution_context(self, strategy: Any = None) -> Any:
+        if strategy is None or strategy.name != "USER_MANAGED":
+            raise Misuse("a context with device memory of its own: each would take the memory of the largest profile")
+        return self._trt["IExecutionContext"](self)
+
+    def create_execution_context_without_device_memory(self) -> Any:
+        return self._trt["IExecutionContext"](self)
+
+    def _compute(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        wide = {name: feeds[name].astype(DTYPES[kind]) for name, kind, _ in self._model.inputs}
+        names = [name for name, _ in self._model.outputs]
+        with np.errstate(all="ignore"):
+            values = self._session.run(names, wide)
+        return {name: np.asarray(value).astype(DTYPES[self._kinds[name]]) for name, value in zip(names, values)}
+
+    def _output_shapes(self, shapes: Dict[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, ...]]:
+        key = tuple(sorted(shapes.items()))
+        if key not in self._shapes:
+            zeros = {name: np.zeros(shape, DTYPES[self._kinds[name]]) for name, shape in shapes.items()}
+            self._shapes[key] = {name: value.shape for name, value in self._compute(zeros).items()}
+        return self._shapes[key]
+
+
+class IExecutionContext:
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._memory: Optional[Use] = None
+        self._profile = -1
+        self._selected: Optional[Access] = None
+        self._shapes: Dict[str, Tuple[int, ...]] = {}
+        self._addresses: Dict[str, int] = {}
+        self._ran: Set[Any] = set()
+        cuda.contexts.add(self)
+
+    def set_device_memory(self, pointer: int, size: int) -> None:
+        self._memory = Use(pointer, size)
+
+    def _old_memory(self, pointer: int) -> None:
+        self._memory = Use(pointer, self._engine._bytes)
+
+    device_memory = property(None, _old_memory)
+
+    def set_optimization_profile_async(self, index: int, stream: int) -> bool:
+        engine = self._engine
+        if not 0 <= index < len(engine._about["profiles"]):
+            return self._refuse(f"profile {index} does not exist")
+        if self._memory is not None and self._profile not in (-1, index):
+            raise Misuse(f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are "
+                         "gone, and before 10 the change is not ordered with its executions")
+        holder = engine._holders.get(index)
+        other = holder() if holder is not None else None
+        if other is not None and other is not self and not engine._about["share"]:
+            return self._refuse(f"profile {index} is in use by another context")
+        engine._holders[index] = weakref.ref(self)
+        self._profile, self._shapes, self._addresses = index, {}, dict(self._addresses)
+        cuda.give(_real(stream), Execution(f"select profile {index}", lambda: None))
+        self._selected = Access(stream, cuda._clock(stream)[stream], "select profile", (), ())
+        return True
+
+    def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
+        if self._profile < 0:
+            raise Misuse("set_input_shape before an optimisation profile was selected")
+        low, _, high = self._engine._about["profiles"][self._profile][name]
+        if len(shape) != len(low) or any(not a <= b <= c for a, b, c in zip(low, shape, high)):
+            return self._refuse(f"shape {tuple(shape)} of {name} is outside profile {self._profile}: {low} to {high}")
+        self._shapes = {**self._shapes, name: tuple(shape)}
+        return True
+
+    def get_tensor_shape(self, name: str) -> Tuple[int, ...]:
+        if name in self._engine._dims:
+            return self._shapes.get(name, self._engine._dims[name])
+        return self._engine._output_shapes(self._shapes)[name]
+
+    def set_tensor_address(self, name: str, pointer: int) -> bool:
+        if name not in self._engine._kinds:
+            return self._refuse(f"there is no tensor {name}")
+        self._addresses[name] = pointer
+        return True
+
+    def execute_async_v3(self, stream_handle: int) -> bool:
+        stream = _real(stream_handle)
+        self._check_ready(stream)
+        addresses, shapes = dict(self._addresses), dict(self._shapes)
+        engine = self._engine
+        all_shapes = {**shapes, **engine._output_shapes(shapes)}
+        places = {name: Use(addresses[name], max(1, _bytes(shape, engine._kinds[name])))
+                  for name, shape in all_shapes.items()}
+        for use in places.values():
+            cuda._block(use.pointer, use.size)
+        memory = self._memory
+        outputs = [places[name] for name in places if name not in engine._dims]
+        me, seen = weakref.ref(self), (self._profile, tuple(sorted(shapes.items())))
+        if cuda.capturing(stream) and seen not in self._ran:
+            raise Misuse("a graph was captured before the context ran with these shapes: it holds the initialisation")
+        self._ran.add(seen)
+
+        def arm() -> Armed:
+            context = me()
+            if context is None:
+                raise Misuse("a graph was launched after its execution context was freed")
+            if (context._profile, tuple(sorted(context._shapes.items()))) != seen:
+                raise Misuse("a graph was launched after its context's shapes had changed")
+            return Armed()
+
+        def run() -> None:
+            feeds = {name: cuda.memory_at(*places[name]).view(DTYPES[engine._kinds[name]]).reshape(shape).copy()
+                     for name, shape in shapes.items() if name in engine._dims}
+            for name, value in engine._compute(feeds).items():
+                cuda.memory_at(*places[name])[:value.nbytes] = np.ascontiguousarray(value).view(np.uint8).ravel()
+
+        operation = Execution("execute", run, [*places.values(), memory], 1.0, arm)
+        operation.writes = (*outputs, memory)
+        cuda.give(stream, operation)
+        return True
+
+    def _check_ready(self, stream: int) -> None:
+        engine = self._engine
+        missing = [name for name in engine._kinds if name not in self._addresses]
+        if missing:
+            raise Misuse(f"an execution without set_tensor_address of {missing}")
+        if self._profile < 0 or any(name not in self._shapes for name in engine._dims):
+            raise Misuse("an execution before the profile and every input's shape were set")
+        if self._selected is not None and not cuda.is_ordered(stream, self._selected):
+            raise Misuse("an execution on another stream than the profile was selected on, and nothing orders the two")
+        if self._memory is None or self._memory.size < engine._bytes:
+            raise Misuse(f"a context that needs {engine._bytes} bytes of memory has {self._memory}")
+        if self._memory.pointer % ALIGNMENT:
+            raise Misuse(f"the context's memory at {self._memory.pointer:#x} is not aligned to {ALIGNMENT} bytes")
+        cuda._block(self._memory.pointer, self._memory.size)
+
+    def _refuse(self, why: str) -> bool:
+        self._engine._log.log(ILogger.ERROR, why)
+        return False
+
+
+def _real(stream: int) -> int:
+    if not stream:
+        raise Misuse("TensorRT was given the default stream: it synchronises with every other one")
+    return stream
+
+
+def _bytes(shape: Sequence[int], kind: str) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(DTYPES[kind]).itemsize
+
+
+# --- the module -------------------------------------------------------------------------------------------------------
+
+TEMPLATES = (Builder, INetworkDefinition, ITensor, ILayer, IBuilderConfig, ITimingCache, IOptimizationProfile,
+             OnnxParser, ParserError, Runtime, ICudaEngine, IExecutionContext)
+ENUMS = ("BuilderFlag", "DataType", "DeviceType", "ExecutionContextAllocationStrategy", "LayerType", "MemoryPoolType",
+         "NetworkDefinitionCreationFlag", "PreviewFeature", "TensorIOMode", "TensorLocation", "ComputeCapability")
+
+
+def library(version: str) -> Dict[str, Any]:
+    """The names of a TensorRT module of ``version``: one of :data:`VERSIONS`."""
+    trt: Dict[str, Any] = {"__version__": "1.7.1" if version == "rtx" else f"{version}.0", "ILogger": ILogger,
+                           "IHostMemory": IHostMemory}
+    for owner in ENUMS:
+        names = sorted(names_of(owner, version))
+        if names:
+            trt[owner] = enum.IntEnum(owner, names, start=0)
+    for template in TEMPLATES:
+        trt[template.__name__] = _restricted(template.__name__, template, version)
+    if names_of("IProgressMonitor", version):
+        trt["IProgressMonitor"] = IProgressMonitor
+    for template in TEMPLATES:
+        trt[template.__name__]._trt = trt
+    return trt

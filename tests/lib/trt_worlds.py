@@ -1,0 +1,93 @@
+"""What the tests of the TensorRT engine share: the double in place of the library and of CUDA, and engines on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from typing import Any, Dict, Iterator, List
+
+import trt_double
+from cuda_double import CudaDouble
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Engine, LaneInfo
+from edgeserve.engines.cuda import driver
+from edgeserve.engines.tensorrt import build_process, engine
+
+MODULE = """import os
+import trt_double
+globals().update(trt_double.library(os.environ["TRT_DOUBLE_VERSION"]))
+"""
+LANE = LaneInfo("cuda", depth=2)
+
+
+class Quiet(build_process.Reporter):
+    """Keeps the lines instead of writing them."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.lines: List[Dict[str, Any]] = []
+
+    def write(self, line: Dict[str, Any]) -> None:
+        self.lines.append(line)
+
+
+def build_here(library: str, request: Any, where: str, plan: str, timing_cache: str, limits: Any,
+               tell: Any, device_index: int = 0) -> Dict[str, Any]:
+    """``build_plan`` without a process of its own."""
+    asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
+             "timing_cache": timing_cache}
+    answer = build_process.build(asked, Quiet())
+    if "built" not in answer:
+        raise engine_error(answer)
+    built: Dict[str, Any] = answer["built"]
+    return built
+
+
+def engine_error(answer: Dict[str, Any]) -> Exception:
+    from edgeserve.engines.tensorrt.errors import KINDS
+    return KINDS[answer["error"]](answer["message"])
+
+
+@contextlib.contextmanager
+def world(patch: Any, version: str, in_process: bool = True, **settings: Any) -> Iterator[trt_double.RecordingCuda]:
+    """The double of a TensorRT version on a new CUDA double; ``in_process``: builds do not start a process."""
+    cuda = trt_double.RecordingCuda(**settings)
+    patch.setattr(trt_double, "cuda", cuda)
+    patch.setitem(driver._open, "cuda-bindings", cuda)
+    patch.setenv("TRT_DOUBLE_VERSION", version)
+    patch.delitem(sys.modules, "tensorrt", raising=False)
+    if in_process:
+        patch.setattr(engine, "build_plan", build_here)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "tensorrt.py"), "w", encoding="ascii") as file:
+            file.write(MODULE)  # what `import tensorrt` finds, here and in the process that builds
+        patch.syspath_prepend(folder)
+        try:
+            yield cuda
+        finally:
+            sys.modules.pop("tensorrt", None)
+
+
+def new_lane(**changes: Any) -> LaneInfo:
+    return LANE._replace(clock_ns=time.monotonic_ns, common={}, **changes)
+
+
+def close(lane: LaneInfo) -> None:
+    for shared in (lane.common or {}).values():
+        if hasattr(shared, "close"):
+            shared.close()
+
+
+def made(directory: str, file: str, lanes: int = 1, **settings: Any) -> Engine:
+    """An engine for ``file``, which lies in ``directory``; ``options.plans`` there too unless given."""
+    options = {"plans": os.path.join(directory, "plans"), **settings.pop("options", {})}
+    model = ModelConfig(settings.pop("name", "m"), engine="tensorrt", file=file, options=options, **settings)
+    return make_engine(model, [LANE] * lanes, directory)
+
+
+__all__ = ["LANE", "CudaDouble", "build_here", "close", "made", "new_lane", "world"]

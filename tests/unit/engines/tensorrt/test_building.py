@@ -1,0 +1,161 @@
+"""Builds on the double, in a process of their own where that matters: progress, bounds, and every way to fail."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
+
+import onnx
+import onnx_models
+import trt_worlds
+from onnx import helper
+
+from edgeserve.engines.tensorrt import building
+from edgeserve.engines.tensorrt.building import Limits, build_plan
+from edgeserve.engines.tensorrt.errors import BuildFailed, BuildOutOfMemory, LibraryMissing, ParseFailed
+from edgeserve.engines.tensorrt.settings import BuildRequest
+from edgeserve.errors import EngineError
+
+MINUTE = Limits(0, 60 * 10**9)
+
+
+@pytest.fixture
+def build(monkeypatch, tmp_path):
+    """``build(**changes)`` with the double of ``version``; ``told`` is the progress of a process of its own."""
+    told = []
+
+    def run(version="10.3", library="tensorrt", limits=None, fault="", timing_cache="", free_bytes=None, **changes):
+        file = changes.pop("file", None) or os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
+        request = BuildRequest(file, [1, 2], {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, [], 1)
+        request = request._replace(**changes)
+        monkeypatch.setenv("TRT_DOUBLE_FAULT", fault)
+        with trt_worlds.world(monkeypatch, version, in_process=False):
+            asked = (library, request, "model 'm'", str(tmp_path / "m.plan"), timing_cache)
+            if limits is None:
+                return trt_worlds.build_here(*asked, None, None)
+            return build_plan(*asked, limits, told.append, free_bytes=free_bytes)
+
+    run.told = told
+    return run
+
+
+def test_a_plan_its_metadata_and_progress(build, tmp_path):
+    cache = str(tmp_path / "timing")
+    built = build(timing_cache=cache, limits=MINUTE)
+    assert [size for size, _ in built["profiles"]] == [1, 2]
+    assert built["profiles"][1][1] == {"x": [[2, 4]] * 3}
+    assert (built["version"], built["layers"]) == ("10.3.0", 1)
+    assert os.path.getsize(tmp_path / "m.plan") > 100
+    assert [(item.phase, item.share) for item in build.told if item.phase != "start"] == [
+        ("parse", 0.0), ("build", 0.0), ("build", 0.5), ("build", 1.0), ("build", 1.0)]
+    with open(cache, "rb") as file:
+        assert file.read() == b"timings"
+
+
+def test_a_timing_cache_of_another_version_is_begun_again(build, tmp_path):
+    (tmp_path / "timing").write_bytes(b"foreign")
+    build(timing_cache=str(tmp_path / "timing"))
+    assert (tmp_path / "timing").read_bytes() == b"timings"
+
+
+def test_before_version_86_each_lane_gets_a_copy_of_the_profiles(build):
+    assert [size for size, _ in build(version="8.5", lanes=2)["profiles"]] == [1, 2, 1, 2]
+    assert [size for size, _ in build(version="8.6", lanes=2)["profiles"]] == [1, 2]
+
+
+def test_a_library_that_is_missing(build, monkeypatch):
+    with pytest.raises(LibraryMissing, match="TensorRT cannot be imported.*tensorrt_rtx_of_another_name.*apt install"):
+        build(library="tensorrt_rtx_of_another_name")
+
+
+def test_an_operator_that_the_parser_does_not_have(build, tmp_path):
+    path = str(tmp_path / "strange.onnx")
+    node = helper.make_node("Fold", ["x"], ["y"], name="fold7", domain="com.acme")
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, ["B", 4])],
+                              [helper.make_tensor_value_info("y", 1, ["B", 4])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]),
+              path)
+    with pytest.raises(ParseFailed, match=r"model 'm': .*strange.onnx: node 0 'fold7' \(Fold\): plugin not found"):
+        build(file=path)
+    with pytest.raises(ParseFailed, match="node 0: plugin not found"):
+        build(version="8.6", file=path)
+
+
+def test_a_file_that_is_no_model(build, tmp_path):
+    (tmp_path / "no.onnx").write_bytes(b"no model at all")
+    with pytest.raises(ParseFailed, match="no.onnx: the file: failed to parse"):
+        build(file=str(tmp_path / "no.onnx"))
+
+
+def test_a_builder_that_has_too_little_memory(build):
+    with pytest.raises(BuildOutOfMemory, match="too little memory to build: .*Lower options.workspace .now 1KiB"):
+        build(workspace_bytes=1024)
+
+
+def test_a_precision_that_the_version_does_not_choose(build):
+    build(version="10.3", precision="fp16")
+    with pytest.raises(EngineError, match=r"precision = 'fp16', but tensorrt 11.4.0 builds only the types.*autocast"):
+        build(version="11.4", precision="fp16")
+
+
+def test_dla_and_compute_capabilities_that_are_not_there(build):
+    build(precision="fp16", dla_core=0)
+    with pytest.raises(EngineError, match=r"options.dla_core = 1, but this device has 1 DLA cores"):
+        build(precision="fp16", dla_core=1)
+    with pytest.raises(EngineError, match="options.compute_capabilities is for library = 'tensorrt_rtx'"):
+        build(compute_capabilities=["8.6"])
+    build(version="rtx", compute_capabilities=["8.6", "8.9"])
+    with pytest.raises(EngineError, match=r"has '8.7', which tensorrt 1.7.1 does not build for \(it knows SM120"):
+        build(version="rtx", compute_capabilities=["8.7"])
+
+
+def test_a_process_that_the_system_kills(build):
+    with pytest.raises(BuildOutOfMemory, match="was killed, most likely by the system because memory ran out"):
+        build(fault="killed", limits=MINUTE)
+
+
+def test_a_process_that_crashes_leaves_its_last_words(build):
+    with pytest.raises(BuildFailed, match="ended with SIGABRT and no answer. It said last: .*the library's own"):
+        build(fault="crashed", limits=MINUTE)
+
+
+def test_a_library_that_raises(build):
+    with pytest.raises(BuildFailed, match="failed while building: RuntimeError: a bug of the library"):
+        build(fault="raises")
+
+
+def test_a_build_beyond_its_memory_is_ended(build):
+    with pytest.raises(BuildOutOfMemory, match="the build uses .*, more than options.build_memory = 256MiB; it was"):
+        build(fault="grows", limits=Limits(256 << 20, 60 * 10**9))
+
+
+def test_a_build_is_ended_before_the_board_runs_out_of_memory(build):
+    free = [1 << 30, 1 << 30]
+    with pytest.raises(BuildOutOfMemory, match="100MiB of memory are free while the build uses .*Stop other programs"):
+        build(fault="hangs", limits=MINUTE, free_bytes=lambda: free.pop() if free else 100 << 20)
+
+
+def test_a_build_beyond_its_time_is_ended(build):
+    with pytest.raises(BuildFailed, match="longer than options.build_timeout = 1ms and was ended"):
+        build(fault="hangs", limits=Limits(0, 10**6))
+
+
+def test_a_process_that_says_nothing_is_ended(build, monkeypatch):
+    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 0)
+    monkeypatch.setattr(building, "LOOK_S", 0.001)
+    with pytest.raises(BuildFailed, match="has said nothing for"):
+        build(limits=MINUTE)
+
+
+@pytest.mark.parametrize(("index", "visible", "expected"), [
+    (0, None, None), (1, None, "1"), (0, "3", "3"), (0, "3,5", "3"), (1, "3,5", "5"), (1, "GPU-a,GPU-b", "GPU-b")])
+def test_the_process_sees_the_gpu_that_it_builds_for(index, visible, expected):
+    own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    made = building.environment_of(index, {"HOME": "/", **own})
+    assert made.get("CUDA_VISIBLE_DEVICES") == expected
+    assert made["HOME"] == "/"
+    assert made["PYTHONPATH"]

@@ -1,0 +1,91 @@
+"""What the doctor is told of TensorRT, on the double and without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
+
+import onnx_models
+import trt_worlds
+
+from edgeserve.config.schema import Config, LaneConfig, ModelConfig
+from edgeserve.engines.cuda import driver
+from edgeserve.engines.tensorrt import diagnose
+
+
+@pytest.fixture
+def double(monkeypatch):
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        monkeypatch.setattr(diagnose, "look", diagnose.main)  # the CUDA double lives in this process
+        yield cuda
+
+
+def config(tmp_path, **options):
+    model = ModelConfig("net", engine="tensorrt", file=onnx_models.linear(str(tmp_path)),
+                        options={"plans": "plans", **options})
+    return Config(models={"net": model}, lanes={"gpu0": LaneConfig("gpu0")}, directory=str(tmp_path),
+                  source="edge.toml")
+
+
+def test_a_small_model_is_built_and_run(double):
+    assert diagnose.findings(None) == [
+        ("tensorrt", "good", "tensorrt 10.3.0 built and ran a small model in 0.0 s on double 0, 2 CUDA graphs", "")]
+    assert double.leaks() == []
+
+
+def test_whether_the_plan_of_a_model_is_there(double, tmp_path):
+    found = diagnose.findings(config(tmp_path))
+    assert found[1] == ("plan of net", "note", "there is none for this library, device and power mode: the next start "
+                        "builds it, an unknown time", "edgeserve profile edge.toml")
+    engine = trt_worlds.made(str(tmp_path), "linear.onnx", name="net", options={"plans": "plans"})
+    engine.load()
+    engine.unload()
+    subject, status, text, _ = diagnose.findings(config(tmp_path))[1]
+    assert (subject, status) == ("plan of net", "good")
+    assert text.endswith("built in 0 s")
+
+
+def test_a_library_that_is_missing_is_wrong_only_where_it_is_needed(monkeypatch, tmp_path):
+    monkeypatch.setattr(driver, "_open", {})
+    monkeypatch.setattr(driver, "DRIVERS", {})
+    monkeypatch.setattr(diagnose, "look", diagnose.main)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    assert diagnose.findings(None) == []
+    assert diagnose.findings(Config()) == []
+    (subject, status, text, mend), = diagnose.findings(config(tmp_path))
+    assert (subject, status) == ("tensorrt", "wrong")
+    assert "TensorRT cannot be imported" in text
+    assert "apt install" in mend
+
+
+def test_without_a_device_the_small_model_says_so(double, tmp_path):
+    double.devices = 0
+    (subject, status, text, mend), = diagnose.findings(config(tmp_path))
+    assert (subject, status) == ("tensorrt", "wrong")
+    assert "tensorrt 10.3.0 is here, and the GPU is not: " in text
+    assert "device 0 does not exist" in text
+    assert mend
+
+
+def test_a_model_file_that_is_missing(double, tmp_path):
+    wrong = config(tmp_path)
+    (tmp_path / "linear.onnx").unlink()
+    subject, status, text, _ = diagnose.findings(wrong)[1]
+    assert (subject, status) == ("plan of net", "wrong")
+    assert "there is no file" in text
+
+
+def test_the_process_that_looks_answers_without_a_library_and_its_end_is_told(monkeypatch):
+    about = diagnose.look("no_such_library")
+    assert about["missing"]
+    assert "no_such_library" in about["error"]
+    real = subprocess.run
+    monkeypatch.setattr(diagnose.subprocess, "run",
+                        lambda command, **how: real([sys.executable, "-c", "import os; os._exit(9)"], **how))
+    assert diagnose.look("auto") == {"error": "the check ended with status 9"}

@@ -1,0 +1,208 @@
+"""The engine's life on the double: plans found, refused and built again; what a machine may lack."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
+
+import onnx_models
+import trt_double
+import trt_worlds
+
+import edgeserve
+from edgeserve.engines.cuda import driver
+from edgeserve.engines.tensorrt import engine as engine_module
+from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
+from edgeserve.errors import DeviceMissing, EngineError
+
+TOML = """
+[device.gpu]
+kind = "cuda"
+
+[lane.gpu0]
+device = "gpu"
+depth = 2
+
+[model.net]
+engine = "tensorrt"
+file = "linear.onnx"
+batch = [1, 2, 4]
+options = { plans = "plans" }
+
+[app.net]
+model = "net"
+slo = "10s"
+"""
+
+
+@pytest.fixture
+def double(monkeypatch):
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        yield cuda
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """Counts the builds."""
+    seen = []
+
+    def counted(*arguments):
+        seen.append(arguments)
+        return trt_worlds.build_here(*arguments)
+
+    monkeypatch.setattr(engine_module, "build_plan", counted)
+    return seen
+
+
+def made(tmp_path, **settings):
+    return trt_worlds.made(str(tmp_path), onnx_models.linear(str(tmp_path)), **settings)
+
+
+def loads(engine):
+    engine.load()
+    engine.unload()
+
+
+def test_a_plan_is_built_once_and_found_again(double, builds, tmp_path):
+    for _ in range(2):
+        loads(made(tmp_path, batch=(1, 2)))
+    assert len(builds) == 1
+    loads(made(tmp_path, batch=(1, 4)))
+    assert len(builds) == 2
+    assert double.leaks() == []
+
+
+def test_a_plan_of_another_version_of_the_library_is_not_run(monkeypatch, builds, tmp_path):
+    for version in ("10.3", "10.7"):
+        with trt_worlds.world(monkeypatch, version, in_process=False):
+            loads(made(tmp_path))
+    assert len(builds) == 2
+
+
+def test_a_plan_that_the_library_refuses_is_built_again_once(double, builds, tmp_path, monkeypatch, caplog):
+    loads(made(tmp_path))
+    refused = []
+    library = sys.modules["tensorrt"]
+    real = library.Runtime.deserialize_cuda_engine
+
+    def refuse_first(self, data):
+        if not refused:
+            refused.append(1)
+            self._log.log(1, "magic tag does not match")
+            return None
+        return real(self, data)
+
+    monkeypatch.setattr(library.Runtime, "deserialize_cuda_engine", refuse_first)
+    loads(made(tmp_path))
+    assert len(builds) == 2
+    assert "is removed: model 'm': tensorrt 10.3.0 refuses the plan" in caplog.text
+    monkeypatch.setattr(library.Runtime, "deserialize_cuda_engine", lambda self, data: None)
+    with pytest.raises(PlanRefused, match=r"model 'm': .*did not say why.*edgeserve doctor"):
+        made(tmp_path).load()
+    assert len(builds) == 3
+    assert double.leaks() == []
+
+
+def test_a_plan_whose_profiles_are_others_is_refused(double, builds, tmp_path, monkeypatch):
+    engine = made(tmp_path, batch=(1, 2))
+    engine_type = trt_double.ICudaEngine
+    loads(engine)
+    library = sys.modules["tensorrt"]
+    assert "get_tensor_profile_shape" in vars(engine_type)
+    monkeypatch.setattr(library.ICudaEngine, "get_tensor_profile_shape",
+                        lambda self, name, index: [(1, 4), (1, 4), (8, 4)])
+    with pytest.raises(PlanRefused, match=r"optimisation profile 0 .batch size 1. takes input 'x' of .*\(8, 4\)"):
+        made(tmp_path, batch=(1, 2)).load()
+
+
+def test_without_a_device(double, tmp_path):
+    double.devices = 0
+    with pytest.raises(DeviceMissing, match=r"device 0 does not exist"):
+        made(tmp_path).load()
+
+
+def test_without_a_driver(monkeypatch, tmp_path):
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        cuda.fail["device_count"] = 35
+        with pytest.raises(DeviceMissing, match=r"model 'm': .*\(35\).*driver"):
+            made(tmp_path).load()
+
+
+def test_without_a_library_for_cuda(monkeypatch, tmp_path):
+    with trt_worlds.world(monkeypatch, "10.3"):
+        monkeypatch.setattr(driver, "_open", {})
+        monkeypatch.setattr(driver, "DRIVERS", {"cuda-bindings": "no_such_module"})
+        with pytest.raises(DeviceMissing, match="no library for CUDA can be imported"):
+            made(tmp_path).load()
+
+
+def test_without_tensorrt(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(LibraryMissing, match="TensorRT cannot be imported .tensorrt: .*; tensorrt_rtx: .*apt install"):
+        made(tmp_path).load()
+
+
+def test_a_tensorrt_that_is_too_old(double, tmp_path, monkeypatch):
+    library = __import__("tensorrt")
+    monkeypatch.delattr(library.IExecutionContext, "execute_async_v3")
+    monkeypatch.setattr(library, "__version__", "8.4.1")
+    with pytest.raises(LibraryMissing, match="tensorrt 8.4.1 is too old; expected 8.5 or later"):
+        made(tmp_path).load()
+
+
+def test_without_the_model(double, tmp_path):
+    with pytest.raises(EngineError, match="there is no file .*nothing.onnx"):
+        trt_worlds.made(str(tmp_path), "nothing.onnx").load()
+
+
+def test_outputs_whose_shape_depends_on_values_are_refused(double, tmp_path, monkeypatch):
+    library = __import__("tensorrt")
+    monkeypatch.setattr(library.IExecutionContext, "get_tensor_shape", lambda self, name: (-1, 4))
+    with pytest.raises(EngineError, match="model 'm': the shape of output 'x' depends on the input's values"):
+        made(tmp_path).load()
+    assert double.leaks() == []
+
+
+def test_types_that_numpy_lacks_are_refused(double, tmp_path, monkeypatch):
+    library = __import__("tensorrt")
+    monkeypatch.setattr(library.ICudaEngine, "get_tensor_dtype", lambda self, name: library.DataType.BF16)
+    with pytest.raises(EngineError, match="tensor 'x' is .*, which numpy has no type for; export the model"):
+        made(tmp_path).load()
+
+
+def test_more_lanes_than_it_was_made_for_before_version_86(monkeypatch, tmp_path):
+    with trt_worlds.world(monkeypatch, "8.5"):
+        engine = made(tmp_path)
+        engine.load()
+        lanes = [trt_worlds.new_lane(), trt_worlds.new_lane()]
+        engine.open(lanes[0])
+        engine.open(lanes[0])  # the same lane again: the contexts that it has
+        with pytest.raises(EngineError, match=r"1 lane opened it before, and with TensorRT 8.5.0 .*made for 1 lane"):
+            engine.open(lanes[1])
+        engine.unload()
+        for lane in lanes:
+            trt_worlds.close(lane)
+
+
+def test_served_from_a_configuration(double, tmp_path):
+    onnx_models.linear(str(tmp_path))
+    (tmp_path / "edge.toml").write_text(TOML)
+    x = np.arange(4, dtype=np.float32)
+    with edgeserve.Runtime.from_config(str(tmp_path / "edge.toml")) as runtime:
+        waiting = [runtime.submit("net", {"x": x + number}) for number in range(6)]
+        for number, future in enumerate(waiting):
+            np.testing.assert_allclose(future.result(timeout=60)["y"], (x + number) @ onnx_weights(), rtol=1e-5)
+    assert double.leaks() == []
+    assert len(glob.glob(os.path.join(str(tmp_path), "plans", "net-*.plan"))) == 1
+
+
+def onnx_weights():
+    return np.arange(12, dtype=np.float32).reshape(4, 3) / 10
