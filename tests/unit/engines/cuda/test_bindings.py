@@ -74,7 +74,8 @@ print("all calls made")
 def test_the_library_is_called_as_it_wants(tmp_path):
     built = tmp_path / "libcuda.so.1"
     source = str(LIBRARY / "libcuda_double.c")
-    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-Wall", "-o", str(built), source, "-ldl"], check=True, timeout=60)
+    flags = ["-shared", "-fPIC", "-Wall", "-ldl"]
+    subprocess.run([str(COMPILER), *flags, "-o", str(built), source], check=True, timeout=60)
     root = str(LIBRARY.parents[1])
     done = subprocess.run([sys.executable, "-c", SCENE], capture_output=True, text=True, timeout=60, check=False, env={
         **os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([root, *sys.path])})
