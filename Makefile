@@ -21,7 +21,7 @@ help:
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make test        the tests that need no GPU"
 	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
-	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 2 without one)"
+	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
