@@ -14,12 +14,14 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets test test-compiled lint soak plant-bugs mutants ci clean
+.PHONY: help demo assets test test-torch gpu-check test-compiled lint soak plant-bugs mutants ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make test        the tests that need no GPU"
+	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
+	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
@@ -59,6 +61,23 @@ assets: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(IN) -m pytest -n $(JOBS) $(ARGS)
+
+# torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
+TORCH_PYTHON ?= python3.11
+TORCH_VENV ?= .venv-torch
+TORCH_VERSION ?= 2.13.0
+
+$(TORCH_VENV)/.torch: $(NEEDS)
+	$(TORCH_PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install torch==$(TORCH_VERSION) \
+		--editable '.[onnx,test,gpu]'
+	@touch $@
+
+test-torch: $(TORCH_VENV)/.torch
+	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/unit/engines tests/gpu $(ARGS)
+
+gpu-check: $(VENV)/.test
+	$(IN) scripts/gpu_check.py $(ARGS)
 
 test-compiled: $(VENV)/.compile
 	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) $(ARGS)

@@ -5,7 +5,7 @@
 Needs torch with CUDA (the benches run the ``torch`` engine); what else is there (cuda-bindings or pycuda, ONNX Runtime
 with CUDA, TensorRT) is tested too. Writes ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/results``, or to ``--out``.
 
-Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 2. A test that failed
+Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 3. A test that failed
 or a check that falls short: 1. ``--rehearse`` runs the benches on the CPU, small, to show that they work: it writes
 nothing unless ``--out`` is given and says nothing about a GPU.
 """
@@ -25,7 +25,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # scripts/
+sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks
 
@@ -35,7 +35,7 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[1]
-NO_GPU = 2
+NO_GPU = 3
 BENCHES = {"overhead": "the torch engine beside the bare call, by batch size",
            "overlap": "batches with large inputs and outputs, one or two launched at a time",
            "profile": "the device's time of a batch by its size",

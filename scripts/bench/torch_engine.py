@@ -19,6 +19,8 @@ network that returns a stored output at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
 import statistics
 import sys
@@ -80,7 +82,8 @@ def written(network: Network, form: str, directory: str) -> str:
     name = network.name.replace(" ", "_") + (".pt2" if form == "export" else ".pt")
     if form == "export":
         batch = torch.export.Dim("batch", min=1, max=8)
-        program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+        with contextlib.redirect_stderr(None), contextlib.redirect_stdout(None):  # it prints the whole graph
+            program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
         torch.export.save(program, os.path.join(directory, name))
     else:
         torch.jit.save(torch.jit.trace(module, example, check_trace=False), os.path.join(directory, name))
@@ -191,6 +194,7 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
     here = [network for network in NETWORKS if os.path.isfile(resolve_path(network.file, "."))]
     checks = Checks("scripts/bench/torch_engine.py")
     forms = ("module",) if arguments.quick else ("module", "export", "script")

@@ -25,6 +25,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_scheduler.json": "What a decision costs",
     "bench_calls.json": "Python-level calls of a request",
     "bench_lanes.json": "The gap between two batches, by the depth of the lane",
+    "bench_torch_engine.json": "The torch engine beside ONNX Runtime, and beside the bare call",
     "replicate_clockwork.json": "Clockwork, replicated in simulation",
     "bench_arbiter.json": "Three apps on one lane, in simulation",
     "bench_regret.json": "Regret: every policy on worlds that nobody tuned it on, in simulation",

@@ -3,6 +3,7 @@ that run late, notice misuse and prove nothing about speed. The same on a real G
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Dict, List
 
 import numpy as np
@@ -109,6 +110,23 @@ def opened(engine, clock=lambda: 1):
 
 
 BATCH = Batch([{"x": np.ones(4, np.float32)}], 1)
+
+
+def test_the_real_library_takes_the_calls_that_the_double_takes(tmp_path):
+    """On the CPU's memory: names, order and types of the arguments, and what an output says of itself."""
+    import onnxruntime
+    session = onnxruntime.InferenceSession(str(tmp_path / onnx_models.linear(str(tmp_path))),
+                                           providers=["CPUExecutionProvider"])
+    x, binding, options = np.ones((2, 4), np.float32), session.io_binding(), onnxruntime.RunOptions()
+    binding.bind_input("x", "cpu", 0, x.dtype, list(x.shape), x.ctypes.data)
+    binding.bind_output("y", "cpu", 0)
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    session.run_with_iobinding(binding, options)
+    value, = binding.get_outputs()
+    assert (value.device_name().lower(), tuple(value.shape())) == ("cpu", (2, 3))
+    raw = (ctypes.c_float * 6).from_address(value.data_ptr())
+    np.testing.assert_allclose(np.frombuffer(raw, np.float32).reshape(2, 3), [[1.8, 2.2, 2.6]] * 2, rtol=1e-6)
+    assert all(isinstance(settings, dict) for settings in session.get_provider_options().values())
 
 
 def test_each_lane_has_a_session_on_a_stream_of_its_own(tmp_path, double):

@@ -112,3 +112,29 @@ class Lookup(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.table(x)
+
+
+class Twice(torch.nn.Module):
+    """One weight under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Linear(), Linear()
+        self.two.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.two(x)
+
+
+class Words(torch.nn.Module):
+    """Returns no tensor."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return "words"
+
+
+class Threads(torch.nn.Module):
+    """Says how many threads torch uses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full((x.shape[0],), float(torch.get_num_threads()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pycuda_double
 import pytest
 from cuda_double import POISON, CudaDouble, Misuse
 
@@ -18,9 +19,10 @@ def driver():
     return CudaDouble()
 
 
-@pytest.fixture
-def device(driver):
-    device = Device(driver)
+@pytest.fixture(params=["protocol", "pycuda"])
+def device(driver, request, monkeypatch):
+    """On the double itself, and on the adapter of pycuda over a double of pycuda."""
+    device = Device(driver if request.param == "protocol" else pycuda_double.installed(monkeypatch, driver))
     yield device
     driver.run_all()
     device.close()
@@ -81,8 +83,10 @@ def test_a_device_that_cannot_map_says_so():
     device.close()
 
 
-def test_no_room_names_what_was_asked_and_what_is_free(driver):
-    device = Device(CudaDouble(memory_bytes=1000))
+@pytest.mark.parametrize("library", ["protocol", "pycuda"])
+def test_no_room_names_what_was_asked_and_what_is_free(library, monkeypatch):
+    small = CudaDouble(memory_bytes=1000)
+    device = Device(small if library == "protocol" else pycuda_double.installed(monkeypatch, small))
     with device.current():
         device.buffer(600)
         with pytest.raises(OutOfMemory, match="500 bytes of device memory cannot be had; 400 of 1,000") as caught:
@@ -119,7 +123,13 @@ def test_a_stream_waits_for_the_event_of_another(device, driver):
     assert [name for name in driver.ran if name in ("copy", "kernel")] == ["copy", "kernel"]
 
 
+def graphs_or_skip(device):
+    if not device.driver.graphs:
+        pytest.skip("pycuda has no CUDA graphs")
+
+
 def test_a_graph_runs_with_what_its_buffers_hold_then(device):
+    graphs_or_skip(device)
     with device.current():
         stream, source, back, buffer = device.stream(), device.pinned(4), device.pinned(4), device.buffer(4)
         source.array((4,), np.uint8)[:] = 1
@@ -136,6 +146,7 @@ def test_a_graph_runs_with_what_its_buffers_hold_then(device):
 
 
 def test_a_capture_that_fails_ends_and_leaves_the_stream_usable(device, driver):
+    graphs_or_skip(device)
     with device.current():
         stream, buffer = device.stream(), device.buffer(4)
         with pytest.raises(CudaError, match="capturing"):
@@ -153,8 +164,9 @@ def test_graphs_are_refused_where_the_library_has_none():
     device.close()
 
 
-def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver):
-    device = Device(driver)
+@pytest.mark.parametrize("library", ["protocol", "pycuda"])
+def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver, library, monkeypatch):
+    device = Device(driver if library == "protocol" else pycuda_double.installed(monkeypatch, driver))
     with device.current():
         stream, buffer = device.stream(), device.buffer(8)
         driver.lost = 700
@@ -210,14 +222,22 @@ def test_another_thread_may_free(device, driver):
 # --- the double notices ---
 
 
-def test_the_double_notices_a_call_without_a_context(device):
+@pytest.fixture
+def plain(driver):
+    plain = Device(driver)
+    yield plain
+    driver.run_all()
+    plain.close()
+
+
+def test_the_double_notices_a_call_without_a_context(plain):
     with pytest.raises(Misuse, match="without a current context"):
-        device.buffer(8)
+        plain.buffer(8)
 
 
-def test_the_double_notices_host_memory_that_changes_under_a_copy(device):
-    with device.current():
-        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(8)
+def test_the_double_notices_host_memory_that_changes_under_a_copy(plain):
+    with plain.current():
+        stream, host, buffer = plain.stream(), plain.pinned(8), plain.buffer(8)
         host.array((8,), np.uint8)[:] = 1
         stream.to_device(buffer, host)
         host.array((8,), np.uint8)[:] = 2
@@ -225,32 +245,32 @@ def test_the_double_notices_host_memory_that_changes_under_a_copy(device):
             stream.synchronize()
 
 
-def test_the_double_notices_memory_freed_under_a_copy(device):
-    with device.current():
-        stream, host, buffer = device.stream(), device.pinned(8), device.buffer(8)
+def test_the_double_notices_memory_freed_under_a_copy(plain):
+    with plain.current():
+        stream, host, buffer = plain.stream(), plain.pinned(8), plain.buffer(8)
         stream.to_device(buffer, host)
         with pytest.raises(Misuse, match="was freed while 'copy_to_device' waits"):
-            device.driver.free_device(buffer.pointer)
+            plain.driver.free_device(buffer.pointer)
 
 
-def test_the_double_notices_use_after_free_by_address(device, driver):
-    with device.current():
-        stream, buffer = device.stream(), device.buffer(8)
+def test_the_double_notices_use_after_free_by_address(plain, driver):
+    with plain.current():
+        stream, buffer = plain.stream(), plain.buffer(8)
         pointer = buffer.pointer
         buffer.free()
         with pytest.raises(Misuse, match="used after it was freed"):
             driver.memory_at(pointer, 8)
         with pytest.raises(Misuse, match="reach beyond"):
-            driver.memory_at(device.buffer(8).pointer, 9)
+            driver.memory_at(plain.buffer(8).pointer, 9)
         with pytest.raises(Misuse, match="points to no memory"):
-            driver.copy_to_device(12345, device.pinned(8).host_pointer, 8, stream.handle)
+            driver.copy_to_device(12345, plain.pinned(8).host_pointer, 8, stream.handle)
 
 
-def test_the_double_notices_an_event_that_is_recorded_before_it_was_passed(device):
-    with device.current():
-        stream, event = device.stream(), device.event()
+def test_the_double_notices_an_event_that_is_recorded_before_it_was_passed(plain):
+    with plain.current():
+        stream, event = plain.stream(), plain.event()
         event.record(stream)
         with pytest.raises(Misuse, match="recorded again before"):
             event.record(stream)
         with pytest.raises(Misuse, match="destroyed while a stream was still to pass it"):
-            device.driver.destroy_event(event.handle)
+            plain.driver.destroy_event(event.handle)

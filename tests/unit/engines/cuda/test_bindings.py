@@ -1,0 +1,87 @@
+"""The real cuda-bindings over a driver written in C: that the adapter calls the library as the library wants it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cuda_double import CudaDouble
+
+pytest.importorskip("cuda.bindings", reason="pip install 'edgeserve-runtime[gpu]' (Python 3.10 and later)")
+
+LIBRARY = Path(__file__).resolve().parents[3] / "lib"
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+SCENE = """
+import ctypes, numpy as np
+from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.cuda.staging import Staged
+from edgeserve.errors import DeviceLost, OutOfMemory
+
+double = ctypes.CDLL("libcuda.so.1")
+driver = open_driver("cuda-bindings")
+assert driver.version() == (12, 6) and driver.device_count() == 1
+device = Device(driver)
+info = device.info
+assert (info.name, info.compute_capability, info.integrated, info.multiprocessors) == ("C double", (8, 7), True, 16)
+assert device.memory() == (1 << 19, 1 << 20)
+with device.current():
+    stream, urgent = device.stream(), device.stream(-1)
+    source, back, buffer, other = device.pinned(64), device.pinned(64), device.buffer(64), device.buffer(64)
+    source.array((16,), np.float32)[:] = range(16)
+    stream.to_device(buffer, source)
+    stream.on_device(other, buffer)
+    stream.to_host(back, other)
+    stream.synchronize()
+    assert stream.done() and back.array((16,), np.float32).tolist() == list(range(16))
+    stream.fill(buffer, 7, 8)
+    shared = Staged(device, 16)
+    assert shared.mapped and shared.pointer == shared.host.host_pointer
+    start, end = device.event(), device.event(timing=False, blocking=True)
+    start.record(stream)
+    end.record(stream)
+    urgent.wait(end)
+    end.synchronize()
+    assert end.done() and end.elapsed_ms(start) == 1.5
+    with stream.captured() as captured:
+        stream.to_device(buffer, source)
+    captured.graph.launch(stream)
+    try:
+        device.buffer(1 << 21)
+    except OutOfMemory as error:
+        assert (error.asked_bytes, error.free_bytes) == (1 << 21, 1 << 19), error
+    double.cuDoubleFail(700)
+    try:
+        stream.synchronize()
+    except DeviceLost as error:
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in str(error), error
+    else:
+        raise AssertionError("the sticky error was not seen")
+    double.cuDoubleFail(600)
+    assert not end.done()
+device.close()
+assert double.cuDoubleAlive() == 0, double.cuDoubleAlive()
+print("all calls made")
+"""
+
+
+@pytest.mark.skipif(COMPILER is None or not sys.platform.startswith("linux"), reason="needs a C compiler on Linux")
+def test_the_library_is_called_as_it_wants(tmp_path):
+    built = tmp_path / "libcuda.so.1"
+    source = str(LIBRARY / "libcuda_double.c")
+    flags = ["-shared", "-fPIC", "-Wall", "-ldl"]
+    subprocess.run([str(COMPILER), *flags, "-o", str(built), source], check=True, timeout=60)
+    root = str(LIBRARY.parents[1])
+    done = subprocess.run([sys.executable, "-c", SCENE], capture_output=True, text=True, timeout=60, check=False, env={
+        **os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([root, *sys.path])})
+    assert "all calls made" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_double_has_every_call_of_the_protocol():
+    from edgeserve.engines.cuda.driver import Driver
+    assert [name for name in vars(Driver) if not name.startswith("_") and not hasattr(CudaDouble(), name)] == []
