@@ -77,10 +77,11 @@ class ChangeFilter:
                 changed.append(name)
         if not changed:
             return None
+        past = {name: self._reported[name] for name in changed}
         for name in changed:
             self._reported[name] = _rounded(getattr(state, name), STEPS[name])
             self._since_ns.pop(name, None)
-        return DeviceReport(self._device, replace(state, **self._reported), tuple(changed))
+        return DeviceReport(self._device, replace(state, **self._reported), tuple(changed), past)
 
 
 def _is_number(value: Any) -> bool:

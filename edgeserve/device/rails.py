@@ -17,14 +17,13 @@ ALARM = "power_alarm"
 
 class Rail(NamedTuple):
     """Where one rail's numbers are: ``power`` alone, or ``volts`` and ``amps``; ``scale`` makes watts of them.
-    ``limits`` are files with the current at which an alarm is raised, ``alarms`` those that hold 1 then."""
+    ``alarms`` are files that hold 1 while the rail's current is over a limit."""
 
     label: str
     power: str
     volts: str
     amps: str
     scale: float
-    limits: Tuple[str, ...]
     alarms: Tuple[str, ...]
 
 
@@ -86,22 +85,20 @@ def _hwmon_folder(root: str, folder: str) -> List[Rail]:
         if not label or label == NOT_CONNECTED or label.lower() == SUM_LABEL:
             continue
         alarms = tuple(f"{folder}/curr{number}_{kind}_alarm" for kind in ("max", "crit"))
-        found.append(Rail(label, "", f"{folder}/in{number}_input", f"{folder}/curr{number}_input", 1e-6,
-                          tuple(f"{folder}/curr{number}_{kind}" for kind in ("max", "crit")), alarms))
+        found.append(Rail(label, "", f"{folder}/in{number}_input", f"{folder}/curr{number}_input", 1e-6, alarms))
     if not found:  # one channel, which measures power itself: microwatts
         label = (read_text(root, f"{folder}/label") or read_text(root, f"{folder}/power1_label")).strip()
         if label and label != NOT_CONNECTED and read_text(root, f"{folder}/power1_input"):
-            found.append(Rail(label, f"{folder}/power1_input", "", "", 1e-6, (), ()))
+            found.append(Rail(label, f"{folder}/power1_input", "", "", 1e-6, ()))
     return found
 
 
 def iio_rails(root: str) -> List[Rail]:
-    """The rails of JetPack 4, in milliwatts. Warnings are not raised there; the limits are."""
+    """The rails of JetPack 4, in milliwatts. There are no alarms."""
     found = []
     for path in listing(root, "sys/bus/i2c/drivers/ina3221x/*/iio*device*/rail_name_*"):
         folder, number = path.rsplit("/", 1)[0], path.rsplit("_", 1)[1]
         label = read_text(root, path).strip()
         if label and label != NOT_CONNECTED:
-            found.append(Rail(label, f"{folder}/in_power{number}_input", "", "", 1e-3,
-                              (f"{folder}/warn_current_limit_{number}", f"{folder}/crit_current_limit_{number}"), ()))
+            found.append(Rail(label, f"{folder}/in_power{number}_input", "", "", 1e-3, ()))
     return found

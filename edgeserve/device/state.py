@@ -98,11 +98,13 @@ QUANTITIES = tuple(item.name for item in fields(DeviceState) if item.name != "at
 @dataclass(frozen=True)
 class DeviceReport:
     """A device changed enough to matter: ``state`` with the steady (quantised) values, ``changed`` names those that are
-    not what the report before said. The first report names everything that is known."""
+    not what the report before said, and ``before`` is what that said of them. The first report names everything that is
+    known; before it, nothing was."""
 
     device: str
     state: DeviceState
     changed: Tuple[str, ...]
+    before: Mapping[str, Any] = field(default_factory=dict)
 
 
 LIMITED = ("temperature_c", "temperature_zone", "temperature_soft_c", "temperature_hard_c")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Board, detect_board
@@ -112,11 +112,11 @@ def device_changed(report: DeviceReport, device: DeviceConfig, board: Board) -> 
 
 
 def _log_changes(report: DeviceReport) -> None:
-    """What people want to know of later: throttling, and another power mode."""
+    """What people want to know of later: throttling and its end, and the power mode."""
     state = report.state
-    texts: Mapping[str, str] = {
-        "throttles": f"throttled by {', '.join(state.throttles)}" if state.throttles else "no longer throttled",
-        "power_mode": f"power mode {state.power_mode}"}
-    for name, text in texts.items():
-        if name in report.changed and (name != "throttles" or state.throttles is not None):
-            log.log(logging.WARNING if name == "throttles" and state.throttles else logging.INFO, "device: %s", text)
+    if "throttles" in report.changed and state.throttles:
+        log.warning("device: throttled by %s", ", ".join(state.throttles))
+    elif report.before.get("throttles"):
+        log.info("device: no longer throttled")
+    if "power_mode" in report.changed and state.power_mode is not None:
+        log.info("device: power mode %s", state.power_mode)

@@ -1,7 +1,7 @@
 """Libraries of GPUs, looked at in child processes: a broken driver may end the process or never answer.
 
-Each probe is a small program that prints one JSON object. Engines that bring a ``diagnose`` module say more of
-themselves (:mod:`edgeserve.tools.doctor.engines`).
+Each probe is a small program that prints one JSON object. Engines that bring a ``diagnose`` module speak for themselves
+(:mod:`edgeserve.tools.doctor.engines`).
 """
 
 from __future__ import annotations
@@ -64,21 +64,6 @@ if found["available"]:
 print(json.dumps(found))
 """
 
-TENSORRT = r"""
-import json
-try:
-    import tensorrt as trt
-except ImportError as error:
-    print(json.dumps({"absent": str(error)})); raise SystemExit
-found = {"version": trt.__version__}
-log = trt.Logger(trt.Logger.ERROR)
-builder = trt.Builder(log)
-found["dla"] = getattr(builder, "num_DLA_cores", 0)
-found["plugins"] = bool(trt.init_libnvinfer_plugins(log, ""))
-print(json.dumps(found))
-"""
-
-
 def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) -> Dict[str, Any]:
     """What a probe printed; ``{"crashed": why}`` when it printed no object."""
     try:
@@ -138,21 +123,9 @@ def judge_torch(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("torch", GOOD, f"{text}, CUDA {found['cuda']}, runs on the GPU")]
 
 
-def judge_tensorrt(found: Dict[str, Any], board: Board) -> List[Finding]:
-    """Whether TensorRT can be imported and makes a builder."""
-    if "absent" in found:
-        return []  # check_system_packages knows where JetPack has put it
-    if "crashed" in found:
-        return [Finding("tensorrt", WRONG if board.kind.slug != "cpu" else NOTE,
-                        f"it can be imported and does not work: {found['crashed']}",
-                        "install the TensorRT that belongs to this driver (on a Jetson: sudo apt install tensorrt)")]
-    return [Finding("tensorrt", GOOD, f"TensorRT {found['version']}, {found['dla']} DLA cores, plugins "
-                    f"{'loaded' if found['plugins'] else 'not loaded'}")]
-
-
 def check_libraries(board: Board) -> List[Finding]:
     """The GPU's libraries, each in a process of its own."""
-    return [*judge_cuda(probe(CUDA), board), *judge_tensorrt(probe(TENSORRT), board), *judge_torch(probe(TORCH), board)]
+    return [*judge_cuda(probe(CUDA), board), *judge_torch(probe(TORCH), board)]
 
 
 def library_versions(names: List[str]) -> Dict[str, Optional[str]]:

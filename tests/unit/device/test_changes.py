@@ -82,7 +82,7 @@ def test_what_is_no_longer_known_is_told_when_it_lasts_and_is_none(changes):
     assert told(changes, 1, power_w=None) == ()
     report = changes.update(replace(BASE, at_ns=2 * NS_PER_S, power_w=None))
     assert report is not None
-    assert (report.changed, report.state.power_w) == (("power_w",), None)
+    assert (report.changed, report.state.power_w, report.before) == (("power_w",), None, {"power_w": 20.0})
 
 
 def test_another_power_mode_is_told():

@@ -86,6 +86,23 @@ def test_the_threads_post_news_and_end():
     assert table["monitors"]["gpu0"]["readings"]["power_w"] == 12.0
 
 
+def test_throttling_and_its_end_are_logged_and_a_device_that_never_throttled_is_not(caplog):
+    caplog.set_level("INFO", "edgeserve")
+    said = Fixed(DeviceState(throttles=(), power_mode="MAXN"))
+    posted = []
+    clock = itertools.count(0, 2 * 10**9)
+    watch = DeviceWatch(config_of({"enabled": "always"}), posted.append, lambda: next(clock), lambda *_: [said], ORIN)
+    (monitor,) = watch._monitors.values()
+    monitor.turn()
+    said.state = DeviceState(throttles=("over_current:oc3",), power_mode="MAXN")
+    monitor.turn()
+    said.state = DeviceState(throttles=(), power_mode="MAXN")
+    for _ in range(3):
+        monitor.turn()
+    assert [record.getMessage() for record in caplog.records] == [
+        "device: power mode MAXN", "device: throttled by over_current:oc3", "device: no longer throttled"]
+
+
 @pytest.mark.parametrize(("section", "text"), [
     ({"interval": "1ms"}, "expected at least 10ms"), ({"enabled": "maybe"}, "expected one of"),
     ({"intervall": "1s"}, "did you mean 'interval'")])

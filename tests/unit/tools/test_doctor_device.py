@@ -217,15 +217,6 @@ def test_what_torch_says(found, board, status):
     by_subject(judged)
 
 
-@pytest.mark.parametrize(("found", "board", "status"), [
-    ({"version": "10.3.0", "dla": 2, "plugins": True}, ORIN, GOOD), ({"absent": "x"}, ORIN, None),
-    ({"crashed": "ended with status 1"}, ORIN, WRONG), ({"crashed": "ended with status 1"}, CPU, NOTE)])
-def test_what_tensorrt_says(found, board, status):
-    judged = probes.judge_tensorrt(found, board)
-    assert (judged[0].status if judged else None) == status
-    by_subject(judged)
-
-
 def test_a_probe_that_crashes_or_hangs_is_a_finding_and_no_crash():
     assert probes.probe('print(\'noise\\n{"a": 1}\')') == {"a": 1}
     assert probes.probe("import os; os.abort()")["crashed"].startswith("ended with status -6")
@@ -234,7 +225,7 @@ def test_a_probe_that_crashes_or_hangs_is_a_finding_and_no_crash():
 
 
 def test_the_probes_are_programs_that_end_with_an_object():
-    for program in (probes.CUDA, probes.TORCH, probes.TENSORRT):
+    for program in (probes.CUDA, probes.TORCH):
         compile(program, "probe", "exec")
     found = probes.probe(probes.CUDA)
     assert set(found) & {"absent", "failed", "devices"}, found
