@@ -32,7 +32,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, new_tuple
 from edgeserve.sched.resources.lanes import Lane, Work
 
 ALMOST = 0.98
@@ -121,8 +121,9 @@ class ModelQueues:
                 break
             streams += 1
         span_ns = now_ns - from_ns
-        return Arrivals((self.arrived[0] - plain) / span_ns, (self.arrived[1] - streamed) / span_ns, streams,
-                        self.streamed)
+        found: Arrivals = new_tuple(Arrivals, (
+            (self.arrived[0] - plain) / span_ns, (self.arrived[1] - streamed) / span_ns, streams, self.streamed))
+        return found
 
     def critical(self) -> List[JobQueue]:
         """The queues of critical jobs that hold something."""
