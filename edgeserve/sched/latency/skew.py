@@ -96,12 +96,22 @@ class Skew:
         growing_ns = took_ns - self._fixed_ns
         if growing_ns < self._least_ns[size]:
             growing_ns = self._least_ns[size]
-        self._add(size, round(PPM * math.log(growing_ns / self._growing_ns[size])))
+        log = round(PPM * math.log(growing_ns / self._growing_ns[size]))
+        logs, apart = self._logs, 0
+        if logs:
+            before, log_before, _ = logs[-1]
+            apart = self._distance(size, log, before, log_before)
+        logs.append((size, log, apart))
+        self._apart += apart
+        counts[size] += 1
+        if len(logs) > LOOKED_BACK:
+            counts[logs.popleft()[0]] -= 1
+            self._apart -= logs[0][2]
         self._until_next -= 1
         if self._until_next:
             return False
         self._until_next = EVERY
-        count = len(self._logs)
+        count = len(logs)
         if count < FROM:
             return False
         spread = min(SKEW_MAX_PPM, self._apart // (count - 1) * PPM // MEAN_APART_PPM)
@@ -119,21 +129,6 @@ class Skew:
             return time_ns
         longer_ppm = round(PPM * math.exp(self.skew_ppm * self._longest_ppm[size] / (PPM * PPM)))
         return time_ns + self._growing_ns[size] * (longer_ppm - PPM) // PPM
-
-    def _add(self, size: int, log: int) -> None:
-        """Put a batch behind the others; of more than :data:`LOOKED_BACK` the first goes."""
-        logs = self._logs
-        self._counts[size] += 1
-        if not logs:
-            logs.append((size, log, 0))
-            return
-        before, log_before, _ = logs[-1]
-        apart = self._distance(size, log, before, log_before)
-        logs.append((size, log, apart))
-        self._apart += apart
-        if len(logs) > LOOKED_BACK:
-            self._counts[logs.popleft()[0]] -= 1
-            self._apart -= logs[0][2]
 
     def _distance(self, size: int, log: int, before: int, log_before: int) -> int:
         """How far a batch is from the one before it, in the deviation of the maxima of so many inputs. Batches of two

@@ -32,7 +32,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, new_tuple
 from edgeserve.sched.resources.lanes import Lane, Work
 
 ALMOST = 0.98
@@ -121,8 +121,9 @@ class ModelQueues:
                 break
             streams += 1
         span_ns = now_ns - from_ns
-        return Arrivals((self.arrived[0] - plain) / span_ns, (self.arrived[1] - streamed) / span_ns, streams,
-                        self.streamed)
+        found: Arrivals = new_tuple(Arrivals, (
+            (self.arrived[0] - plain) / span_ns, (self.arrived[1] - streamed) / span_ns, streams, self.streamed))
+        return found
 
     def critical(self) -> List[JobQueue]:
         """The queues of critical jobs that hold something."""
@@ -221,7 +222,9 @@ class Edf(Policy):
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
-        first_ns = min([queue.rows[0][0] for queue in filled])  # a batch that ends by then is in time for all
+        first_ns = filled[0].rows[0][0]  # a batch that ends by then is in time for all
+        for queue in filled:
+            first_ns = min(first_ns, queue.rows[0][0])
         for size, took_ns in times_ns:
             if size > self._batch_max and size != latency.sizes[0]:
                 break
@@ -233,7 +236,8 @@ class Edf(Policy):
                 break
             lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
             count = min(size, in_time)
-            left, coming = max(0, min(later, in_time - size)), arrivals.coming(took_ns, count)
+            left = max(0, min(later, in_time - size))
+            coming = arrivals.coming(took_ns, count) if arrivals.streams else round(arrivals.plain * took_ns)
             saved = count / took_ns
             if left + coming > 0:
                 saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, ends_ns, times_ns)

@@ -9,7 +9,7 @@ import pytest
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.calibration import FACTOR_MAX, HITS_LEN, Calibration
-from edgeserve.sched.policies.orloj.evidence import BatchRow
+from edgeserve.sched.policies.orloj.evidence import BatchRow, Longest, learn_lengths
 from edgeserve.sched.policies.orloj.lengths import (
     BIAS_LEN,
     POINTS_MAX,
@@ -215,6 +215,16 @@ def test_a_batch_tells_its_longest_member_by_what_a_batch_of_its_size_multiplies
     for longest_ms in (21, 22, 15):  # (31 - 10) / 1, (54 - 10) / 2, (70 - 10) / 4
         assert longest_ms * UNIT in lengths.points.tolist()
     assert lengths.fixed_ns == 10 * UNIT and lengths.factors == {1: 1.0, 2: 2.0, 4: 4.0} and corrections == {}
+
+
+def test_each_member_of_a_batch_counts_and_what_was_never_measured_is_taken_for_the_smallest_batch():
+    model = latency(fixed=10)
+    mixed = [BatchRow(0, 4, (("a", None), ("a", None), ("b", None), ("a", 1.0)), 90 * UNIT)] * 4
+    found = learnt(model, mixed, corrected=False)[0]
+    points, classes = learn_lengths([Longest(20 * UNIT, {"a": 3, "b": 1})] * 4, {}, 20 * UNIT)  # 30 - 10 alone
+    assert found.points.tolist() == points.tolist()
+    assert {name: cdf.tolist() for name, cdf in found.classes.items()} == {
+        name: cdf.tolist() for name, cdf in classes.items()}
 
 
 def test_the_fixed_part_is_no_more_than_the_shortest_time_that_was_measured():
