@@ -178,11 +178,11 @@ class UsualWork:
                 scale_ppm = (max(1, usual_ns + self.each_ns * over_milli // MILLI) * PPM // usual_ns) ** 2 // PPM
         return self.split.squares_us2(count) * scale_ppm // PPM * self._surprise_ppm // PPM
 
-    def batches_ns(self, milli: int, over_milli: int = 0) -> List[int]:
-        """The times of the batches one by one, for a forecast of what shares the lane. Work beyond the usual is spread
-        over them in proportion."""
-        times = self.split.batches_ns(-(-milli // MILLI))
-        if over_milli and times:
-            usual_ns, more_ns = sum(times), self.each_ns * over_milli // MILLI
-            times = [max(1, time_ns * (usual_ns + more_ns) // usual_ns) for time_ns in times]
-        return times
+    def batches(self, milli: int, over_milli: int = 0) -> List[Tuple[int, int]]:
+        """(jobs, time) of the batches one by one, for a forecast of what shares the lane. Work beyond the usual is
+        spread over them in proportion."""
+        found = self.split.batches(-(-milli // MILLI))
+        if over_milli and found:
+            usual_ns, more_ns = sum([time_ns for _, time_ns in found]), self.each_ns * over_milli // MILLI
+            found = [(jobs, max(1, time_ns * (usual_ns + more_ns) // usual_ns)) for jobs, time_ns in found]
+        return found

@@ -32,7 +32,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job, RequestRecord, new_tuple
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 
 ALMOST = 0.98
@@ -46,12 +46,10 @@ STARTS_LEN = 8
 """Batches of a model over which the rate of its arrivals is taken."""
 
 
-class Arrivals(NamedTuple):
-    """How many jobs came per nanosecond lately, of no stream and of streams, of how many streams these were, and how
-    many jobs of streams wait."""
+class Streaming(NamedTuple):
+    """How many jobs of streams came per nanosecond lately, of how many streams these were, and how many jobs wait."""
 
-    plain: float
-    streamed: float
+    rate: float
     streams: int
     waiting: int
 
@@ -59,10 +57,7 @@ class Arrivals(NamedTuple):
         """Jobs that come while a batch of ``count`` runs. A stream has one job that may run at a time, so that no more
         of them can stand beside those that are left."""
         left = max(0, self.waiting - count)
-        return round(self.plain * took_ns) + min(round(self.streamed * took_ns), max(0, self.streams - left))
-
-
-NO_ARRIVALS = Arrivals(0.0, 0.0, 0, 0)
+        return min(round(self.rate * took_ns), max(0, self.streams - left))
 
 
 class ModelQueues:
@@ -109,21 +104,23 @@ class ModelQueues:
         self.streamed -= job.request.stream is not None and not job.part
         (self.begun if job.steps else self.fresh)[job.request.klass].remove(job)
 
-    def arrivals(self, now_ns: int) -> Arrivals:
-        """What came since the first of the last batches' starts. O(streams of that time, at most the largest batch)."""
+    def rate(self, now_ns: int) -> float:
+        """Arrivals of no stream per nanosecond since the first of the last batches' starts."""
         if not self.starts or now_ns <= self.starts[0][0]:
-            return NO_ARRIVALS
-        from_ns, plain, streamed = self.starts[0]
-        lasts_ns = self.streams.values()
+            return 0.0
+        return (self.arrived[0] - self.starts[0][1]) / (now_ns - self.starts[0][0])
+
+    def streaming(self, now_ns: int) -> Streaming | None:
+        """What streams sent in that time; None where they sent nothing. O(streams that did)."""
+        if not self.starts or now_ns <= self.starts[0][0]:
+            return None
+        from_ns, _, arrived = self.starts[0]
         streams = 0
-        for last_ns in reversed(lasts_ns):
+        for last_ns in reversed(self.streams.values()):
             if last_ns < from_ns:
                 break
             streams += 1
-        span_ns = now_ns - from_ns
-        found: Arrivals = new_tuple(Arrivals, (
-            (self.arrived[0] - plain) / span_ns, (self.arrived[1] - streamed) / span_ns, streams, self.streamed))
-        return found
+        return Streaming((self.arrived[1] - arrived) / (now_ns - from_ns), streams, self.streamed) if streams else None
 
     def critical(self) -> List[JobQueue]:
         """The queues of critical jobs that hold something."""
@@ -203,8 +200,10 @@ class Edf(Policy):
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
         # Between models the lane decides anew: then nobody knows that the next batch is one of this model.
-        arrivals = queues.arrivals(starts_ns) if len(lane.models) == 1 else NO_ARRIVALS
-        best_size = self._best_size(queues, filled, starts_ns, latency, arrivals)
+        is_alone = len(lane.models) == 1
+        rate = queues.rate(starts_ns) if is_alone else 0.0
+        streaming = queues.streaming(starts_ns) if is_alone and queues.streams else None
+        best_size = self._best_size(queues, filled, starts_ns, latency, rate, streaming)
         if best_size is None:
             return None
         ends_ns = starts_ns + latency.likely_ns[best_size]
@@ -218,7 +217,7 @@ class Edf(Policy):
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def _best_size(self, queues: ModelQueues, filled: List[JobQueue], starts_ns: int,
-                   latency: ModelLatency, arrivals: Arrivals) -> int | None:
+                   latency: ModelLatency, rate: float, streaming: Streaming | None) -> int | None:
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
@@ -236,8 +235,9 @@ class Edf(Policy):
                 break
             lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
             count = min(size, in_time)
-            left = max(0, min(later, in_time - size))
-            coming = arrivals.coming(took_ns, count) if arrivals.streams else round(arrivals.plain * took_ns)
+            left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
+            if streaming is not None:
+                coming += streaming.coming(took_ns, count)
             saved = count / took_ns
             if left + coming > 0:
                 saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, ends_ns, times_ns)

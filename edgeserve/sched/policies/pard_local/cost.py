@@ -8,52 +8,238 @@ from __future__ import annotations
 
 from typing import List, Mapping, NamedTuple, Sequence, Tuple
 
+Need = Tuple[int, int]
+"""What a batch waits for: (stage, so many of its batches), or (-1 - number, 0) for that entry of the schedule's
+``running_ns``."""
+
 
 class Stage(NamedTuple):
-    """One module's share of a cohort: its batches, one after the other on one lane."""
+    """One module's share of a cohort: its batches, one after the other on one lane. ``needs`` says for each batch what
+    must be over before it begins; without, all of the stage before (of the first stage: nothing)."""
 
     lane: str
     batches: Sequence[int]
+    needs: Sequence[Sequence[Need]] = ()
 
 
 class Schedule(NamedTuple):
-    """What a cohort in flight has still to run. ``ready_ns``: when its first stage may go on; ``busy_ns``: when what
-    it has on lanes is over, which its second stage waits for."""
+    """What a cohort has still to run, from ``ready_ns`` on, and when what it has on lanes is over. ``after``: it begins
+    when the schedule of this number (counted as :func:`forecast` is given them) has left the lane ``home``; -1: at
+    once."""
 
     stages: Sequence[Stage]
     ready_ns: int
-    busy_ns: int
+    running_ns: Sequence[int] = ()
+    after: int = -1
+    home: str = ""
 
 
 def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int]) -> List[int]:
-    """When each schedule ends if a free lane always takes the first schedule that has something for it.
+    """When each schedule ends if a free lane always takes the first schedule that has something for it, and of that the
+    earliest stage.
 
-    Exact for what the policy does: batches are not interrupted, the stages of a schedule follow each other, an earlier
-    schedule goes first. ``free_ns`` says when each lane is free. O(batches * schedules).
+    Exact for what the policy does: batches are not interrupted, a batch begins as soon as its jobs are there, an
+    earlier schedule goes first. ``free_ns`` says when each lane is free. O(batches * stages).
     """
-    free = dict(free_ns)
-    at = [schedule.ready_ns for schedule in schedules]
-    place = [[0, 0] for _ in schedules]  # stage, batch
-    while True:
-        best: Tuple[int, int] | None = None
-        for index, schedule in enumerate(schedules):
-            stage = place[index][0]
-            if stage < len(schedule.stages):
-                starts_ns = max(at[index], free[schedule.stages[stage].lane])
-                if best is None or starts_ns < best[0]:
-                    best = (starts_ns, index)
-        if best is None:
-            return [max(at[index], schedule.busy_ns) for index, schedule in enumerate(schedules)]
-        starts_ns, index = best
-        schedule = schedules[index]
-        here = place[index]
-        stage_now = schedule.stages[here[0]]
-        ends_ns = starts_ns + stage_now.batches[here[1]]
-        free[stage_now.lane] = ends_ns
-        here[1] += 1
-        if here[1] == len(stage_now.batches):
-            at[index] = max(ends_ns, schedule.busy_ns) if here[0] == 0 else ends_ns
-            here[0], here[1] = here[0] + 1, 0
+    return Course(schedules, free_ns).run()
+
+
+class Course:
+    """One forecast while it is made. :meth:`run` goes through it; then ``ends_ns`` says when each schedule ends, and
+    ``left_ns`` when it has left its ``home``."""
+
+    __slots__ = ("_schedules", "_free", "_over", "_ready", "_first", "_last_home", "left_ns", "ends_ns")
+
+    def __init__(self, schedules: Sequence[Schedule], free_ns: Mapping[str, int]) -> None:
+        self._schedules = schedules
+        self._free = dict(free_ns)
+        self._over: List[List[List[int]]] = [[[] for _ in schedule.stages] for schedule in schedules]
+        self._ready: List[List[int]] = [[-1] * len(schedule.stages) for schedule in schedules]  # of the next batch
+        self._first = [0] * len(schedules)  # the first stage that is not over
+        self.ends_ns = [max([schedule.ready_ns, *schedule.running_ns]) for schedule in schedules]
+        self._last_home: List[int] = []  # position of the last stage at home, or -1
+        self.left_ns: List[int] = []  # -1: not known yet
+        for schedule in schedules:
+            last = -1
+            for place, stage in enumerate(schedule.stages):
+                if stage.lane == schedule.home and stage.batches:
+                    last = place
+            self._last_home.append(last)
+            self.left_ns.append(schedule.ready_ns if last < 0 else -1)
+
+    def run(self) -> List[int]:
+        """When each schedule ends."""
+        schedules, free, every = self._schedules, self._free, self._ready
+        for index in range(len(schedules)):
+            self._look(index)
+        while True:
+            best_ns, best, best_place = -1, -1, -1
+            for index, ready in enumerate(every):
+                stages = schedules[index].stages
+                for place in range(self._first[index], len(ready)):
+                    at_ns = ready[place]
+                    if at_ns < 0:
+                        continue
+                    free_ns = free[stages[place].lane]
+                    if free_ns > at_ns:
+                        at_ns = free_ns
+                    if best < 0 or at_ns < best_ns:
+                        best_ns, best, best_place = at_ns, index, place
+            if best < 0:
+                return self.ends_ns
+            self._take(best, best_place, best_ns)
+
+    def home_over_ns(self, home: str) -> int:
+        """When the schedules need a lane no more; 0 where none does."""
+        return max([self._over[index][place][-1] for index, schedule in enumerate(self._schedules)
+                    for place, stage in enumerate(schedule.stages) if stage.lane == home and stage.batches], default=0)
+
+    def _look(self, index: int) -> None:
+        """Which stages of a schedule have the jobs of their next batch, and since when."""
+        schedule, over, ready = self._schedules[index], self._over[index], self._ready[index]
+        from_ns = schedule.ready_ns
+        if schedule.after >= 0:
+            if self.left_ns[schedule.after] < 0:
+                return
+            from_ns = max(from_ns, self.left_ns[schedule.after])
+        first = self._first[index]
+        while first < len(ready) and len(over[first]) == len(schedule.stages[first].batches):
+            first += 1
+        self._first[index] = first
+        for place in range(first, len(ready)):
+            if ready[place] < 0 and len(over[place]) < len(schedule.stages[place].batches):
+                at_ns = self._ready_ns(schedule, over, place)
+                if at_ns >= 0:
+                    ready[place] = at_ns if at_ns > from_ns else from_ns
+
+    def _ready_ns(self, schedule: Schedule, over: Sequence[Sequence[int]], place: int) -> int:
+        """When the jobs of a stage's next batch are there; -1: a batch that brings them has not been placed yet."""
+        stage, at_ns = schedule.stages[place], 0
+        if not stage.needs:
+            if place == 0:
+                return at_ns
+            before = over[place - 1]
+            if len(before) < len(schedule.stages[place - 1].batches):
+                return -1
+            return max([at_ns, *before[-1:], *(schedule.running_ns if place == 1 else ())])
+        for source, count in stage.needs[len(over[place])]:
+            if source < 0:
+                at_ns = max(at_ns, schedule.running_ns[-1 - source])
+            elif len(over[source]) < count:
+                return -1
+            elif count:
+                at_ns = max(at_ns, over[source][count - 1])
+        return at_ns
+
+    def _take(self, index: int, place: int, starts_ns: int) -> None:
+        stage, over = self._schedules[index].stages[place], self._over[index][place]
+        ends_ns = starts_ns + stage.batches[len(over)]
+        over.append(ends_ns)
+        self._ready[index][place] = -1
+        self._free[stage.lane] = ends_ns
+        if ends_ns > self.ends_ns[index]:
+            self.ends_ns[index] = ends_ns
+        self._look(index)
+        if place == self._last_home[index] and len(over) == len(stage.batches):
+            self.left_ns[index] = ends_ns
+            for other, schedule in enumerate(self._schedules):
+                if schedule.after == index:
+                    self._look(other)
+
+
+class AtNode(NamedTuple):
+    """What a cohort has left at one node: batches that have not begun, as (jobs, time), how many of their jobs are
+    ``ready``, and the jobs that run now, until that entry of the schedule's ``running_ns``. ``preds`` are positions in
+    the same list. ``is_stepped``: its batches are repeated, as an iterative model's are."""
+
+    lane: str
+    batches: Sequence[Tuple[int, int]]
+    preds: Sequence[int]
+    ready: int = 0
+    running: int = 0
+    running_at: int = -1
+    is_stepped: bool = False
+
+    def jobs(self) -> int:
+        """Jobs that have not begun."""
+        return sum([count for count, _ in self.batches])
+
+
+def staged(nodes: Sequence[AtNode]) -> List[Stage]:
+    """Stages whose batches begin as soon as their jobs are there: those of a batch of the node before, in their order.
+
+    A run of batches of one job, as host functions make them, is put together where nothing before or behind begins or
+    ends in between.
+    """
+    jobs = [node.jobs() for node in nodes]
+    batches = [_together(nodes, jobs, place) if len(node.batches) > 2 and node.batches[0][0] == 1 and not
+               node.is_stepped else node.batches for place, node in enumerate(nodes)]
+    stages: List[Stage] = []
+    for place, node in enumerate(nodes):
+        needs: List[List[Need]] = []
+        reached = 0
+        for count, _ in batches[place]:
+            reached = jobs[place] if node.is_stepped else reached + count
+            needs.append(_needs(nodes, jobs, batches, place, reached))
+        stages.append(Stage(node.lane, [time_ns for _, time_ns in batches[place]], needs))
+    return stages
+
+
+def _needs(nodes: Sequence[AtNode], jobs: Sequence[int], batches: Sequence[Sequence[Tuple[int, int]]], place: int,
+           reached: int) -> List[Need]:
+    """What must be over before so many of a node's jobs are there."""
+    node = nodes[place]
+    found: List[Need] = []
+    waits = reached - node.ready
+    if waits <= 0:
+        return found
+    for pred in node.preds:
+        source = nodes[pred]
+        comes = jobs[pred] + source.running
+        if not comes:
+            continue
+        wanted = -(-waits * comes // max(1, jobs[place] - node.ready)) - source.running
+        if wanted <= 0:
+            found.append((-1 - source.running_at, 0))
+            continue
+        number = 0
+        for count, _ in batches[pred]:
+            number += 1
+            wanted -= count
+            if wanted <= 0:
+                break
+        found.append((pred, number))
+    return found
+
+
+def _together(nodes: Sequence[AtNode], jobs: Sequence[int], place: int) -> List[Tuple[int, int]]:
+    """The batches of a node, put together between the points at which others bring or want its jobs."""
+    node = nodes[place]
+    cuts = {node.ready}
+    for pred in node.preds:
+        source, reached = nodes[pred], nodes[pred].running
+        comes = jobs[pred] + source.running
+        for count, _ in [(0, 0), *source.batches]:
+            reached += count
+            cuts.add(node.ready + (jobs[place] - node.ready) * reached // max(1, comes))
+    for later, other in enumerate(nodes):
+        if place in other.preds:
+            reached = -other.ready
+            for count, _ in other.batches:
+                reached += count
+                if reached > 0:
+                    wanted = -(-reached * (jobs[place] + node.running) // max(1, jobs[later] - other.ready))
+                    cuts.add(wanted - node.running)
+    found: List[Tuple[int, int]] = []
+    count = time_ns = reached = 0
+    for batch, batch_ns in node.batches:
+        count, time_ns, reached = count + batch, time_ns + batch_ns, reached + batch
+        if reached in cuts:
+            found.append((count, time_ns))
+            count = time_ns = 0
+    if count:
+        found.append((count, time_ns))
+    return found
 
 
 def one_by_one(stages: Sequence[Tuple[str, int, int]], from_ns: int) -> int:

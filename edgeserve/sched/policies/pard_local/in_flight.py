@@ -10,7 +10,7 @@ from math import isqrt
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
-from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
+from edgeserve.sched.policies.pard_local.cost import AtNode, Course, Schedule, Stage, forecast, staged
 from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
@@ -19,6 +19,9 @@ from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
 PPM = 1_000_000
+
+FOLLOWERS = 2
+"""Cohorts that a new one is believed to be followed by, where it leaves its home and comes back."""
 
 CUT_INS_MAX = 2
 """Cohorts that may stand before the one that they interrupted: each makes the others' slack smaller."""
@@ -136,12 +139,12 @@ class Cohort:
 class InFlight:
     """The cohorts in flight, in the order in which they go first. Knows when each ends; chooses nobody."""
 
-    __slots__ = ("cohorts", "_stage_costs", "_cohorts_max")
+    __slots__ = ("cohorts", "_stage_costs", "cohorts_max")
 
     def __init__(self, stage_costs: StageCosts, cohorts_max: int) -> None:
         self.cohorts: List[Cohort] = []
         self._stage_costs = stage_costs
-        self._cohorts_max = cohorts_max
+        self.cohorts_max = cohorts_max
 
     def start(self, cohort: Cohort) -> None:
         """A cohort's first batch runs."""
@@ -206,7 +209,7 @@ class InFlight:
         staying = [cohort for cohort in here if cohort.needs(lane, self._stage_costs, board)]
         if not staying:
             return True
-        if len(staying) >= self._cohorts_max:
+        if len(staying) >= self.cohorts_max:
             return False
         return not any(cohort.runs_on(lane) for cohort in staying)
 
@@ -217,34 +220,46 @@ class InFlight:
     def schedule(self, cohort: Cohort, board: Board, surely: bool = False) -> Schedule | None:
         """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
         lane."""
-        busy_ns = now_ns = board.now_ns
+        now_ns = board.now_ns
         left, stage_costs = cohort.surely_left() if surely else cohort.left(), self._stage_costs
         pipeline = cohort.pipeline
         size = len(pipeline.nodes)
-        started = [0] * len(left)
+        started, ready = [0] * len(left), [0] * size
+        busy_ns = [-1] * size
         for member in cohort.members:
             for job in member.jobs.values():
+                index = job.node.index
+                if job.state == READY:
+                    ready[index] += 1
                 if job.state != RUNNING:
                     continue
-                started[job.node.index] += MILLI
-                started[size + job.node.index] += pipeline.over_milli(job.node.index, MILLI, job.hints)
+                started[index] += MILLI
+                started[size + index] += pipeline.over_milli(index, MILLI, job.hints)
                 for lane in board.lanes_of(job.node.model):
                     if any(job in work.jobs for work in lane.works):
-                        busy_ns = max(busy_ns, lane.available_ns(now_ns))
+                        busy_ns[index] = max(busy_ns[index], lane.available_ns(now_ns))
         steps = cohort.steps()
-        stages: List[Stage] = []
+        nodes: List[AtNode] = []
+        places: Dict[int, int] = {}
+        running_ns: List[int] = []
         for node in pipeline.nodes:
-            milli = left[node.index] - started[node.index]
-            if milli > 0:
-                over_milli = left[size + node.index] - started[size + node.index]
-                place = stage_costs.lane_of(node.model, cohort.home, board)
-                if place is None:
-                    return None
-                batches = stage_costs.usual(node.model, place.name, board).batches_ns(milli, over_milli)
-                stages.append(Stage(place.name, batches * steps.get(node.index, 1)))
-        first = next((index for index in range(size) if left[index]), -1)
-        waits = bool(stages) and first >= 0 and not left[first] > started[first]  # its present stage is all on lanes
-        return Schedule(stages, busy_ns if waits else now_ns, busy_ns)
+            index = node.index
+            if not left[index]:
+                continue
+            place = stage_costs.lane_of(node.model, cohort.home, board)
+            if place is None:
+                return None
+            milli = left[index] - started[index]
+            batches = stage_costs.usual(node.model, place.name, board).batches(
+                milli, left[size + index] - started[size + index]) if milli > 0 else []
+            repeats = steps.get(index, 1)
+            places[index] = len(nodes)
+            nodes.append(AtNode(place.name, batches * repeats, [places[pred.index] for pred in node.preds
+                                                                if pred.index in places],
+                                ready[index], started[index] // MILLI, len(running_ns), repeats > 1))
+            if started[index]:
+                running_ns.append(max(now_ns, busy_ns[index]))
+        return Schedule(staged(nodes), now_ns, running_ns, home=cohort.home)
 
 
 class Beside:
@@ -255,7 +270,7 @@ class Beside:
     """
 
     __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "margin_ppm", "_home",
-                 "ends", "later_ns")
+                 "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns")
 
     def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
                  from_ns: int,
@@ -268,19 +283,23 @@ class Beside:
         self._free = free_lanes(board)
         self._first = goes_first
         self.margin_ppm = stage_costs.margin_ppm(pipeline, home, margin_ppm, board)
+        self._cohorts_max = flights.cohorts_max
+        self._resident_ns = max([place.resident_ns for _, place in self._route if place is not None], default=0)
+        self._preds = [[pred.index for pred in node.preds] for node in pipeline.nodes]
         self._known: List[Schedule] = []
         dues: List[int | None] = []
         noises: List[int] = []
         margins: List[int] = []
         for cohort, schedule in zip(flights.cohorts, flights.schedules(board, margin_ppm > 0)):
-            if schedule is not None and schedule.stages and not cohort.is_stuck(board):
+            if schedule is not None and any(stage.batches for stage in schedule.stages) and not cohort.is_stuck(board):
                 self._known.append(schedule)
                 dues.append(cohort.due_ns(flights.early_ns(cohort, board)))
                 noises.append(stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
                               if margin_ppm > 0 else 0)
                 margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
-        self.ends = forecast(self._known, self._free)  # of those in flight, without the new one
-        self.later_ns = self._home_over_ns()
+        course = Course(self._known, self._free)
+        self.ends = course.run()  # of those in flight, without the new one
+        self.later_ns = course.home_over_ns(home)
         self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
                         for due_ns, noise_ns, share_ppm, ends_ns in zip(dues, noises, margins, self.ends)]
 
@@ -330,34 +349,80 @@ class Beside:
         """Whether it would run among others that need its home again, and go first."""
         return self.later_ns > 0 and not self._first
 
-    def _home_over_ns(self) -> int:
-        """When those in flight need the home no more; 0 where none does."""
-        found = 0
-        for schedule, ends_ns in zip(self._known, self.ends):
-            for stage in reversed(schedule.stages):
-                if stage.lane == self._home:
-                    found = max(found, ends_ns)
-                    break
-                ends_ns -= sum(stage.batches)
-        return found
+    def _stages(self, left: Sequence[int], steps: Steps) -> List[Stage]:
+        """The stages of a new cohort, or of one like it."""
+        nodes: List[AtNode] = []
+        places: Dict[int, int] = {}
+        for index, place in self._route:
+            if left[index] and place is not None:
+                places[index] = len(nodes)
+                repeats = steps.get(index, 1)
+                batches = place.usual.batches(left[index], left[self._size + index]) * repeats
+                preds = [places[pred] for pred in self._preds[index] if pred in places]
+                nodes.append(AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI,
+                                    is_stepped=repeats > 1))
+        return staged(nodes)
+
+    def has_gaps(self, left: Sequence[int]) -> bool:
+        """Whether a cohort with so much left leaves its home and comes back."""
+        gone = False
+        been = False
+        for index, place in self._route:
+            if left[index] and place is not None:
+                if place.lane != self._home:
+                    gone = been
+                elif gone:
+                    return True
+                else:
+                    been = True
+        return False
 
     def alone_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
         """How long it would take with none in flight; None when it cannot run. Where it could not end by ``limit_ns``,
         any time that is too long."""
-        size, at_ns = self._size, self._from_ns
+        size, at_ns, lanes = self._size, self._from_ns, 0
+        before = ""
         for index, place in self._route:
             milli = left[index]
             if milli:
                 if place is None:
                     return None
+                if place.lane != before:
+                    before, lanes = place.lane, lanes + 1
                 time_ns = place.usual.time_ns(milli, left[size + index])
                 if steps:
                     time_ns *= steps.get(index, 1)
                 starts_ns = max(self._free[place.lane], place.resident_ns)
                 at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
-                if at_ns > limit_ns:
+                if at_ns > limit_ns and lanes == 1:
                     break
+        if lanes > 1 and self._resident_ns <= self._from_ns:
+            return Course([Schedule(self._stages(left, steps), self._from_ns)], self._free).run()[0] - self._from_ns
         return at_ns - self._from_ns
+
+    def home_ns(self, left: Sequence[int]) -> int:
+        """How long it would need its home with none in flight, what it does not use of that included."""
+        course = Course([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free)
+        course.run()
+        return course.left_ns[0] - self._from_ns
+
+    def paced(self, left: Sequence[int], followers: int = FOLLOWERS) -> Tuple[int, int] | None:
+        """When it would end if so many like it follow as soon as the home has nothing else to do, and how much time the
+        home takes for each of these; without any, how much longer it is needed. What the home waits meanwhile counts.
+        None when it cannot run, or when one in flight would be late."""
+        if any(left[index] and place is None for index, place in self._route):
+            return None
+        stages, known = self._stages(left, NO_STEPS), len(self._known)
+        like = [Schedule(stages, self._from_ns, (), -1 if number == 0 else max(-1, known + number - self._cohorts_max),
+                         self._home) for number in range(1 + followers)]
+        course = Course([*self._known, *like], self._free)
+        ends = course.run()
+        if self._is_late(ends):
+            return None
+        over_ns = course.left_ns
+        if not followers:
+            return ends[known], max(1, over_ns[known] - max(self.later_ns, self._from_ns))
+        return ends[known], max(1, (over_ns[known + followers] - over_ns[known]) // followers)
 
     def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
         """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
@@ -365,17 +430,16 @@ class Beside:
         alone_ns = self.alone_ns(left, steps, limit_ns)
         if alone_ns is None or not self._known or self._from_ns + alone_ns > limit_ns:
             return None if alone_ns is None else self._from_ns + alone_ns
-        size = self._size
-        stages = [Stage(place.lane, place.usual.batches_ns(left[index], left[size + index]) * steps.get(index, 1))
-                  for index, place in self._route if left[index] and place is not None]
-        new = Schedule(stages, self._from_ns, self._from_ns)
+        new = Schedule(self._stages(left, steps), self._from_ns, home=self._home)
         if self._first:
             new_ns, *ends = forecast([new, *self._known], self._free)
         else:
             *ends, new_ns = forecast([*self._known, new], self._free)
-        if any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits)):
-            return None
-        return new_ns
+        return None if self._is_late(ends) else new_ns
+
+    def _is_late(self, ends: Sequence[int]) -> bool:
+        """Whether any of those in flight would be late."""
+        return any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits))
 
 
 class CohortTimes:
@@ -384,7 +448,7 @@ class CohortTimes:
     ``surely``: with room for what may turn out to be more. ``has_margin``: with the margin, and room for noise.
     """
 
-    __slots__ = ("_beside", "_pipeline", "_each", "_surely", "_has_margin")
+    __slots__ = ("_beside", "_pipeline", "_each", "_surely", "_has_margin", "has_gaps")
 
     def __init__(self, beside: Beside, pipeline: Pipeline, each: Sequence[int], surely: bool, has_margin: bool) -> None:
         self._beside = beside
@@ -392,21 +456,37 @@ class CohortTimes:
         self._each = each
         self._surely = surely
         self._has_margin = has_margin
+        self.has_gaps = beside.has_gaps(each)
 
     def now(self, count: int) -> Trial | None:
         """It begins now."""
         beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
+        busy_ns = beside.busy_ns(left, NO_STEPS)
+        if self.has_gaps:
+            found = beside.paced(left, 0)
+            return None if found is None else Trial(max(busy_ns, found[1]), self._answers(count, left, found[0]))
         ends_ns = beside.ends_ns(left, NO_STEPS)
-        if ends_ns is None:
+        return None if ends_ns is None else Trial(busy_ns, self._answers(count, left, ends_ns))
+
+    def paced(self, count: int) -> Trial | None:
+        """It begins now, and others like it take turns with it at home."""
+        beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
+        found = beside.paced(left)
+        if found is None:
             return None
-        return Trial(beside.busy_ns(left, NO_STEPS), self._answers(count, left, ends_ns))
+        ends_ns, period_ns = found
+        return Trial(max(beside.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
 
     def later(self, count: int) -> Trial | None:
         """It begins when those in flight need its home no more."""
         beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
         alone_ns = beside.alone_ns(left, NO_STEPS)
-        return None if alone_ns is None else Trial(beside.busy_ns(left, NO_STEPS), self._answers(
-            count, left, beside.later_ns + alone_ns))
+        if alone_ns is None:
+            return None
+        busy_ns = beside.busy_ns(left, NO_STEPS)
+        if self.has_gaps:
+            busy_ns = max(busy_ns, beside.home_ns(left))
+        return Trial(busy_ns, self._answers(count, left, beside.later_ns + alone_ns))
 
     def _answers(self, count: int, left: Sequence[int], ends_ns: int) -> List[Tuple[int, int]]:
         beside = self._beside

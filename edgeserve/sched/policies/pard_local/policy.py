@@ -22,6 +22,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
+    Choice,
     best_number,
     deviations_milli,
     equal_cohort,
@@ -31,7 +32,7 @@ from edgeserve.sched.policies.pard_local.choice import (
 from edgeserve.sched.policies.pard_local.cost import one_by_one
 from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, CohortTimes, InFlight, added, most_steps
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline, shape_of
+from edgeserve.sched.policies.pard_local.remaining_work import CAME_LEN, NO_STEPS, Member, Pipeline, shape_of
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -104,6 +105,7 @@ class PardLocal(Policy):
         member = self._members.get(request.id)
         if member is None:
             member = self._members[request.id] = Member(request, self._pipeline_of[request.app.name])
+            member.pipeline.came.append(board.now_ns)
         member.has(job)
         if member.cohort is None and member.key is None:
             self._wait(member)
@@ -421,15 +423,15 @@ class PardLocal(Policy):
             return [], True
 
         for has_margin in (True, False) if self._margin_ppm else (False,):  # without one rather than nobody
-            chosen = self._choose_among(members, from_ns, beside, has_margin, board)
-            if chosen and ahead_of is not None and _costs_more(chosen, waiting, beside, has_margin):
+            chosen = self._choose_among(members, from_ns, beside, has_margin, board, ahead_of)
+            if chosen and ahead_of is not None and self._costs_more(chosen, waiting, beside, has_margin, board):
                 return [], True
             if chosen:
                 return chosen, has_margin
         return [], True
 
     def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, has_margin: bool,
-                      board: Board) -> List[Member]:
+                      board: Board, ahead_of: Cohort | None) -> List[Member]:
         pipeline = members[0].pipeline
 
         steps = NO_STEPS
@@ -453,8 +455,13 @@ class PardLocal(Policy):
             times = CohortTimes(beside, pipeline, each, surely, has_margin)
             dues = [member.due_ns for member in members]
             choice = equal_cohort(dues, times.now)
+            if times.has_gaps and ahead_of is None and not self._keeps_up(choice, pipeline, board):
+                paced = equal_cohort(dues, times.paced)
+                if len(paced.members) * choice.time_ns > len(choice.members) * paced.time_ns:
+                    choice = paced
             if beside.is_shared() and choice.members:  # rather all together when those in flight are over?
-                later = equal_cohort(dues, times.later)
+                to_come = self._to_come(pipeline, members[-1], beside.later_ns, board) if times.has_gaps else []
+                later = equal_cohort(dues + to_come, times.later)
                 if len(choice.members) * later.time_ns < len(later.members) * choice.time_ns:
                     return []
             return [members[index] for index in choice.members]
@@ -474,6 +481,51 @@ class PardLocal(Policy):
                 member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
         chosen = unequal_cohort(candidates, from_ns, surely_ends_ns, price, _enough(len(members), pipeline, beside))
         return [members[index] for index in sorted(chosen)]
+
+    def _costs_more(self, chosen: Sequence[Member], waiting: Sequence[Member], beside: Beside, has_margin: bool,
+                    board: Board) -> bool:
+        """Whether more value is lost than saved if the chosen requests cut in. Of the others that wait, those are lost
+        that are in time with the next cohort only if it does not begin so much later. Where more come than are served,
+        the lane time is lost besides. Less urgent ones do not count."""
+        rank = min([CLASSES.index(member.request.klass) for member in chosen])
+        ids = {member.request.id for member in chosen}
+        others = [member for member in waiting if member.request.id not in ids
+                  and CLASSES.index(member.request.klass) <= rank]
+        if not others or not _are_of_one_kind(others):
+            return False
+        pipeline = others[0].pipeline
+        times = CohortTimes(beside, pipeline, others[0].left(), has_margin, has_margin)
+        dues = [member.due_ns for member in others]
+        later = equal_cohort(dues, times.later)
+        trial = times.later(max(1, len(later.members)))
+        if trial is None:
+            return False
+        ends_ns = trial.answers[-1][1]
+        delay_ns = beside.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
+        saved = sum([member.request.value for member in chosen], 0.0)
+        lost = sum([member.request.value for member in others if ends_ns <= member.due_ns < ends_ns + delay_ns], 0.0)
+        if lost > saved:
+            return True
+        full = equal_cohort(dues + self._to_come(pipeline, others[-1], beside.later_ns, board), times.later)
+        if not full.members or self._keeps_up(full, pipeline, board):
+            return False
+        mean = sum([member.request.value for member in others], 0.0) / len(others)
+        return mean * len(full.members) * delay_ns > saved * full.time_ns
+
+    def _keeps_up(self, choice: Choice, pipeline: Pipeline, board: Board) -> bool:
+        """Whether cohorts like this one, one after the other, serve as many as come."""
+        came = pipeline.came
+        return len(came) < CAME_LEN or len(choice.members) * (board.now_ns - came[0]) >= len(came) * choice.time_ns
+
+    def _to_come(self, pipeline: Pipeline, last: Member, until_ns: int, board: Board) -> List[int]:
+        """When requests that are yet to come until then would be due, at the rate of the last ones."""
+        came = pipeline.came
+        if len(came) < CAME_LEN:
+            return []
+        step_ns = max(1, (board.now_ns - came[0]) // len(came))
+        slo_ns = last.request.deadline_ns - last.request.arrival_ns
+        first_ns = max(board.now_ns, came[-1] + step_ns)
+        return [max(last.due_ns, at_ns + slo_ns) for at_ns in range(first_ns, until_ns, step_ns)][:CAME_LEN]
 
     def _candidate(self, member: Member, board: Board) -> Candidate:
         """What the choice needs to know of a request. It costs its share of full batches: what the others would gain
@@ -543,27 +595,6 @@ class PardLocal(Policy):
     def _moved_all(self) -> None:
         for member in self._members.values():
             member.stale = True
-
-
-def _costs_more(chosen: Sequence[Member], waiting: Sequence[Member], beside: Beside, has_margin: bool) -> bool:
-    """Whether more value is lost than saved if the chosen requests cut in: of the others that wait, those are lost that
-    are in time with the next cohort only if it does not begin so much later. Less urgent ones do not count."""
-    rank = min([CLASSES.index(member.request.klass) for member in chosen])
-    ids = {member.request.id for member in chosen}
-    others = [member for member in waiting if member.request.id not in ids
-              and CLASSES.index(member.request.klass) <= rank]
-    if not others or not _are_of_one_kind(others):
-        return False
-    times = CohortTimes(beside, others[0].pipeline, others[0].left(), has_margin, has_margin)
-    later = equal_cohort([member.due_ns for member in others], times.later)
-    trial = times.later(max(1, len(later.members)))
-    if trial is None:
-        return False
-    ends_ns = trial.answers[-1][1]
-    delay_ns = beside.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
-    lost = sum([member.request.value for member in others if ends_ns <= member.due_ns < ends_ns + delay_ns],
-               0.0)
-    return lost > sum([member.request.value for member in chosen], 0.0)
 
 
 def _enough(count: int, pipeline: Pipeline, beside: Beside) -> int:

@@ -22,6 +22,9 @@ from edgeserve.sched.requests.work import MILLI, relative_milli
 SEEN_LEN = 64
 """Fan-outs and branches remembered per node: a few seconds of a busy pipeline, so that a change of scene is noticed."""
 
+CAME_LEN = 32
+"""Arrivals that tell the rate of the next ones."""
+
 ROOM = 3
 """Half standard deviations of the parts that a cohort leaves room for. With two, 2.3 % of a modelled reader's lane time
 went to pages that turned out too long, with three 2.0, with four 1.8; each costs half a per cent of the goodput."""
@@ -42,17 +45,19 @@ def shape_of(app: App) -> Tuple[object, ...]:
 
 
 class Pipeline:
-    """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
+    """One shape of pipeline: its nodes, when its last requests ``came``, and what was learnt of its fan-outs and
+    branches.
 
     ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
     more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
     """
 
-    __slots__ = ("nodes", "hints", "template", "spread", "openers", "fan_outs", "exit", "_parts", "_branches", "_works",
-                 "_mean_milli", "_share_milli", "_usual_milli")
+    __slots__ = ("nodes", "came", "hints", "template", "spread", "openers", "fan_outs", "exit", "_parts", "_branches",
+                 "_works", "_mean_milli", "_share_milli", "_usual_milli")
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
+        self.came: Deque[int] = deque(maxlen=CAME_LEN)
         self.hints = frozenset(f"{node.name}.{what}" for node in app.nodes
                                for what in ("parts", "route", "steps", "work")) | {"work"} | (
             {"steps"} if app.simple else set())

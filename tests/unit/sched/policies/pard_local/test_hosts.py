@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from exact_device import MS, Device, ask, model
 
@@ -107,3 +109,21 @@ def test_cutting_in_must_save_more_than_it_delays():
     tight = play(ask(3, 49), ask(4, 49), ask(5, 49))  # and these have not: three for one
     assert tight.ends[2][0] == "dropped"
     assert sum(outcome == "completed" for outcome, _ in tight.ends.values()) == 4
+
+
+def test_where_more_come_than_one_cohort_after_the_other_can_serve_two_take_turns():
+    """A cohort of eight needs the device for 55 ms, the function for 30 and the device for 25: with more in it there
+    is no time for another in between."""
+    draw = random.Random(204)
+    device = Device(pipeline(("a", "gpu", 30.5, 3, 16), ("f", "host", 0, 3.8, 1), ("b", "gpu", 10.5, 1.8, 8),
+                             slo_ms=216))
+    at_ms, number = 0.0, 0
+    while at_ms < 4000:
+        at_ms += draw.expovariate(0.14)
+        number += 1
+        device.advance(round(at_ms))
+        device.now_ns = round(at_ms) * MS
+        device.ask(ask(number, round(at_ms) + 216, round(at_ms)))
+    device.advance()
+    in_time = sum(outcome == "completed" for outcome, _ in device.ends.values())
+    assert in_time >= 0.69 * number  # 0.67 with the largest cohort that is in time alone

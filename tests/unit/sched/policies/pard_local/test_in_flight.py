@@ -34,7 +34,7 @@ def test_another_cohort_may_begin_while_the_one_before_is_elsewhere_or_about_to_
 def test_no_more_cohorts_stay_at_a_home_than_may():
     def begun(count):
         device = Device(with_host_function())
-        device.scheduler.policies[0]._in_flight._cohorts_max = count
+        device.scheduler.policies[0]._in_flight.cohorts_max = count
         device.ask(ask(1, 500))
         device.now_ns = 1 * MS
         device.ask(ask(2, 500))

@@ -86,8 +86,8 @@ def test_the_price_is_zero_while_nothing_is_lost_and_bounded_per_class():
 
 
 def test_a_forecast_gives_a_free_lane_to_the_first_course_that_has_something_for_it():
-    first = Schedule([Stage("gpu", [10]), Stage("host", [5]), Stage("gpu", [10])], 0, 0)
-    second = Schedule([Stage("gpu", [4]), Stage("gpu", [3])], 0, 0)
+    first = Schedule([Stage("gpu", [10]), Stage("host", [5]), Stage("gpu", [10])], 0)
+    second = Schedule([Stage("gpu", [4]), Stage("gpu", [3])], 0)
     assert forecast([first], {"gpu": 2, "host": 0}) == [27]
     # gpu: first 0-10, second's batch of 4 in the gap and of 3 behind it, which delays first's last stage by 2
     assert forecast([first, second], {"gpu": 0, "host": 0}) == [27, 17]
