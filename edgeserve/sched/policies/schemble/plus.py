@@ -33,6 +33,10 @@ class SchemblePlus(EnsemblePolicy):
             query.planned = 0
         if not queries:
             return
+        if len(queries) == 1 and not queries[0].begun() and self.options["lone"] == "fastest":
+            queries[0].planned = self._fastest_idle(queries[0], board, places)
+            if queries[0].planned:
+                return
         best: Plan | None = None
         for batch in self._batches(board, places, len(queries)):
             lanes = places.problem(board, {}, batch)
@@ -48,6 +52,16 @@ class SchemblePlus(EnsemblePolicy):
         assert best is not None
         for query, subset in zip(queries, best.subsets):
             query.planned = self._own(query, subset, places)
+
+    def _fastest_idle(self, query: Query, board: Board, places: Places) -> int:
+        """The idle model that ends first, so that the others are free for who comes next: what it says may do."""
+        idle, lanes, best, best_ns = self._idle_models(board, places), places.problem(board, {}), 0, query.due_ns + 1
+        for bit in sorted(query.jobs):
+            index = places.number(query, bit)
+            ends_ns = ends_at_ns(lanes, index, places.resident_at_ns(index, board))
+            if idle >> index & 1 and ends_ns < best_ns:
+                best, best_ns = 1 << bit, ends_ns
+        return best
 
     def _batches(self, board: Board, places: Places, waiting: int) -> List[int]:
         """The batch sizes to plan for: those that the models have, while so many wait."""
@@ -67,7 +81,7 @@ class SchemblePlus(EnsemblePolicy):
             return False
         more = query.answered | query.running
         for bit in query.jobs:
-            index = places.number[query.ensemble.nodes[bit].model]
+            index = places.number(query, bit)
             if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
                 more |= 1 << bit
         gain = query.worth(more) - now
