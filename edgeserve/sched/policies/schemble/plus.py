@@ -33,9 +33,10 @@ class SchemblePlus(EnsemblePolicy):
             query.planned = 0
         if not queries:
             return
-        if len(queries) == 1 and not queries[0].begun() and self.options["lone"] == "fastest":
-            queries[0].planned = self._fastest_idle(queries[0], board, places)
-            if queries[0].planned:
+        fresh = [query for query in queries if not query.begun()]
+        if len(fresh) == 1 and self.options["lone"] == "fastest":
+            fresh[0].planned = self._fastest_idle(fresh[0], board, places)
+            if fresh[0].planned:
                 return
         best: Plan | None = None
         for batch in self._batches(board, places, len(queries)):
