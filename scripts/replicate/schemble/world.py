@@ -183,7 +183,7 @@ class Took:
         for action in actions:
             if isinstance(action, RunBatch) and action.model == "vote":
                 for job in action.jobs:
-                    self.part[job.request_id] = self.done[job.request_id]
+                    self.part[job.request_id] = self.done.get(job.request_id, 0)
 
 
 def _value(ended: Sequence[Any], items: Items, took: Took) -> float:

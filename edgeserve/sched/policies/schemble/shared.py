@@ -59,6 +59,7 @@ class EnsemblePolicy(Edf):
         self._places: Places | None = None
         self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
         self._planner = Planner(int(str(self.options["cells_max"])))
+        self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
         self._thought = 0  # cells of the plans of this step
         self._plans = 0
@@ -136,6 +137,8 @@ class EnsemblePolicy(Edf):
         for branch in board.branches(request, ensemble.join.name):
             if branch.state == ANSWERED and branch.node in ensemble.bits:
                 answered |= 1 << ensemble.bits[branch.node]
+        if not answered:
+            self._empty.append(request)
         count = bin(answered).count("1")
         self._answers[count] = self._answers.get(count, 0) + 1
         if ensemble.profile is not None:
@@ -225,6 +228,10 @@ class EnsemblePolicy(Edf):
     def plan(self, board: Board) -> None:
         super().plan(board)
         self._forget_ended()
+        while self._empty:
+            request = self._empty.pop()
+            if not request.ended and request.policy is self:
+                board.drop(request, OVERLOADED)
         self._drop_late_leads(board)
         if not self._queries:
             return

@@ -149,6 +149,16 @@ def test_a_score_that_comes_beside_the_models_counts_from_then_on():
     assert answer_of(world).quality == 0.99
 
 
+def test_a_score_alone_is_no_answer():
+    nodes = [*NODES[:3], {"name": "score", "after": []}, {"name": "vote", "after": ["a", "b", "c", "score"],
+                                                          "join": "policy"}]
+    world = make(nodes=nodes, on_late="partial")
+    world.arrive("q")
+    world.finish("lv", at=5, hints={"difficulty": 0.9})
+    world.pass_time(160)  # the models hang
+    assert (world.outcome(1), world.reason(1)) == ("dropped", "overloaded")
+
+
 def test_what_the_models_said_counts():
     sure = [[[0, 0.5, 0, 0.6, 0, 0.6, 0, 1]], [list(monotone([0, 0.999, 0, 1, 0, 1, 0, 1]))]]
     sure[1][0] = [0, 0.999, 0, 1.0, 0, 1.0, 0, 1.0]
