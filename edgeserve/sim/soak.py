@@ -27,11 +27,15 @@ EXACT_KINDS = ("fifo", "edf", "clockwork")
 SAMPLING_KINDS = ("orloj", "orloj+")
 """Policies that have jobs run again alone."""
 
-POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS, *ENSEMBLE_KINDS)
-"""Policies that a soak draws from."""
+POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
+"""Policies that a soak draws from, unless told otherwise: the stored digests are theirs."""
 
-MARKS = (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
-"""What must have occurred at least once over a soak: a fault that never happens tests nothing."""
+ENSEMBLES = (*ENSEMBLE_KINDS, "edf")
+"""Policies of a soak of ensembles: apps of several models behind one join, fitted or not, among apps of all shapes."""
+
+MARKS = tuple([name for name in (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe") if name != "LeaveOut"])
+"""What must have occurred at least once over a soak: a fault that never happens tests nothing. (Only the policies of
+ensembles leave branches out.)"""
 
 
 class SoakResult(NamedTuple):
