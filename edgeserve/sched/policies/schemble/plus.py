@@ -20,11 +20,12 @@ class SchemblePlus(EnsemblePolicy):
     allows and while one more adds at least ``stop``; batches inside a model where they pay (``batch_max`` of edf);
     what the finished models said counts."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest"}
+    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest", "price": 0.03}
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._stop = float(str(self.options["stop"]))
+        self._price = float(str(self.options["price"]))
         self._size = 1
 
     def _decide(self, board: Board, places: Places) -> None:
@@ -41,7 +42,7 @@ class SchemblePlus(EnsemblePolicy):
         best: Plan | None = None
         for batch in self._batches(board, places, len(queries)):
             lanes = places.problem(board, {}, batch)
-            asked = [self._asked(query, lanes, places, board) for query in queries]
+            asked = [self._asked(query, lanes, places, board, self._price) for query in queries]
             if batch > 1:
                 self._planner.forget()
             plan = self._planner.plan(lanes, asked)
