@@ -18,6 +18,7 @@ from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_said
 from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
 EXACT_KINDS = ("fifo", "edf", "clockwork")
@@ -27,10 +28,14 @@ SAMPLING_KINDS = ("orloj", "orloj+")
 """Policies that have jobs run again alone."""
 
 POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
-"""Policies that a soak draws from."""
+"""Policies that a soak draws from, unless told otherwise: the stored digests are theirs."""
 
-MARKS = (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
-"""What must have occurred at least once over a soak: a fault that never happens tests nothing."""
+ENSEMBLES = (*ENSEMBLE_KINDS, "edf")
+"""Policies of a soak of ensembles: apps of several models behind one join, fitted or not, among apps of all shapes."""
+
+MARKS = tuple([name for name in (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe") if name != "LeaveOut"])
+"""What must have occurred at least once over a soak: a fault that never happens tests nothing. (Only the policies of
+ensembles leave branches out.)"""
 
 
 class SoakResult(NamedTuple):
@@ -115,6 +120,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
             table["policy"][name].update(sample=draw.choice((0.1, 1.0)), budget=draw.choice((0.02, 0.3)))
         elif name in PARD_KINDS:
             table["policy"][name].update(draw_options(draw, name))
+        elif name in ENSEMBLE_KINDS:
+            table["policy"][name].update(draw_ensemble_options(draw, name))
     for index in range(draw.randrange(1, 4)):
         _app(draw, table, f"app{index}")
     _budget(draw, table)
@@ -196,6 +203,8 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
         app["pending_max"] = draw.randrange(2, 30)
     if app["policy"] in PARD_KINDS and draw.random() < 0.3:
         shape = _mixed
+    elif app["policy"] in ENSEMBLE_KINDS and draw.random() < 0.7:
+        shape = _ensemble
     shape(draw, table, app)
     table["app"][name] = app
 
@@ -256,6 +265,12 @@ def _mixed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> N
     app["node"] = draw_mixed(
         draw, lambda name, after, **keys: _node(draw, table, name, after, **keys),
         lambda **truth: _own_model(draw, table, **truth))
+
+
+def _ensemble(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
+    """Several models and a join behind them, at times scored first or beside, at times fitted."""
+    draw_ensemble(draw, app, lambda name, after, **keys: _node(draw, table, name, after, **keys),
+                  lambda: _own_model(draw, table), table["truth"])
 
 
 def _stream(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
@@ -336,6 +351,8 @@ def _workloads(draw: random.Random, rich: random.Random, table: Dict[str, Any]) 
             workload["slo"] = f"{draw.randrange(1, 60)}ms"
         if draw.random() < 0.2:
             workload["class"] = draw.choice(("critical", "background"))
+        if "ensemble" in app:
+            workload.update(draw_said(rich, app))
         if app["policy"] in PARD_KINDS:
             workload.update(draw_hints(draw, app))
             if rich.random() < 0.4:

@@ -16,7 +16,7 @@ import traceback
 from collections import Counter
 from typing import List, Sequence
 
-from edgeserve.sim.soak import POLICY_KINDS, SoakResult, missing_marks, soak
+from edgeserve.sim.soak import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
 from edgeserve.sim.soak_recovery import KINDS, recover
 
 
@@ -25,8 +25,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000, help="how many seeds (1000)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="run this seed alone and say what broke")
-    parser.add_argument("--policies", nargs="+", choices=POLICY_KINDS, default=POLICY_KINDS, metavar="KIND",
-                        help="draw from these policies alone (all: %(choices)s)")
+    parser.add_argument("--policies", nargs="+", choices=(*POLICY_KINDS, *ENSEMBLE_KINDS), default=POLICY_KINDS,
+                        metavar="KIND", help="draw from these policies alone (all: %(choices)s)")
     parser.add_argument("--deep", action="store_true", help="lanes of depth 2 and 3, packing, contention")
     parser.add_argument("--recovery", action="store_true", help="the soak of edgeserve/sim/soak_recovery.py instead")
     parser.add_argument("--record", default="", help="with --seed: write the recording here")

@@ -9,7 +9,7 @@ import platform
 
 import pytest
 
-from edgeserve.sim.soak import EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, missing_marks, soak
+from edgeserve.sim.soak import ENSEMBLES, EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, missing_marks, soak
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
 CHUNK = 5
@@ -55,6 +55,15 @@ def test_decisions_are_the_same_on_every_python():
     # Written once (scripts/dev/update_golden.py), compared by every interpreter that runs the tests.
     digests = recorded()["exact"]
     assert {seed: soak(int(seed), policies=EXACT_KINDS).digest for seed in digests} == digests
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_every_rule_holds_among_ensembles(deep):
+    took_part = 0
+    for seed in range(200, 206):
+        result = soak(seed, policies=ENSEMBLES, deep=deep)
+        took_part += result.marks.get("LeaveOut", 0)
+    assert took_part > 0  # branches were left out
 
 
 def test_every_rule_holds_on_deep_lanes_too():

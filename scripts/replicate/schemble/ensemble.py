@@ -27,6 +27,9 @@ the reference has .893, .929, .920, pairs .947, .961, .959, and 79.7 %."""
 OWN = (1.92, 1.38, 1.26)
 COMMON = 1.28
 BINS = 11
+NEIGHBOURS = 15
+"""Items of the history that DES asks how often a model was right near by."""
+
 PRIOR = 20.0
 """Pseudo-samples by which a bin's agreement leans on the subset's over all bins."""
 
@@ -75,9 +78,9 @@ def draw_items(count: int, seed: int) -> Items:
     return Items(
         (answers == answers[:, ALL:]) & (np.arange(8) > 0), outputs.argmax(axis=2).T,
         (ordered[:, :, -1] - ordered[:, :, -2]).T, score, _seen(score, 0.95, draw), ea, _seen(ea, 0.95, draw),
-        _softmax(0.5 * single + draw.normal(0.0, 0.12, single.shape)),
-        np.round(15 * np.clip(single.mean(axis=0) + 0.35 * (single - single.mean(axis=0))
-                              + draw.normal(0.0, 0.05, single.shape), 0, 1)) / 15)
+        _softmax(0.25 * single + draw.normal(0.0, 0.3, single.shape)),
+        draw.binomial(NEIGHBOURS, np.clip(1 - 2 * (1 - single.mean(axis=0)) * (
+            score.argsort().argsort() / count)[:, None], 0, 1)) / NEIGHBOURS)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

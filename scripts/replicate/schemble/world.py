@@ -10,9 +10,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, ensemble_table
+from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
-from replicate.schemble.ensemble import ALL, MODELS, TIMES_MS, Items
+from replicate.schemble.ensemble import MODELS, TIMES_MS, Items
 
 HEAVY = 15.0
 RATES = (0.8,) * 8 + (2.0, 5.0, 8.0, 11.0) + (HEAVY,) * 8 + (7.0, 3.5, 1.5, 0.8)
@@ -139,8 +140,8 @@ def scenario_of(system: System, trace: str, profile: EnsembleProfile, deadline_m
 
 def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
     """Simulate a scenario and judge each answer by the items' truth."""
-    scenario = parse_scenario(table)
-    done = simulate(scenario, seed, ())
+    scenario, took = parse_scenario(table), Took()
+    done = simulate(scenario, seed, (), on_step=took.step)
     ends = [end for end in done.world.ended if end.request.app == "query"]
     right = in_time = models = 0
     taken_ms: List[float] = []
@@ -150,7 +151,7 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
         taken_ms.append((end.end_ns - end.request.arrival_ns) / 1e6)
         if end.end_ns > end.request.deadline_ns and end.request.on_late != "answer":
             continue
-        subset = sum(1 << index for index, model in enumerate(MODELS) if model in end.branches)
+        subset = took.part[end.request.id]
         in_time += 1
         models += bin(subset).count("1")
         right += bool(items.correct[int(end.request.hints["item"]), subset])
@@ -162,18 +163,37 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
     return Result(right / len(ends), 1 - in_time / len(ends), right / max(1, in_time), models / max(1, in_time),
                   float(np.mean(taken_ms or [0.0])), taken_ms[int(0.95 * len(taken_ms))] if taken_ms else 0.0,
                   taken_ms[-1] if taken_ms else 0.0, float(np.mean(lanes)), int(figures.get("plans", 0)),
-                  int(figures.get("plans cut short", 0)), _value(done.world.ended, items))
+                  int(figures.get("plans cut short", 0)), _value(done.world.ended, items, took))
 
 
-def _value(ended: Sequence[Any], items: Items) -> float:
+class Took:
+    """Which models an answer was made of, whatever the policy says of it: those that were done when the vote began."""
+
+    def __init__(self) -> None:
+        self.done: Dict[int, int] = {}
+        self.part: Dict[int, int] = {}
+
+    def step(self, now_ns: int, events: Sequence[Any], actions: Sequence[Any]) -> None:
+        """One step of the scheduler."""
+        for event in events:
+            for result in getattr(event, "results", ()):
+                if result.status == "done" and result.job.node in MODELS:
+                    bit = 1 << MODELS.index(result.job.node)
+                    self.done[result.job.request_id] = self.done.get(result.job.request_id, 0) | bit
+        for action in actions:
+            if isinstance(action, RunBatch) and action.model == "vote":
+                for job in action.jobs:
+                    self.part[job.request_id] = self.done.get(job.request_id, 0)
+
+
+def _value(ended: Sequence[Any], items: Items, took: Took) -> float:
     """The share of all worth that was delivered in time: an ensemble's answer counts if it is right."""
     offered = delivered = 0.0
     for end in ended:
         offered += end.cost_share_ns
         if end.outcome != "completed" or end.end_ns > end.request.deadline_ns:
             continue
-        subset = sum(1 << index for index, model in enumerate(MODELS) if model in end.branches)
-        if end.request.app != "query" or items.correct[int(end.request.hints["item"]), subset or ALL]:
+        if end.request.app != "query" or items.correct[int(end.request.hints["item"]), took.part[end.request.id]]:
             delivered += end.cost_share_ns
     return delivered / offered if offered else 1.0
 

@@ -32,7 +32,7 @@ class EnsembleStatic(EnsemblePolicy):
             late = False
             for bit in query.jobs:
                 if own >> bit & 1:
-                    index = places.number[query.ensemble.nodes[bit].model]
+                    index = places.number(query, bit)
                     late = late or ends_at_ns(lanes, index, places.resident_at_ns(index, board)) > query.due_ns
             if (late or not own) and query.request.on_late != "answer":
                 board.drop(query.request, OVERLOADED)

@@ -5,9 +5,10 @@ Turns the board's lanes into the places of a local problem (``problem.py``). Rea
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.schemble.problem import Lanes
+from edgeserve.sched.policies.schemble.queries import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane
 
@@ -16,14 +17,17 @@ NEVER_NS = 2**61
 
 
 class Places:
-    """The models of a policy's ensembles, by number, and the lanes that they may use. Models that may use a common lane
-    are at one place, with all lanes of each."""
+    """The nodes of a policy's ensembles, by number, their models, and the lanes that they may use. Nodes whose models
+    may use a common lane are at one place, with all lanes of each."""
 
-    __slots__ = ("models", "number", "place_of", "_lanes")
+    __slots__ = ("models", "_numbers", "place_of", "_lanes")
 
-    def __init__(self, models: Sequence[str], board: Board) -> None:
+    def __init__(self, ensembles: Iterable[Ensemble], board: Board) -> None:
+        nodes = [(item.app.name, node) for item in ensembles for node in item.nodes]
+        models = [node.model for _, node in nodes]
         self.models = tuple(models)
-        self.number: Dict[str, int] = {model: index for index, model in enumerate(models)}
+        self._numbers: Dict[Tuple[str, str], int] = {
+            (app, node.name): index for index, (app, node) in enumerate(nodes)}
         groups: List[List[int]] = []
         for index, model in enumerate(models):
             mine = {lane.name for lane in board.lanes_of(model)}
@@ -38,6 +42,11 @@ class Places:
         for group in groups:
             found: Dict[str, Lane] = {lane.name: lane for index in group for lane in board.lanes_of(models[index])}
             self._lanes.append(tuple(found.values()))
+
+    def number(self, query: Query, bit: int) -> int:
+        """The number of one of a request's models."""
+        ensemble = query.ensemble
+        return self._numbers[ensemble.app.name, ensemble.nodes[bit].name]
 
     def lanes(self, place: int) -> Sequence[Lane]:
         """The lanes of a place."""

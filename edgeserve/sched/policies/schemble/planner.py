@@ -81,7 +81,7 @@ class Planner:
             cells += len(layers[-1]) * len(row)
             layers.append(layer)
         self._lanes, self._asked, self._layers = lanes, asked, layers
-        return Plan(_traced(packed.rows, layers), max(layers[-1].values()), EXACT, cells)
+        return Plan(_traced(packed, layers), max(layers[-1].values()), EXACT, cells)
 
 
 def _next_layer(before: Layer, row: Row, guard: int, least: int) -> Layer:
@@ -96,12 +96,12 @@ def _next_layer(before: Layer, row: Row, guard: int, least: int) -> Layer:
     return layer
 
 
-def _traced(rows: Sequence[Row], layers: Sequence[Layer]) -> Tuple[int, ...]:
-    """The subsets of the best plan, from the last layer to the first. Among equals the smallest load, which leaves most
-    to those who come later."""
-    last = layers[-1]
+def _traced(packed: Packed, layers: Sequence[Layer]) -> Tuple[int, ...]:
+    """The subsets of the best plan, from the last layer to the first. Among equals the one of the least lane time: it
+    leaves most to those who come later."""
+    rows, last = packed.rows, layers[-1]
     value = max(last.values())
-    load = min([at for at, worth in last.items() if worth == value])
+    _, load = min([(packed.time_ns(at), at) for at, worth in last.items() if worth == value])
     subsets: List[int] = []
     for index in range(len(rows) - 1, -1, -1):
         before = layers[index]
@@ -130,11 +130,9 @@ def _within_bounds(packed: Packed, cells_max: int) -> Plan:
         cells += len(layers[-1]) * len(row)
         if cells > cells_max:
             return Plan(plan.subsets, plan.value, BOUNDED, cells)
-        layer = _next_layer(layers[-1], row, packed.guard, plan.value - ahead[index + 1])
-        if not layer:
-            return Plan(plan.subsets, plan.value, EXACT, cells)
+        layer = _next_layer(layers[-1], row, packed.guard, plan.value - ahead[index + 1] - 1)
         layers.append(layer)
-    return Plan(_traced(rows, layers), max(layers[-1].values()), EXACT, cells)
+    return Plan(_traced(packed, layers), max(layers[-1].values()), EXACT, cells)
 
 
 # --- greedy plans -----------------------------------------------------------------------------------------------------

@@ -20,11 +20,12 @@ class SchemblePlus(EnsemblePolicy):
     allows and while one more adds at least ``stop``; batches inside a model where they pay (``batch_max`` of edf);
     what the finished models said counts."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest"}
+    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest", "price": 0.03}
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._stop = float(str(self.options["stop"]))
+        self._price = float(str(self.options["price"]))
         self._size = 1
 
     def _decide(self, board: Board, places: Places) -> None:
@@ -33,10 +34,15 @@ class SchemblePlus(EnsemblePolicy):
             query.planned = 0
         if not queries:
             return
+        fresh = [query for query in queries if not query.begun()]
+        if len(fresh) == 1 and self.options["lone"] == "fastest":
+            fresh[0].planned = self._fastest_idle(fresh[0], board, places)
+            if fresh[0].planned:
+                return
         best: Plan | None = None
         for batch in self._batches(board, places, len(queries)):
             lanes = places.problem(board, {}, batch)
-            asked = [self._asked(query, lanes, places, board) for query in queries]
+            asked = [self._asked(query, lanes, places, board, self._price) for query in queries]
             if batch > 1:
                 self._planner.forget()
             plan = self._planner.plan(lanes, asked)
@@ -48,6 +54,16 @@ class SchemblePlus(EnsemblePolicy):
         assert best is not None
         for query, subset in zip(queries, best.subsets):
             query.planned = self._own(query, subset, places)
+
+    def _fastest_idle(self, query: Query, board: Board, places: Places) -> int:
+        """The idle model that ends first, so that the others are free for who comes next: what it says may do."""
+        idle, lanes, best, best_ns = self._idle_models(board, places), places.problem(board, {}), 0, query.due_ns + 1
+        for bit in sorted(query.jobs):
+            index = places.number(query, bit)
+            ends_ns = ends_at_ns(lanes, index, places.resident_at_ns(index, board))
+            if idle >> index & 1 and ends_ns < best_ns:
+                best, best_ns = 1 << bit, ends_ns
+        return best
 
     def _batches(self, board: Board, places: Places, waiting: int) -> List[int]:
         """The batch sizes to plan for: those that the models have, while so many wait."""
@@ -67,7 +83,7 @@ class SchemblePlus(EnsemblePolicy):
             return False
         more = query.answered | query.running
         for bit in query.jobs:
-            index = places.number[query.ensemble.nodes[bit].model]
+            index = places.number(query, bit)
             if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
                 more |= 1 << bit
         gain = query.worth(more) - now

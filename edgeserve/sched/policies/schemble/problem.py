@@ -63,12 +63,18 @@ class Packed(NamedTuple):
     """A problem in whole numbers: the load of all places is one number with a field and a guard bit for each.
 
     ``rows[i]`` are the options of request i that fit alone: (subset, what it adds to the load, its bound, its reward).
-    An option fits load c when ``(bound - c) & guard == guard``. ``shape`` bounds the number of loads.
+    An option fits load c when ``(bound - c) & guard == guard``. ``shape`` bounds the number of loads. ``weights`` are
+    (shift, mask, nanoseconds of one unit) of each field.
     """
 
     guard: int
     rows: List[List[Tuple[int, int, int, int]]]
     shape: int
+    weights: Tuple[Tuple[int, int, int], ...]
+
+    def time_ns(self, load: int) -> int:
+        """The lane time of a load, over all places."""
+        return sum([(load >> shift & mask) * unit_ns for shift, mask, unit_ns in self.weights])
 
 
 def fits(lanes: Lanes, asked: Sequence[Asked], subsets: Sequence[int]) -> bool:
@@ -110,7 +116,8 @@ def pack(lanes: Lanes, asked: Sequence[Asked]) -> Packed:
     shape = 1
     for model, place in enumerate(lanes.lane_of):
         shape *= 1 + min(most[place] // adds[model], len(asked))
-    return Packed(guard, rows, shape)
+    units = [lanes.times_ns[lanes.lane_of.index(place)] if counts[place] else 1 for place in range(places)]
+    return Packed(guard, rows, shape, tuple(zip(shifts, largest, units)))
 
 
 def _cap(lanes: Lanes, place: int, due_ns: int, counts: bool, largest: int) -> int:

@@ -90,10 +90,11 @@ def _before(node: Node) -> List[Node]:
 class Query:
     """One request of an ensemble. ``answered``, ``running`` and ``gone`` (left out, failed, lost) are sets of models;
     ``jobs`` are the ready jobs by model. ``planned`` are models that may start, ``committed`` those that shall,
-    whatever else comes (whole-request commits). ``due_ns``: when its models must have ended."""
+    whatever else comes (whole-request commits), ``wanted`` those that are to be in memory. ``due_ns``: when its models
+    must have ended."""
 
-    __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "due_ns", "row",
-                 "observed", "is_judged", "is_scored")
+    __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "wanted",
+                 "due_ns", "row", "observed", "is_judged", "is_scored")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, due_ns: int) -> None:
         self.request = request
@@ -104,6 +105,7 @@ class Query:
         self.jobs: Dict[int, Job] = {}
         self.planned = 0
         self.committed = 0
+        self.wanted = 0
         self.due_ns = due_ns
         self.row: Row = ensemble.row(request)
         self.observed: Row | None = None  # by what has been said, once somebody has answered

@@ -5,29 +5,36 @@ The greedy baselines are the same with another planner.
 
 from __future__ import annotations
 
-from typing import ClassVar, List
+from typing import ClassVar, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.schemble.lanes import Places
 from edgeserve.sched.policies.schemble.planner import greedy
-from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan, pack
+from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
 from edgeserve.sched.policies.schemble.published import plan_published
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
 from edgeserve.sched.policies.schemble.shared import EnsemblePolicy
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Options
+from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Schemble(EnsemblePolicy):
-    """As published: whole requests are committed, planned by ``planner`` ("exact": the same as "published" in the limit
-    of a small ``delta``, in a fraction of the time; "greedy": the baselines). ``order`` of the greedy ones: "edf",
-    "fifo" or "sjf" (smallest score first). ``mean``: every request counts as one of mean difficulty (Schemble(t)).
-    ``fast``: a lone request goes to all idle models without a plan. ``price``: what a plan pays for lane time."""
+    """As published: whole requests are committed, planned by ``planner`` ("exact": the best sum of rewards rounded down
+    to multiples of ``delta``, as "published" finds it, in a fraction of the time; "greedy": the baselines). ``order``
+    of the greedy ones: "edf", "fifo" or "sjf" (smallest score first). ``mean``: every request counts as one of mean
+    difficulty (Schemble(t)). ``fast``: a lone request goes to all idle models without a plan. ``price``: what a plan
+    pays for lane time."""
 
     defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "planner": "exact", "delta": 0.01, "order": "edf",
                                    "mean": False, "fast": True, "price": 0.0}
+
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
+        super().__init__(name, apps, options)
+        is_exact = self.options["planner"] == "exact"  # Algorithm 1 rounds by itself
+        self._unit = max(1, round(float(str(self.options["delta"])) * REWARD_UNIT)) if is_exact else 1
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
         query = super()._query(request, ensemble, board)
@@ -46,14 +53,19 @@ class Schemble(EnsemblePolicy):
             return
         lanes = places.problem(board, self._backlog(places, board))
         asked = [self._asked(query, lanes, places, board, float(str(self.options["price"]))) for query in queries]
+        if self._unit > 1:
+            for item in asked:
+                item.options = tuple([Option(subset, reward // self._unit) for subset, reward in item.options])
         idle = self._idle_models(board, places) & self._free_of_backlog(places)
-        if not idle:
+        if not idle and not self._must_load(board):
             return
-        if self.options["fast"] and len(queries) == 1:
+        if self.options["fast"] and len(queries) == 1 and idle & _in_any(asked[0]):
             self._commit(queries[0], self._own(queries[0], idle & _in_any(asked[0]), places))
             return
         plan = self._planned(lanes, asked, queries)
         self._charge(plan, len(asked))
+        for query, subset in zip(queries, plan.subsets):
+            query.wanted = self._own(query, subset, places)
         for index in range(len(places.models)):
             if not idle >> index & 1:
                 continue
@@ -70,7 +82,7 @@ class Schemble(EnsemblePolicy):
         for query in self._queries.values():
             for bit in query.jobs:
                 if query.committed >> bit & 1:
-                    busy |= 1 << places.number[query.ensemble.nodes[bit].model]
+                    busy |= 1 << places.number(query, bit)
         return ~busy
 
     def _commit(self, query: Query, own: int) -> None:

@@ -28,6 +28,9 @@ from edgeserve.units import ms_to_ns
 OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
 
+FORCED_WAIT_NS = 10_000_000_000
+"""How long a request that is answered however late waits at most before its models are looked at again."""
+
 CELL_NS = 150
 """What one cell of a plan takes in the interpreted core (``scripts/bench/planner.py``): charged in simulations."""
 
@@ -56,6 +59,7 @@ class EnsemblePolicy(Edf):
         self._places: Places | None = None
         self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
         self._planner = Planner(int(str(self.options["cells_max"])))
+        self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
         self._thought = 0  # cells of the plans of this step
         self._plans = 0
@@ -133,6 +137,8 @@ class EnsemblePolicy(Edf):
         for branch in board.branches(request, ensemble.join.name):
             if branch.state == ANSWERED and branch.node in ensemble.bits:
                 answered |= 1 << ensemble.bits[branch.node]
+        if not answered:
+            self._empty.append(request)
         count = bin(answered).count("1")
         self._answers[count] = self._answers.get(count, 0) + 1
         if ensemble.profile is not None:
@@ -222,12 +228,15 @@ class EnsemblePolicy(Edf):
     def plan(self, board: Board) -> None:
         super().plan(board)
         self._forget_ended()
+        while self._empty:
+            request = self._empty.pop()
+            if not request.ended and request.policy is self:
+                board.drop(request, OVERLOADED)
         self._drop_late_leads(board)
         if not self._queries:
             return
         if self._places is None:
-            models = dict.fromkeys([node.model for item in self._ensembles.values() for node in item.nodes])
-            self._places = Places(list(models), board)
+            self._places = Places(self._ensembles.values(), board)
         places = self._places
         self._settle_all(board, places)
         if self._queries and self._is_stale and (places.may_start(board) or self._must_load(board)):
@@ -235,7 +244,7 @@ class EnsemblePolicy(Edf):
             self._decide(board, places)
             for query in self._queries.values():
                 for bit, job in query.jobs.items():
-                    board.want(job, bool((query.planned | query.committed) >> bit & 1))
+                    board.want(job, bool((query.planned | query.committed | query.wanted) >> bit & 1))
 
     def _drop_late_leads(self, board: Board) -> None:
         """Give up the requests that wait for a node before their models, and have no time for any of them behind it."""
@@ -276,10 +285,19 @@ class EnsemblePolicy(Edf):
                     board.settle(request, query.ensemble.join.name)
             elif not query.running and query.jobs and not self._may_end(query, lanes, places, board):
                 if request.on_late == "answer":
-                    query.due_ns = board.now_ns + max(lanes.times_ns) + min(lanes.times_ns)
-                    self._is_stale = True
+                    self._renew(query, lanes, places, board)
                 else:
                     board.drop(request, self._why_late(query, board))
+
+    def _renew(self, query: Query, lanes: Lanes, places: Places, board: Board) -> None:
+        """A late request that is answered however late gets a new time, at which its slowest model would have ended
+        behind its fastest (the specification's forced mode); a model that has to be loaded first is asked for."""
+        ends = [ends_at_ns(lanes, index, places.resident_at_ns(index, board))
+                for index in [places.number(query, bit) for bit in query.jobs]]
+        query.due_ns = max(board.now_ns, min(min(ends), board.now_ns + FORCED_WAIT_NS)) + max(lanes.times_ns)
+        if min(ends) >= NEVER_NS:
+            query.wanted = query.waiting()
+        self._is_stale = True
 
     def _scored(self, query: Query) -> None:
         """A request's difficulty has become known."""
@@ -288,7 +306,7 @@ class EnsemblePolicy(Edf):
     def _may_end(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
         """Whether any model of a request could still end in time."""
         for bit in query.jobs:
-            index = places.number[query.ensemble.nodes[bit].model]
+            index = places.number(query, bit)
             if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
                 return True
         return False
@@ -306,7 +324,7 @@ class EnsemblePolicy(Edf):
             for bit in query.jobs:
                 if query.committed >> bit & 1:
                     model = query.ensemble.nodes[bit].model
-                    place = places.place_of[places.number[model]]
+                    place = places.place_of[places.number(query, bit)]
                     found[place] = found.get(place, 0) + _alone_ns(model, board)
         return found
 
@@ -327,7 +345,7 @@ class EnsemblePolicy(Edf):
         """A request as part of the local problem: the subsets of its waiting models that could end in time."""
         bits, masks = [], []
         for bit in sorted(query.jobs):
-            index = places.number[query.ensemble.nodes[bit].model]
+            index = places.number(query, bit)
             if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
                 bits.append(bit)
                 masks.append(1 << index)
@@ -339,7 +357,7 @@ class EnsemblePolicy(Edf):
                 if chosen >> place & 1:
                     own |= 1 << bit
                     subset |= masks[place]
-                    spent_ns += lanes.times_ns[places.number[query.ensemble.nodes[bit].model]]
+                    spent_ns += lanes.times_ns[places.number(query, bit)]
             gain = query.gain(own) * query.request.value - price * spent_ns / total_ns
             options.append(Option(subset, round(gain * REWARD_UNIT)))
         return Asked(query.due_ns, options)
@@ -357,7 +375,7 @@ class EnsemblePolicy(Edf):
         """A subset of the local problem as one of the request's own models."""
         own = 0
         for bit in query.jobs:
-            if subset >> places.number[query.ensemble.nodes[bit].model] & 1:
+            if subset >> places.number(query, bit) & 1:
                 own |= 1 << bit
         return own
 

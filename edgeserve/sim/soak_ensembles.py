@@ -1,0 +1,81 @@
+"""What a soak run draws for the policies of ensembles: their options, apps of two to four models behind one join, what
+was fitted of them (rightly or not), and what requests and models say.
+
+Pure draws from the generator that is handed in, for apps of these policies alone: what others draw stays as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Callable, Dict
+
+from edgeserve.config.ensemble_profile import monotone
+
+ENSEMBLE_KINDS = ("schemble", "schemble+", "ensemble_static")
+"""Policies that choose which models of an ensemble a request gets."""
+
+Node = Dict[str, Any]
+
+
+def draw_ensemble_options(draw: random.Random, kind: str) -> Dict[str, Any]:
+    """Some options of ``[policy.*]``; the others stay as they are by default."""
+    known: Dict[str, Any] = {"cells_max": draw.choice((10, 500, 20_000)), "margin_ms": draw.choice((0.0, 2.0))}
+    if kind == "schemble":
+        known.update(planner=draw.choice(("exact", "published", "greedy")), delta=draw.choice((0.01, 0.2)),
+                     order=draw.choice(("edf", "fifo", "sjf")), mean=draw.random() < 0.3, fast=draw.random() < 0.7,
+                     price=draw.choice((0.0, 0.4)))
+    elif kind == "schemble+":
+        known.update(stop=draw.choice((0.0, 0.05, 1.0)), lone=draw.choice(("fastest", "plan")))
+    else:
+        known.update(pick=draw.choice(("all", "static", "gating", "des")), models=["b0", "b1"],
+                     threshold=draw.choice((0.0, 0.5)), margin=draw.choice((0.0, 0.5)))
+    return {name: value for name, value in known.items() if draw.random() < 0.6}
+
+
+def draw_ensemble(draw: random.Random, app: Dict[str, Any], node: Callable[..., Node], own_model: Callable[[], str],
+                  truths: Dict[str, Any]) -> None:
+    """The nodes of an ensemble. ``node(name, after, ...)`` makes one, ``own_model()`` a model of no other app."""
+    names = [f"b{index}" for index in range(draw.randrange(2, 5))]
+    scored = draw.choice(("", "before", "beside"))
+    head = []
+    if scored:
+        model = own_model()
+        truths[model]["says"] = ["difficulty"]
+        head = [node("score", [], model=model)]
+    before = ["score"] if scored == "before" else []
+    branches = [node(name, before) for name in names]
+    joined = names + (["score"] if scored == "beside" else [])
+    app["node"] = head + branches + [node("sum", joined, join=draw.choice(("policy", "policy", "all", 1)))]
+    if draw.random() < 0.7 and draw_fits(app):
+        rows = [[*monotone([draw.random() for _ in range(1 << len(names))])] for _ in range(draw.choice((1, 3)))]
+        app["ensemble"] = {"models": names, "agreement": rows, "edges": [0.3, 0.6][:len(rows) - 1],
+                           **draw_observed(draw, len(names))}
+
+
+def draw_fits(app: Dict[str, Any]) -> bool:
+    """Whether the join is one that a profile may name."""
+    return any(len(item.get("after", ())) > 1 for item in app["node"])
+
+
+def draw_observed(draw: random.Random, count: int) -> Dict[str, Any]:
+    """At times what one model's answer says of the rest."""
+    if draw.random() < 0.5:
+        return {}
+    bit = 1 << draw.randrange(count)
+    tables = []
+    for _ in range(2):
+        row = monotone([draw.random() for _ in range(1 << count)])
+        tables.append([[value if subset & bit else 0.0 for subset, value in enumerate(row)]])
+    return {"observed": {str(bit): {"edges": [0.5], "agreement": tables}}}
+
+
+def draw_said(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
+    """What requests of an ensemble declare, or their nodes say: a difficulty, labels and margins, gates."""
+    hints: Dict[str, Any] = {}
+    if draw.random() < 0.8:
+        hints["difficulty"] = [0.0, 1.0]
+    if draw.random() < 0.5:
+        for name in app["ensemble"]["models"]:
+            hints[f"{name}.label"], hints[f"{name}.margin"] = [0, 2], [0.0, 1.0]
+            hints[f"{name}.gate"] = hints[f"{name}.local"] = [0.0, 1.0]
+    return {"hints": hints} if hints else {}
