@@ -106,8 +106,8 @@ def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
 
 def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int,
           room: Optional[Room] = None) -> np.ndarray:
-    """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero. It lies
-    in ``room``, where there is one."""
+    """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero. It
+    lies in ``room``, where there is one."""
     own = room(slot.name, (size, *shape)) if room is not None else None
     if own is None and len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
         single: np.ndarray = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
