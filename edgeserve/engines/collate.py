@@ -8,13 +8,17 @@ by a mask (:func:`mask`). Sequence outputs are cut to each item's own length (:f
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from edgeserve.errors import EngineError
 
 Shape = Tuple[int, ...]
+
+Room = Callable[[str, Shape], Optional[np.ndarray]]
+"""``room(name, shape)``: an array of the input's type to pack it into, such as page-locked memory, or ``None`` where
+the caller has none for that shape."""
 
 
 class Slot(NamedTuple):
@@ -100,18 +104,22 @@ def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
                  for length, multiple, dim in zip(longest, multiples, slot.dims))
 
 
-def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int) -> np.ndarray:
-    """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero."""
-    if len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
+def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int,
+          room: Optional[Room] = None) -> np.ndarray:
+    """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero. It
+    lies in ``room``, where there is one."""
+    own = room(slot.name, (size, *shape)) if room is not None else None
+    if own is None and len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
         single: np.ndarray = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
         return single
     batch: np.ndarray
     if all(array.shape == shape for array in arrays):
-        batch = np.empty((size, *shape), dtype=slot.dtype)
+        batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
         for row, array in enumerate(arrays):
             batch[row] = array
     else:
-        batch = np.full((size, *shape), slot.pad or 0, dtype=slot.dtype)
+        batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
+        batch[:] = slot.pad or 0
         for row, array in enumerate(arrays):
             batch[(row, *(slice(0, length) for length in array.shape))] = array
     if len(arrays) < size:

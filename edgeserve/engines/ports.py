@@ -24,7 +24,7 @@ import numpy as np
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Result, Values, with_failures
-from edgeserve.engines.collate import Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
+from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, nearest
 
@@ -113,21 +113,22 @@ class Ports:
 
     # --- a batch, there and back ---
 
-    def pack(self, batch: Batch) -> Packed:
-        """The model's input arrays for those items of ``batch`` that fit it, and what :meth:`unpack` needs."""
+    def pack(self, batch: Batch, room: Optional[Room] = None) -> Packed:
+        """The model's input arrays for those items of ``batch`` that fit it, and what :meth:`unpack` needs. Inputs that
+        items bring are packed into ``room``, where there is one."""
         if not 1 <= len(batch.items) <= batch.size:
             raise EngineError(f"{self._where}: a batch of size {batch.size} has {len(batch.items)} items; "
                               "expected at least one and no more than its size")
         try:
-            return self._packed(batch, {})  # nearly always: all at once costs half as much as one by one
+            return self._packed(batch, {}, room)  # nearly always: all at once costs half as much as one by one
         except EngineError:
             failed = self._wrong_items(batch)
             if not failed:
                 raise
         rest = batch.without(failed)
-        return self._packed(rest, failed) if rest.items else Packed({}, {}, 0, failed)
+        return self._packed(rest, failed, room) if rest.items else Packed({}, {}, 0, failed)
 
-    def _packed(self, batch: Batch, failed: Mapping[int, EngineError]) -> Packed:
+    def _packed(self, batch: Batch, failed: Mapping[int, EngineError], room: Optional[Room]) -> Packed:
         count = len(batch.items)
         size = batch.size if self._pad_batch else count
         if self._fixed_size is not None:
@@ -145,7 +146,7 @@ class Ports:
             arrays = [fit(slot, self._value(slot.name, item)) for item in batch.items]
             own = [array.shape for array in arrays]
             common = common_shape(slot, own)
-            feeds[slot.name] = stack(slot, arrays, common, size)
+            feeds[slot.name] = stack(slot, arrays, common, size, room)
             shapes[slot.name] = (own, common)
         for name, port in self._mask_ports.items():
             own, common = shapes[name]

@@ -218,9 +218,8 @@ class TensorrtEngine(Engine):
             tensors = tensors_of(library, engine, profiles, stream, self._where)
         finally:
             stream.free()
-        wide = library.api.narrows_int64
-        ports = Ports(self._model, self._options, [item.port(wide) for item in tensors if item.is_input],
-                      [item.port(wide) for item in tensors if not item.is_input])
+        ports = Ports(self._model, self._options, [item.port() for item in tensors if item.is_input],
+                      [item.port() for item in tensors if not item.is_input])
         inputs = [Input(item.name, item.dims) for item in tensors if item.is_input]
         ranges = {name: shape for name, shape in item_ranges(inputs, request, self._where).items()
                   if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])}

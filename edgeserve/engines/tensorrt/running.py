@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -101,6 +102,14 @@ class Slot:
             self.free()
             raise
         self.collecting: Optional[Collecting] = None
+        self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
+
+    def room(self, name: str, shape: Shape) -> Optional[np.ndarray]:
+        """The host's memory of an input, to pack it where it is copied from; ``None`` where it does not fit."""
+        tensor = self._inputs.get(name)
+        if tensor is None or math.prod(shape) * tensor.dtype.itemsize > tensor.size_bytes:
+            return None
+        return self.staged[name].array(shape, tensor.dtype)
 
     def free(self) -> None:
         """Give the memory and the events back."""
@@ -257,11 +266,11 @@ class LaneContexts:
         rest = batch.without(failed)._replace(size=size)
         if not rest.items:
             return Finished([Result({}, error=failed[place]) for place in range(len(batch.items))])
-        packed = loaded.ports.pack(rest)
-        if not packed.rows:
-            return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
         with loaded.device.current():
             number, slot = self._free_slot()
+            packed = loaded.ports.pack(rest, slot.room)
+            if not packed.rows:
+                return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
             context = self._contexts[size]
             self._stage(slot, packed.feeds)
             outputs = context.reshape({tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors
@@ -357,7 +366,7 @@ class LaneContexts:
         return number, slot
 
     def _stage(self, slot: Slot, feeds: Mapping[str, np.ndarray]) -> None:
-        """Copy the packed inputs into the slot's host memory."""
+        """Copy what was not packed in the slot's host memory into it: constants, masks, states, narrowed numbers."""
         for tensor in self.loaded.tensors:
             if not tensor.is_input:
                 continue
@@ -365,7 +374,8 @@ class LaneContexts:
             if array.dtype != tensor.dtype:
                 self._check_narrow(array, tensor)
             view = slot.staged[tensor.name].array(array.shape, tensor.dtype)
-            np.copyto(view, array, casting="unsafe")
+            if array.ctypes.data != view.ctypes.data:
+                np.copyto(view, array, casting="unsafe")
 
     def _check_narrow(self, array: np.ndarray, tensor: Tensor) -> None:
         """TensorRT before version 10 has no int64: larger values must not be cut off silently."""

@@ -19,7 +19,8 @@ from edgeserve.errors import EngineError
 
 
 class Tensor(NamedTuple):
-    """An input or output. ``dims`` has -1 for open axes; ``size_bytes`` is that of the largest profile."""
+    """An input or output. ``dims`` has -1 for open axes; ``size_bytes`` is that of the largest profile. ``narrowed``:
+    an int32 input that may stand for the model's int64, so both are accepted."""
 
 
     name: str
@@ -27,10 +28,11 @@ class Tensor(NamedTuple):
     dtype: np.dtype
     dims: Tuple[int, ...]
     size_bytes: int
+    narrowed: bool = False
 
-    def port(self, widen: bool) -> Port:
-        """As items are checked against it. ``widen``: int32 stands for the model's int64, so both are accepted."""
-        dtype = np.dtype(np.int64) if widen and self.is_input and self.dtype == np.int32 else self.dtype
+    def port(self) -> Port:
+        """As items are checked against it."""
+        dtype = np.dtype(np.int64) if self.narrowed else self.dtype
         return Port(self.name, dtype, tuple(None if dim < 0 else dim for dim in self.dims))
 
 
@@ -66,7 +68,8 @@ def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Prof
                               "for; export the model with float32 or float16 inputs and outputs")
         count = int(np.prod(largest[name], dtype=np.int64))
         found.append(Tensor(name, name in inputs, dtype, tuple(int(dim) for dim in engine.get_tensor_shape(name)),
-                            max(1, count * dtype.itemsize)))
+                            max(1, count * dtype.itemsize),
+                            api.narrows_int64 and name in inputs and dtype == np.int32))
     return found
 
 

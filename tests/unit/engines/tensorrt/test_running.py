@@ -91,6 +91,20 @@ def test_the_copies_of_a_batch_do_not_wait_for_the_execution_before(monkeypatch,
             np.testing.assert_allclose(pending.result()[0].outputs["y"], x(value)["x"] @ WEIGHTS, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("version", "file", "items", "copied"), [
+    ("10.3", onnx_models.linear, [x(1.0), x(2.0)], 0), ("10.3", onnx_models.linear, [x(1.0)], 0),
+    ("8.6", onnx_models.lookup, [{"ids": np.array([3])}], 1)])
+def test_inputs_are_packed_where_they_are_copied_from(monkeypatch, tmp_path, version, file, items, copied):
+    with loaded(monkeypatch, tmp_path, version, file=file(str(tmp_path)), shapes={
+            "ids": (1,)} if file is onnx_models.lookup else {}) as (_, _, _, session):
+        copies = []
+        real = np.copyto
+        monkeypatch.setattr(np, "copyto", lambda *args, **how: copies.append(args) or real(*args, **how))
+        run_whole(session, Batch(items, 2))
+        run_whole(session, Batch(items[:1], 1))
+        assert len(copies) == 2 * copied
+
+
 def test_an_integrated_gpu_copies_nothing(monkeypatch, tmp_path):
     with loaded(monkeypatch, tmp_path, cuda={"attributes": {"INTEGRATED": 1}}) as (cuda, _, _, session):
         outputs_of(session, 1.0)
