@@ -183,7 +183,8 @@ def installed(monkeypatch: Any, driver: CudaDouble) -> Any:
     package.driver = module  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pycuda", package)
     monkeypatch.setitem(sys.modules, "pycuda.driver", module)
-    monkeypatch.delitem(sys.modules, "edgeserve.engines.cuda.by_pycuda", raising=False)
-    adapter = importlib.import_module("edgeserve.engines.cuda.by_pycuda")
-    monkeypatch.delitem(sys.modules, "edgeserve.engines.cuda.by_pycuda", raising=False)
+    name = "edgeserve.engines.cuda.by_pycuda"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    adapter = importlib.import_module(name)
+    del sys.modules[name]  # nobody else may find the adapter of the double
     return adapter.make()
