@@ -110,6 +110,12 @@ class Runtime:
         """Where the bus listens; empty when embedded."""
         return self._core.endpoints() if self._core is not None and self._ready.is_set() else []
 
+    def on_loop(self, call: Callable[[RuntimeCore], None]) -> None:
+        """Have the loop's thread call ``call`` when it gets to it, without waiting; never once the loop has ended."""
+        core = self._core
+        if core is not None and self._ready.is_set() and not self._closed:
+            core.mailbox.post(CallAsked(lambda: call(core)))
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,

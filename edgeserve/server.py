@@ -1,6 +1,7 @@
 """``edgeserve serve``: a runtime with the bus in front, until a signal asks it to stop.
 
-SIGTERM and SIGINT drain within ``[server] drain``; a second signal stops at once. Wiring only.
+SIGTERM and SIGINT drain within ``[server] drain``; a second signal stops at once. A service manager that listens
+(systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat. Wiring only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Dict, Sequence
 
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
+from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
 from edgeserve.runtime import Runtime
 from edgeserve.units import counted, format_duration
@@ -53,16 +55,20 @@ def main(args: argparse.Namespace) -> int:
 
 def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus). From the main thread only."""
+    manager = started_by()
     runtime = Runtime(config, serve=True)
+    heartbeat = Heartbeat(manager, runtime.on_loop)
     asked = []
 
     def on_signal(number: int, frame: Any) -> None:
         asked.append(number)
+        heartbeat.stopping()
         runtime.ask_to_stop(drain=len(asked) == 1)
 
     before = {number: signal.signal(number, on_signal) for number in signals}
     try:
         log.info("loading %s ...", counted(len(config.models), "model"))
+        manager.starting(f"loading {counted(len(config.models), 'model')}")
         try:
             runtime.start()
         except StartInterrupted as error:
@@ -73,12 +79,15 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         gc.collect()
         gc.freeze()
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
-        while not runtime.wait(LOOK_S):
-            pass
+        heartbeat.beat()
+        while not runtime.wait(manager.interval_s if manager.listens else LOOK_S):
+            heartbeat.beat()
+        heartbeat.stopping()
         if asked:
             log.info("stopped (drain is at most %s)", format_duration(config.server.drain_ns))
         runtime.stop()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        manager.close()
     return 0

@@ -168,6 +168,14 @@ class RuntimeCore:
                 "pid": os.getpid(), "open": self.world.open_count,
                 "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()}}
 
+    def blocked_apps(self) -> List[str]:
+        """Apps with a node whose model has no lane that is up."""
+        config = self.config
+        up = {name for name, counts in self.world.lane_counts.items() if counts.up}
+        return [app.name for app in config.apps.values()
+                if not all(up.intersection(model_lanes(config, config.models[node.model or node.name]))
+                           for node in app.nodes)]
+
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
         world = self.world

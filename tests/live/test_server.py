@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -21,6 +23,7 @@ from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, UnknownApp
 from edgeserve.ipc import wire
+from edgeserve.live.service_manager import Heartbeat, ServiceManager
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies.edf import Edf
 
@@ -244,3 +247,51 @@ def test_a_second_signal_stops_at_once(folder: Path) -> None:
             future.result(10)
         assert server.process.wait(10) == 0
     assert not server.socket.exists()
+
+
+# --- the service manager ----------------------------------------------------------------------------------------------
+
+
+def test_systemd_hears_ready_heartbeats_and_the_end(
+        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(str(folder / "notify"))
+    notify.settimeout(20)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "150000")
+    with serving(folder) as server, Client(server.endpoint) as bus:
+        told = notify.recv(4096)
+        assert told == b"STATUS=loading 1 model"
+        assert notify.recv(4096).startswith(b"READY=1\nSTATUS=2 of 2 lanes up; 0 open requests")
+        for _ in range(3):
+            assert notify.recv(4096).startswith(b"WATCHDOG=1\n")
+        bus.drain()
+        messages = []
+        while not any(message.startswith(b"STOPPING=1") for message in messages):
+            messages.append(notify.recv(4096))
+        assert server.process.wait(10) == 0
+    notify.close()
+
+
+def test_a_loop_that_is_stuck_sends_no_heartbeat_until_it_turns_again(served: Runtime, folder: Path) -> None:
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(str(folder / "notify"))
+    heartbeat = Heartbeat(ServiceManager(str(folder / "notify"), watchdog_ns=10**9), served.on_loop)
+    gate = threading.Event()
+    try:
+        served.on_loop(lambda core: assert_true(gate.wait(60)))  # as a fault inside a policy would
+        for _ in range(3):
+            heartbeat.beat()
+        notify.settimeout(0.1)
+        with pytest.raises(socket.timeout):
+            notify.recv(4096)
+    finally:
+        gate.set()
+    notify.settimeout(20)
+    assert notify.recv(4096).startswith(b"READY=1") and notify.recv(4096).startswith(b"WATCHDOG=1")
+    heartbeat.manager.close()
+    notify.close()
+
+
+def assert_true(held: bool) -> None:
+    assert held
