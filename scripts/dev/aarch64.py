@@ -178,7 +178,7 @@ def host_python(version: str) -> str:
     """A Python of this version for this machine: the cross build runs it."""
     home = os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv")
     for path in (shutil.which(f"python{version}"), *glob.glob(f"{home}/versions/{version}.*/bin/python{version}")):
-        if path and subprocess.run([path, "-c", ""], check=False).returncode == 0:
+        if path and subprocess.run([path, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
             return path
     raise SystemExit(f"Python {version} of this machine is needed to compile one for aarch64, and none was found in "
                      f"PATH or below {home}/versions")
@@ -212,7 +212,7 @@ def compiled_python(cache: Path, root: Path, where: str, jobs: int) -> Path:
         versions = sorted(glob.glob(str(lib / f"{name}.*")) + glob.glob(str(root / "lib" / TRIPLE / f"{name}.*")))
         shutil.copy(os.path.realpath(versions[-1]), extra / name)
     environment = {**os.environ, "CC": f"{build}/zig-cc", "AR": f"{build}/zig-ar", "RANLIB": f"{build}/zig-ranlib",
-                   "CPPFLAGS": f"-I{extra}", "LDFLAGS": f"-L{extra}", "READELF": "readelf",
+                   "CPPFLAGS": f"-I{extra}", "LDFLAGS": f"-L{extra}", "READELF": shutil.which("readelf") or "readelf",
                    "LIBFFI_INCLUDEDIR": str(extra), "PATH": f"{os.path.dirname(host_python('3.8'))}:{os.environ['PATH']}",
                    "CONFIG_SITE": "config.site"}
     (build / "config.site").write_text("ac_cv_file__dev_ptmx=yes\nac_cv_file__dev_ptc=no\n"

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Take back what setup.sh did, and nothing else: it wrote down each thing that it made. The configuration, profiles and
+# engine caches stay unless --purge.
+set -euo pipefail
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source=lib/common.sh source-path=SCRIPTDIR
+. "$HERE/lib/common.sh"
+
+usage() {
+    cat << 'TEXT'
+usage: jetson/uninstall.sh [--root DIR] [--dry-run] [--prefix DIR] [--purge] [--keep-packages]
+
+  --prefix DIR       a workstation's: where setup.sh put the program (~/.local/share/edgeserve)
+  --purge            the configuration too, even when it was edited, and what the service stored
+                     (/var/lib/edgeserve with its profiles, /var/cache/edgeserve)
+  --keep-packages    leave the system packages that setup.sh installed
+TEXT
+}
+
+PREFIX="" PURGE=no KEEP_PACKAGES=no
+WORDS=("$@")
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --dry-run) DRY_RUN=yes ;;
+        --root) need_value "$1" $#; ROOT="$2"; shift ;;
+        --prefix) need_value "$1" $#; PREFIX="$2"; shift ;;
+        --purge) PURGE=yes ;;
+        --keep-packages) KEEP_PACKAGES=yes ;;
+        -h | --help) usage; exit 0 ;;
+        *) die "unknown option $1" "see $0 --help" ;;
+    esac
+    shift
+done
+check_root
+detect
+if [ "$FAMILY" = workstation ]; then
+    MANIFEST="${PREFIX:-$HOME/.local/share/edgeserve}/.setup/manifest"
+else
+    MANIFEST=/var/lib/edgeserve-setup/manifest
+    need_superuser "${WORDS[@]+"${WORDS[@]}"}"
+fi
+if [ ! -e "$ROOT$MANIFEST" ]; then
+    say "nothing to remove: $MANIFEST is not there"
+    exit 0
+fi
+LEFT=0
+
+lines_of() { awk -v kind="$1" '$1 == kind { print $2, $3 }' "$ROOT$MANIFEST"; }
+
+remove_path() {    # a file or a tree that setup.sh made
+    [ -e "$ROOT$1" ] || return 0
+    run rm -rf "$ROOT${1:?}"
+}
+
+remove_files() {
+    local path digest
+    while read -r path digest; do
+        [ -f "$ROOT$path" ] || continue
+        case "$path" in
+            *.toml)
+                if [ "$PURGE" = no ]; then
+                    say "kept: $path (--purge removes it)"
+                    LEFT=1
+                    printf 'file %s %s\n' "$path" "$digest" >> "$KEPT"
+                    continue
+                fi ;;
+            *)
+                if [ "$PURGE" = no ] && [ "$(sha256sum < "$ROOT$path" | cut -d' ' -f1)" != "$digest" ]; then
+                    say "kept: $path was changed since setup.sh wrote it (--purge removes it)"
+                    LEFT=1
+                    printf 'file %s %s\n' "$path" "$digest" >> "$KEPT"
+                    continue
+                fi ;;
+        esac
+        remove_path "$path"
+    done < <(lines_of file)
+}
+
+remove_dirs() {    # those that setup.sh made, deepest first, when they are empty
+    local path
+    for path in $DIRS; do
+        if [ -d "$ROOT$path" ] && [ -z "$(ls -A "$ROOT$path")" ]; then run rmdir "$ROOT$path"; fi
+    done
+}
+
+DIRS="$(lines_of dir | cut -d' ' -f1 | sort -r)"
+KEPT="$(mktemp)"
+trap 'rm -f "$KEPT"' EXIT
+if [ -z "$ROOT" ] && [ -n "$(lines_of enabled)" ]; then run systemctl stop edgeserve.service edgeserve-clocks.service; fi
+while read -r unit _; do in_root systemctl disable "$unit"; done < <(lines_of enabled)
+if [ -L "$ROOT/etc/systemd/system/multi-user.target.wants/edgeserve-clocks.service" ]; then
+    in_root systemctl disable edgeserve-clocks.service
+fi
+if [ -d "$ROOT/var/lib/edgeserve-setup/power" ] && [ "$FAMILY" != workstation ]; then
+    run "$HERE/power.sh" ${ROOT:+--root "$ROOT"} --undo
+fi
+while read -r path _; do remove_path "$path"; done < <(lines_of tree)
+remove_files
+remove_dirs
+if [ -n "$(lines_of enabled)" ] && [ -z "$ROOT" ]; then run systemctl daemon-reload; fi
+while read -r name _; do
+    if in_group "$name" edgeserve; then in_root gpasswd --delete "$name" edgeserve; fi
+done < <(lines_of member)
+while read -r name _; do if has_user "$name"; then in_root userdel "$name"; fi; done < <(lines_of user)
+while read -r name _; do in_root apt-mark unhold "$name"; done < <(lines_of hold)
+packages="$(lines_of package | cut -d' ' -f1 | tr '\n' ' ')"
+if [ -n "$packages" ] && [ "$KEEP_PACKAGES" = no ]; then
+    read -ra names <<< "$packages"
+    in_root env DEBIAN_FRONTEND=noninteractive apt-get remove --yes "${names[@]}"
+elif [ -n "$packages" ]; then
+    say "kept: packages $packages"
+fi
+if [ "$PURGE" = yes ] && [ "$FAMILY" != workstation ]; then
+    for path in /var/lib/edgeserve /var/cache/edgeserve; do remove_path "$path"; done
+fi
+if [ "$DRY_RUN" = yes ]; then
+    say "dry run: nothing was changed"
+elif [ "$LEFT" -eq 1 ]; then
+    for path in $DIRS; do printf 'dir %s\n' "$path" >> "$KEPT"; done
+    cp "$KEPT" "$ROOT$MANIFEST"    # so that a later --purge finds them
+else
+    rm -f "$ROOT$MANIFEST"
+    rmdir "$(dirname "$ROOT$MANIFEST")" 2> /dev/null || true
+    for path in $DIRS; do rmdir "$ROOT$path" 2> /dev/null || true; done    # the manifest lay in one of them
+    say "done: nothing of setup.sh is left"
+fi

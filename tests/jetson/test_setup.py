@@ -1,0 +1,266 @@
+"""``jetson/setup.sh`` and ``jetson/uninstall.sh`` on the file systems of four boards, and on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List, NamedTuple
+
+import pytest
+from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, performed, run_script
+
+PATH_ON_BOARDS = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+PACKAGES = {"agx-xavier": "python3.8-venv python3.8-dev build-essential nvidia-cuda tensorrt python3-libnvinfer",
+            "agx-orin": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
+            "orin-nano": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
+            "agx-thor": "python3.12-venv nvidia-cuda tensorrt python3-libnvinfer"}  # python3-pip is there
+
+BINDING = {"agx-xavier": "pycuda", "agx-orin": "cuda-bindings", "orin-nano": "cuda-bindings",
+           "agx-thor": "cuda-bindings"}
+
+FILES = ["/opt/edgeserve/constraints.txt (mode 644)", "/opt/edgeserve/installed (mode 644)",
+         "/etc/edgeserve/edge.toml (mode 644)", "/etc/systemd/system/edgeserve.service (mode 644)",
+         "/etc/systemd/system/edgeserve-clocks.service (mode 644)", "/opt/edgeserve/jetson/power.sh (mode 755)",
+         "/opt/edgeserve/jetson/lib/common.sh (mode 644)"]
+
+DIRECTORIES = ["/opt (mode 755)", "/opt/edgeserve (mode 755)", "/etc/edgeserve (mode 755)", "/opt/edgeserve/jetson (mode 755)",
+               "/opt/edgeserve/jetson/lib (mode 755)"]
+
+pytestmark = pytest.mark.skipif(not shutil.which("bash") or not shutil.which("dpkg-query"),
+                                reason="needs bash and dpkg-query, as a board has them")
+
+
+class Laid(NamedTuple):
+    """A board's file system, and the directory of commands that act on it."""
+
+    board: Board
+    root: Path
+    commands: Path
+
+    def run(self, script: str, *words: str) -> List[str]:
+        done = run_script(script, *words, root=self.root, commands=self.commands)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines() + done.stderr.splitlines()
+
+    def refused(self, script: str, *words: str) -> str:
+        done = run_script(script, *words, root=self.root, commands=self.commands)
+        assert done.returncode != 0
+        return done.stderr
+
+
+@pytest.fixture(params=BOARDS, ids=[board.name for board in BOARDS])
+def laid(request: pytest.FixtureRequest, tmp_path: Path) -> Laid:
+    return lay(request.param, tmp_path)
+
+
+def lay(board: Board, place: Path) -> Laid:
+    return Laid(board, lay_board(board, place / "board"), lay_commands(place / "commands"))
+
+
+def commands_of(board: Board) -> List[str]:
+    """What setup.sh has to do on a fresh board, in order."""
+    groups = [f"usermod --append --groups {name} edgeserve" for name in ("video", "render", "gpio", "i2c")
+              if name in board.groups]
+    return ["apt-get update",
+            f"env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {PACKAGES[board.name]}",
+            "useradd --system --user-group --home-dir /var/lib/edgeserve --no-create-home --shell /usr/sbin/nologin "
+            "edgeserve", *groups,
+            f"/usr/bin/python{board.python} -m venv --system-site-packages /opt/edgeserve/venv",
+            f"env PATH={PATH_ON_BOARDS} CUDA_ROOT=/usr/local/cuda /opt/edgeserve/venv/bin/python -m pip "
+            "--disable-pip-version-check install --quiet --constraint /opt/edgeserve/constraints.txt "
+            f"/opt/edgeserve/source[onnx] {BINDING[board.name]}",
+            "systemctl enable edgeserve.service"]
+
+
+def said(lines: List[str], word: str) -> List[str]:
+    return [line[len(word) + 1:] for line in lines if line.startswith(f"{word} ")]
+
+
+def unquoted(lines: List[str], root: Path) -> List[str]:
+    return [line.replace(f"chroot {root} ", "").replace("'", "") for line in said(lines, "+") if "chroot" in line]
+
+
+# --- what it would do, what it does -----------------------------------------------------------------------------------
+
+
+def test_a_run_does_what_the_dry_run_says_a_second_one_nothing_and_uninstall_leaves_nothing(laid: Laid) -> None:
+    before = listing(laid.root)
+    lines = laid.run("setup.sh", "--dry-run")
+    assert lines[0] == f"board: {laid.board.model} ({laid.board.compatible.rpartition(',')[2]})"
+    assert lines[1].endswith(f", JetPack {laid.board.jetpack}")
+    assert unquoted(lines, laid.root) == commands_of(laid.board)
+    assert said(lines, "file") == FILES
+    assert said(lines, "directory") == DIRECTORIES
+    assert "dry run: nothing was changed" in lines
+    assert listing(laid.root) == before and performed(laid.root) == []
+
+    done = laid.run("setup.sh")
+    assert performed(laid.root) == commands_of(laid.board)
+    assert [said(done, kind) for kind in ("+", "file", "directory")] == [
+        said(lines, kind) for kind in ("+", "file", "directory")]
+    after = listing(laid.root)
+    assert "nothing to do: everything is set up" in laid.run("setup.sh")
+    assert listing(laid.root) == after and performed(laid.root) == commands_of(laid.board)
+
+    laid.run("uninstall.sh", "--dry-run")
+    assert listing(laid.root) == after
+    laid.run("uninstall.sh", "--purge")
+    assert listing(laid.root) == before
+    assert "nothing to remove" in laid.run("uninstall.sh")[0]
+
+
+def test_what_options_add_goes_too(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    before = listing(laid.root)
+    laid.run("setup.sh", "--client", "robot", "--hold")
+    assert "apt-mark hold nvidia-l4t-core" in performed(laid.root)  # nvidia-l4t-init is held already
+    assert "apt-mark hold nvidia-l4t-init" not in performed(laid.root)
+    assert "edgeserve:x:997:robot" in (laid.root / "etc/group").read_text()
+    laid.run("uninstall.sh", "--purge")
+    assert listing(laid.root) == before
+    assert performed(laid.root).count("apt-mark unhold nvidia-l4t-core") == 1
+    assert "apt-mark unhold nvidia-l4t-init" not in performed(laid.root)
+
+
+def test_the_configuration_outlives_uninstall_and_the_next_setup(laid: Laid) -> None:
+    laid.run("setup.sh")
+    config = laid.root / "etc/edgeserve/edge.toml"
+    config.write_text("# mine\n")
+    lines = laid.run("uninstall.sh", "--keep-packages")
+    assert "kept: /etc/edgeserve/edge.toml (--purge removes it)" in lines
+    assert not any("apt-get remove" in line for line in performed(laid.root))
+    assert not (laid.root / "opt/edgeserve").exists()
+    laid.run("setup.sh")
+    assert config.read_text() == "# mine\n"
+    laid.run("uninstall.sh", "--purge", "--keep-packages")
+    assert not config.parent.exists()
+
+
+def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    laid.run("setup.sh")
+    unit = laid.root / "etc/systemd/system/edgeserve.service"
+    unit.write_text(unit.read_text() + "# mine\n")
+    assert any("edgeserve.service was changed" in line for line in laid.run("uninstall.sh"))
+    assert unit.exists()
+    laid.run("uninstall.sh", "--purge")
+    assert not unit.exists()
+
+
+# --- what it reads ----------------------------------------------------------------------------------------------------
+
+
+def test_the_unit_has_this_machines_paths(tmp_path: Path) -> None:
+    laid = lay(BOARDS[0], tmp_path)
+    laid.run("setup.sh", "--prefix", "/srv/edge", "--config", "/srv/edge.toml")
+    text = (laid.root / "etc/systemd/system/edgeserve.service").read_text()
+    assert "ExecStart=/srv/edge/venv/bin/edgeserve serve /srv/edge.toml\n" in text and "@" not in text
+    assert (laid.root / "srv/edge.toml").exists()
+    clocks = (laid.root / "etc/systemd/system/edgeserve-clocks.service").read_text()
+    assert "ExecStart=/srv/edge/jetson/power.sh --clocks\n" in clocks
+
+
+@pytest.mark.parametrize(("board", "holds"), [(0, "numpy<1.25"), (1, "numpy<2"), (3, "cuda-bindings>=13,<14")])
+def test_each_jetpack_gets_its_constraints(tmp_path: Path, board: int, holds: str) -> None:
+    laid = lay(BOARDS[board], tmp_path)
+    laid.run("setup.sh")
+    assert holds in (laid.root / "opt/edgeserve/constraints.txt").read_text().splitlines()
+
+
+def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    laid.run("setup.sh", "--onnxruntime", "/tmp/onnxruntime_gpu-1.19-cp310-linux_aarch64.whl", "--no-apt")
+    pip = next(line for line in performed(laid.root) if " pip " in line)
+    assert pip.endswith("/opt/edgeserve/source /tmp/onnxruntime_gpu-1.19-cp310-linux_aarch64.whl cuda-bindings")
+    assert not any("apt-get" in line for line in performed(laid.root))
+    other = lay(BOARDS[1], tmp_path / "other")
+    other.run("setup.sh", "--index", "https://example.invalid/jp6/cu126")
+    pip = next(line for line in performed(other.root) if " pip " in line)
+    assert "--extra-index-url https://example.invalid/jp6/cu126 /opt/edgeserve/source onnxruntime-gpu" in pip
+
+
+def test_jtop_is_named_where_it_is_installed(laid: Laid) -> None:
+    assert any("jtop (jetson-stats)" in line for line in laid.run("setup.sh", "--dry-run")) == laid.board.jtop
+
+
+def change(root: Path, path: str, text: str) -> None:
+    (root / path).write_text(text)
+
+
+@pytest.mark.parametrize(("release", "says"), [
+    ("# R32 (release), REVISION: 7.1, GCID: 1", "JetPack 4 has Python 3.6"),
+    ("# R28 (release), REVISION: 2.1, GCID: 1", "L4T 28.2.1 is not known"),
+    ("", "L4T of this board is not known")])
+def test_a_release_that_cannot_serve_is_refused_with_the_mend(tmp_path: Path, release: str, says: str) -> None:
+    laid = lay(BOARDS[0], tmp_path)
+    change(laid.root, "etc/nv_tegra_release", release)
+    change(laid.root, "var/lib/dpkg/status", "")
+    assert says in laid.refused("setup.sh", "--dry-run")
+
+
+def test_a_release_that_is_newer_than_the_script_counts_as_the_newest(tmp_path: Path) -> None:
+    laid = lay(BOARDS[3], tmp_path)
+    change(laid.root, "etc/nv_tegra_release", "# R41 (release), REVISION: 1.0, GCID: 1\n")
+    lines = laid.run("setup.sh", "--dry-run")
+    assert any("L4T 41.1.0 is newer than this script knows; going on as with JetPack 7" in line for line in lines)
+
+
+def test_without_its_file_the_release_is_the_packages_version(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    (laid.root / "etc/nv_tegra_release").unlink()
+    status = laid.root / "var/lib/dpkg/status"
+    status.write_text(status.read_text().replace("Version: 1.0", "Version: 36.4.3-20250107174145", 1))
+    assert "L4T: 36.4.3, JetPack 6.2" in laid.run("setup.sh", "--dry-run")
+
+
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    assert "unknown option --pefix" in laid.refused("setup.sh", "--pefix", "/x")
+    assert "--prefix needs a value" in laid.refused("setup.sh", "--prefix")
+    assert "exclude each other" in laid.refused("setup.sh", "--index", "x", "--onnxruntime", "y")
+    assert "no such user" in laid.refused("setup.sh", "--client", "nobody-here")
+    (laid.root / "usr/bin/python3.10").unlink()
+    assert "apt-get install python3.10" in laid.refused("setup.sh", "--dry-run")
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+def environment_of(place: Path) -> Dict[str, str]:
+    return {**os.environ, "HOME": str(place), "XDG_RUNTIME_DIR": str(place), "PYTHONPATH": ""}
+
+
+@pytest.mark.skipif(os.environ.get("EDGESERVE_SLOW") != "1",
+                    reason="installs from the package index, about 10 s: set EDGESERVE_SLOW=1")
+@pytest.mark.skipif(os.path.exists("/proc/device-tree/model"), reason="this is a board, not a workstation")
+def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        done = subprocess.run(words, env=environment_of(tmp_path), cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=400, check=False)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    prefix = tmp_path / "edge"
+    words = [str(ROOT / "jetson" / "setup.sh"), "--prefix", str(prefix), "--python", sys.executable]
+    assert "dry run" in run(*words, "--dry-run") and not prefix.exists()
+    run(*words)
+    assert "nothing to do" in run(*words)
+    program, config = str(prefix / "venv" / "bin" / "edgeserve"), str(prefix / "edge.toml")
+    assert "0 wrong" in run(program, "doctor", config)
+    server = subprocess.Popen([program, "serve", config], env=environment_of(tmp_path), stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        while "ready on" not in server.stderr.readline():
+            assert server.poll() is None
+        assert '"outcome": "completed"' in run(program, "infer", "hello", "--json", "--config", config)
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0
+        assert server.stderr is not None
+        server.stderr.close()
+    run(str(ROOT / "jetson" / "uninstall.sh"), "--prefix", str(prefix), "--purge")
+    assert not prefix.exists()
