@@ -12,15 +12,26 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.config.machine import device_slug
+from edgeserve.config.machine import device_slug, slug
+from edgeserve.config.profile_schema import FORMAT, QUANTILES, ProfileProblem, problems_of
 from edgeserve.errors import ProfileError
 
-FORMAT = 2
-"""Version of the file format; a file of another version is refused with that reason. Format 1 did not tell the options
-and the load that the model was measured with."""
+__all__ = ["FORMAT", "QUANTILES", "InvalidProfile", "LaneProfile", "Profile", "Timing", "find_profiles", "read_profile",
+           "read_profiles", "read_profiles_here", "write_profile"]
 
-QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-"""The stored quantiles of the execution time: dense where deadlines are decided."""
+MODE_FOLDER = "mode-"
+"""Below a device's directory: profiles of one of its power modes lie in ``mode-<name>/``, others beside them."""
+
+
+class InvalidProfile(ProfileError):
+    """A profile file that says what cannot be. ``problems``: each has ``key``, ``value`` and ``expected``."""
+
+    def __init__(self, path: str, problems: Sequence[ProfileProblem]) -> None:
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        super().__init__(f"{path}: is not a profile: {'; '.join(map(str, problems[:3]))}{more}; "
+                         "measure it again with 'edgeserve profile'")
+        self.path = path
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,15 @@ class Profile:
     circumstances: Dict[str, Any] = field(default_factory=dict)  # identity, lanes' settings and load, date, host
 
 
-def profile_path(directory: str, device: str, model: str) -> str:
-    """Where the profile of a model on a device lies below a profiles directory."""
-    return os.path.join(directory, device, f"{model}.json")
+def profile_path(directory: str, device: str, model: str, mode: str = "") -> str:
+    """Where the profile of a model on a device lies below a profiles directory; ``mode`` is the power mode in which it
+    was measured, of a device that has some."""
+    return os.path.join(directory, device, *([mode_folder(mode)] if mode else []), f"{model}.json")
+
+
+def mode_folder(mode: str) -> str:
+    """The directory of a power mode below the device's."""
+    return f"{MODE_FOLDER}{slug(mode)}"
 
 
 def write_profile(path: str, profile: Profile) -> None:
@@ -77,22 +94,25 @@ def write_profile(path: str, profile: Profile) -> None:
 
 
 def read_profile(path: str) -> Profile:
-    """Read one file. Raises :class:`ProfileError` naming the file and what is wrong with it."""
+    """Read one file. Raises :class:`ProfileError` naming the file and what is wrong with it; :class:`InvalidProfile`
+    where that is a value."""
     try:
         with open(path, encoding="utf-8") as file:
             table = json.load(file)
-        if table.get("format") != FORMAT:
-            raise ProfileError(f"{path}: format {table.get('format')!r}, expected {FORMAT}; "
-                               "measure it again with 'edgeserve profile'")
-        lanes = {name: _lane(lane) for name, lane in table["lanes"].items()}
-        return Profile(table["model"], table["device"], lanes, int(table["weights_bytes"]),
-                       int(table["work_bytes"]), dict(table["circumstances"]))
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); "
                            "measure it with 'edgeserve profile'") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProfileError(f"{path}: is not a profile ({error!r}); "
-                           "measure it again with 'edgeserve profile'") from None
+    except ValueError as error:  # no JSON, or no text
+        raise ProfileError(f"{path}: is not a profile ({error}); measure it again with 'edgeserve profile'") from None
+    if isinstance(table, dict) and "format" in table and table["format"] != FORMAT:
+        raise ProfileError(f"{path}: format {table['format']!r}, expected {FORMAT}; "
+                           "measure it again with 'edgeserve profile'")
+    problems = problems_of(table)
+    if problems:
+        raise InvalidProfile(path, problems)
+    lanes = {name: _lane(lane) for name, lane in table["lanes"].items()}
+    return Profile(table["model"], table["device"], lanes, int(table["weights_bytes"]), int(table["work_bytes"]),
+                   dict(table["circumstances"]))
 
 
 def read_profiles(directory: str) -> List[Profile]:
@@ -100,16 +120,34 @@ def read_profiles(directory: str) -> List[Profile]:
     return [read_profile(path) for path in _paths_below(directory)]
 
 
-def read_profiles_here(directory: str) -> Tuple[List[Profile], List[ProfileError]]:
+def read_profiles_here(directory: str, mode: str = "") -> Tuple[List[Profile], List[ProfileError]]:
     """The profiles of this machine below a directory of profiles, and what is wrong with the files that cannot be read:
-    a server starts without those."""
+    a server starts without those. Of each model the one of the present power ``mode`` counts, else one that was
+    measured without any."""
     profiles, errors = [], []
-    for path in _paths_below(os.path.join(directory, device_slug())):
+    for path in paths_of_mode(os.path.join(directory, device_slug()), mode):
         try:
             profiles.append(read_profile(path))
         except ProfileError as error:
             errors.append(error)
     return profiles, errors
+
+
+def paths_of_mode(folder: str, mode: str) -> List[str]:
+    """The profile files of one device for one power mode (``""``: none), a file per model, in order of their names."""
+    found = {os.path.relpath(path, folder): path for path in _paths_below(folder)}
+    chosen = {name: path for name, path in found.items() if not name.startswith(MODE_FOLDER)}
+    ours = f"{mode_folder(mode)}{os.sep}" if mode else None
+    for name, path in found.items():
+        if ours is not None and name.startswith(ours):
+            chosen[name[len(ours):]] = path
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def modes_measured(folder: str) -> List[str]:
+    """The power modes of which a device's directory has profiles, as their directories are called."""
+    return sorted({os.path.relpath(path, folder).split(os.sep)[0][len(MODE_FOLDER):] for path in _paths_below(folder)
+                   if os.path.relpath(path, folder).startswith(MODE_FOLDER)})
 
 
 Parts = Dict[Tuple[str, str], Tuple[str, ...]]
@@ -138,8 +176,9 @@ def _paths_below(directory: str) -> List[str]:
                   for name in names if name.endswith(".json"))
 
 
-def find_profiles(directory: str, elsewhere: bool = False) -> List[Profile]:
+def find_profiles(directory: str, elsewhere: bool = False, mode: str = "") -> List[Profile]:
     """The profiles of this machine below a directory of profiles, ``Config.profiles_path``; none where it is absent.
+    ``mode`` is its power mode, as for :func:`read_profiles_here`.
 
     With ``elsewhere``, for simulations: where this machine has none, those of the only device that has some. Raises
     :class:`ProfileError` when several devices have some: nobody said which is meant.
@@ -148,9 +187,14 @@ def find_profiles(directory: str, elsewhere: bool = False) -> List[Profile]:
         return []
     here = os.path.join(directory, device_slug())
     if os.path.isdir(here) or not elsewhere:
-        return read_profiles(here)
+        return [read_profile(path) for path in paths_of_mode(here, mode)]
     profiles = read_profiles(directory)
     devices = sorted({profile.device for profile in profiles})
+    modes = sorted({part for path in _paths_below(directory) for part in os.path.dirname(path).split(os.sep)
+                    if part.startswith(MODE_FOLDER)})
+    if len(devices) == 1 and len(modes) > 1 and not os.path.basename(directory.rstrip(os.sep)).startswith(MODE_FOLDER):
+        raise ProfileError(f"{directory} has profiles of several power modes ({', '.join(modes)}): name the directory "
+                           f"of one, such as --profiles {os.path.join(directory, devices[0], modes[0])}")
     if len(devices) > 1:
         raise ProfileError(f"{directory} has profiles of {', '.join(devices)}, and none of this machine "
                            f"({os.path.basename(here)}): name the directory of one device, such as --profiles "

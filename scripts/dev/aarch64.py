@@ -292,10 +292,10 @@ def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, second
     here = [test for test in tests if (ROOT / test).exists()]
     if not here:
         return Tried(part, 0, [], [], 0.0, "no such tests in this checkout")
-    result = cache / "result.xml"
+    result = cache / f"result-{python.python}.xml"
     if result.exists():
         result.unlink()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "EDGESERVE_CORE": "python",
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "EDGESERVE_CORE": "interpreted",
                    "OPENBLAS_NUM_THREADS": "1"}
     command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist",
                f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-v"]
