@@ -88,13 +88,15 @@ def differences(measured: Mapping[str, Any], now: Mapping[str, Any]) -> List[str
 
 
 def match_profile(profile: Profile, config: Config, versions: Mapping[str, str] | None = None,
-                  clocks_mhz: Mapping[str, float] | None = None) -> ProfileMatch:
-    """Compare a profile of a model of ``config`` with that configuration. ``versions`` and ``clocks_mhz`` (``"max"``)
-    are this machine's; without them they do not count, since the profile may be another machine's."""
+                  clocks_mhz: Mapping[str, float] | None = None, power_mode: str = "") -> ProfileMatch:
+    """Compare a profile of a model of ``config`` with that configuration. ``versions``, ``clocks_mhz`` (``"max"``) and
+    ``power_mode`` are this machine's; without them they do not count, since the profile may be another machine's."""
     model, known = config.models[profile.model], profile.circumstances
     doubts, mismatches = [], []
     if _table(known.get("same")):
         mismatches = differences(_table(known["same"]), identity(model, config.directory, versions or {}))
+    elif known.get("published"):
+        doubts.append(f"its times were published, by {known['published']}")
     else:
         doubts.append("it does not say with which engine, file and options it was measured")
     if mismatches:
@@ -123,6 +125,9 @@ def match_profile(profile: Profile, config: Config, versions: Mapping[str, str] 
     if clock and now and abs(now / clock - 1) > CLOCK_MAX:
         doubts.append(f"the processor's highest clock is {now:.0f} MHz now, it was {clock:.0f} MHz when measured: "
                       "another power mode, or a cap")
+    mode = known.get("power_mode")
+    if mode and power_mode and mode != power_mode:
+        doubts.append(f"the device is in power mode {power_mode} now, it was in {mode} when measured")
     return ProfileMatch(profile, replace(profile, lanes=lanes), tuple(mismatches), tuple(lacking), tuple(doubts))
 
 

@@ -1,7 +1,7 @@
 """What a profile file must look like: a JSON Schema, what it says of a table, and what no schema can say.
 
-``edgeserve profile --schema`` prints :data:`SCHEMA`, ``profiles/schema.json`` is a copy for editors and other programs.
-:func:`problems_of` interprets the few keywords that the schema uses, so reading a profile needs no further library.
+``edgeserve profile --schema`` prints :data:`SCHEMA`, ``profiles/profile.schema.json`` is a copy for editors and other
+programs. :func:`problems_of` interprets the few keywords that the schema uses, so reading a profile needs no library.
 """
 
 from __future__ import annotations

@@ -13,14 +13,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug, slug
-from edgeserve.config.profile_schema import FORMAT, QUANTILES, ProfileProblem, problems_of
+from edgeserve.config.profile_schema import FORMAT, ProfileProblem, problems_of
+from edgeserve.config.profile_schema import QUANTILES as QUANTILES
 from edgeserve.errors import ProfileError
-
-__all__ = ["FORMAT", "QUANTILES", "InvalidProfile", "LaneProfile", "Profile", "Timing", "find_profiles", "read_profile",
-           "read_profiles", "read_profiles_here", "write_profile"]
 
 MODE_FOLDER = "mode-"
 """Below a device's directory: profiles of one of its power modes lie in ``mode-<name>/``, others beside them."""
+
+SCHEMA_ENDING = ".schema.json"
+"""What lies among profiles and is none: the schema, for editors."""
 
 
 class InvalidProfile(ProfileError):
@@ -144,6 +145,15 @@ def paths_of_mode(folder: str, mode: str) -> List[str]:
     return [chosen[name] for name in sorted(chosen)]
 
 
+def _only_mode(folder: str) -> str:
+    """The power mode that a device's profiles are of, where nobody says which is meant; ``""`` without modes."""
+    modes = modes_measured(folder)
+    if len(modes) > 1 and not paths_of_mode(folder, ""):
+        raise ProfileError(f"{folder} has profiles of several power modes ({', '.join(modes)}): name the directory of "
+                           f"one, such as --profiles {os.path.join(folder, mode_folder(modes[0]))}")
+    return modes[0] if len(modes) == 1 else ""
+
+
 def modes_measured(folder: str) -> List[str]:
     """The power modes of which a device's directory has profiles, as their directories are called."""
     return sorted({os.path.relpath(path, folder).split(os.sep)[0][len(MODE_FOLDER):] for path in _paths_below(folder)
@@ -173,12 +183,19 @@ def restricted(profiles: Sequence[Profile], parts: Parts) -> List[Profile]:
 
 def _paths_below(directory: str) -> List[str]:
     return sorted(os.path.join(folder, name) for folder, _, names in os.walk(directory)
-                  for name in names if name.endswith(".json"))
+                  for name in names if name.endswith(".json") and not name.endswith(SCHEMA_ENDING))
+
+
+def profile_files(path: str) -> List[str]:
+    """The profile files below a directory, or the file itself; the schema that lies beside them is none."""
+    if os.path.isdir(path):
+        return _paths_below(path)
+    return [path]
 
 
 def find_profiles(directory: str, elsewhere: bool = False, mode: str = "") -> List[Profile]:
     """The profiles of this machine below a directory of profiles, ``Config.profiles_path``; none where it is absent.
-    ``mode`` is its power mode, as for :func:`read_profiles_here`.
+    ``mode`` is its power mode, as for :func:`read_profiles_here`; without one, the only mode that was measured.
 
     With ``elsewhere``, for simulations: where this machine has none, those of the only device that has some. Raises
     :class:`ProfileError` when several devices have some: nobody said which is meant.
@@ -187,14 +204,12 @@ def find_profiles(directory: str, elsewhere: bool = False, mode: str = "") -> Li
         return []
     here = os.path.join(directory, device_slug())
     if os.path.isdir(here) or not elsewhere:
-        return [read_profile(path) for path in paths_of_mode(here, mode)]
+        return [read_profile(path) for path in paths_of_mode(here, mode or _only_mode(here))]
     profiles = read_profiles(directory)
     devices = sorted({profile.device for profile in profiles})
-    modes = sorted({part for path in _paths_below(directory) for part in os.path.dirname(path).split(os.sep)
-                    if part.startswith(MODE_FOLDER)})
-    if len(devices) == 1 and len(modes) > 1 and not os.path.basename(directory.rstrip(os.sep)).startswith(MODE_FOLDER):
-        raise ProfileError(f"{directory} has profiles of several power modes ({', '.join(modes)}): name the directory "
-                           f"of one, such as --profiles {os.path.join(directory, devices[0], modes[0])}")
+    if len(devices) == 1 and os.path.isdir(os.path.join(directory, devices[0])):
+        folder = os.path.join(directory, devices[0])
+        return [read_profile(path) for path in paths_of_mode(folder, mode or _only_mode(folder))]
     if len(devices) > 1:
         raise ProfileError(f"{directory} has profiles of {', '.join(devices)}, and none of this machine "
                            f"({os.path.basename(here)}): name the directory of one device, such as --profiles "

@@ -7,8 +7,10 @@ profile.
 from __future__ import annotations
 
 import logging
+import os
 from typing import List, Tuple
 
+from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import (
     EXPECTED,
     MEASURED,
@@ -17,9 +19,9 @@ from edgeserve.config.profile_match import (
     profile_command,
     times_from,
 )
-from edgeserve.config.profiles import Profile, read_profiles_here
+from edgeserve.config.profiles import Profile, mode_folder, modes_measured, read_profiles_here
 from edgeserve.config.schema import Config
-from edgeserve.device.host import clocks_mhz
+from edgeserve.device.host import clocks_mhz, power_mode
 from edgeserve.engines.versions import engine_versions
 from edgeserve.errors import ProfileError
 from edgeserve.units import counted
@@ -28,11 +30,12 @@ log = logging.getLogger("edgeserve")
 
 
 def matched_profiles(config: Config) -> Tuple[List[ProfileMatch], List[ProfileError]]:
-    """This machine's profiles of the configured models beside the configuration, and what is wrong with the files that
-    cannot be read."""
-    profiles, errors = read_profiles_here(config.profiles_path)
+    """This machine's profiles of the configured models in its present power mode, beside the configuration, and what
+    is wrong with the files that cannot be read."""
+    mode = power_mode()
+    profiles, errors = read_profiles_here(config.profiles_path, mode)
     clocks = clocks_mhz()
-    return [match_profile(profile, config, engine_versions(config.models[profile.model].engine), clocks)
+    return [match_profile(profile, config, engine_versions(config.models[profile.model].engine), clocks, mode)
             for profile in profiles if profile.model in config.models], errors
 
 
@@ -43,10 +46,21 @@ def usable_profiles(config: Config) -> List[Profile]:
         log.warning("%s. The server starts without this file", error)
     for match in matches:
         _report(config, match)
+    _report_modes(config)
     usable = [match.usable for match in matches if match.usable.lanes]
     if usable:
         log.info("%s of this machine below %s", counted(len(usable), "profile"), config.profiles_path)
     return usable
+
+
+def _report_modes(config: Config) -> None:
+    """Say it where this machine was measured, in other power modes than the present one."""
+    mode, folder = power_mode(), os.path.join(config.profiles_path, device_slug())
+    modes = modes_measured(folder)
+    if mode and modes and not os.path.isdir(os.path.join(folder, mode_folder(mode))):
+        log.warning("the device is in power mode %s, and its profiles are of %s: they are not used. Run "
+                    "'edgeserve profile %s' in this mode, or set one of those", mode, ", ".join(modes),
+                    config.source if not config.source.startswith("(") else "CONFIG")
 
 
 def instead(config: Config, match: ProfileMatch) -> str:

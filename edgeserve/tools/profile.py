@@ -12,13 +12,14 @@ import ctypes
 import datetime
 import functools
 import gc
+import json
 import os
 import platform
 import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import psutil
@@ -27,9 +28,19 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.machine_costs import machine_path
 from edgeserve.config.profile_match import differences, identity, lane_settings
-from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, read_profile, write_profile
+from edgeserve.config.profile_schema import SCHEMA
+from edgeserve.config.profiles import (
+    InvalidProfile,
+    LaneProfile,
+    Profile,
+    Timing,
+    profile_files,
+    profile_path,
+    read_profile,
+    write_profile,
+)
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
+from edgeserve.device.host import busy_time, circumstances, clocks_mhz, load_average, others_busy, power_mode
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.versions import engine_versions
@@ -71,7 +82,7 @@ class Outcome(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("config", metavar="CONFIG", help="configuration file (TOML)")
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help="configuration file (TOML)")
     parser.add_argument("--model", action="append", default=[], metavar="M[,M]", help="only these models")
     parser.add_argument("--batch", default="", metavar="1,2,4", help="these batch sizes instead of the model's own")
     parser.add_argument("--lane", action="append", default=[], metavar="L[,L]", help="only these lanes")
@@ -82,10 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="only models: not what the machine and the server's loop cost (machine.toml)")
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no table")
+    parser.add_argument("--check", nargs="+", default=[], metavar="FILE",
+                        help="measure nothing: say what is wrong with these profiles (files or directories)")
+    parser.add_argument("--schema", action="store_true", help="measure nothing: print the JSON schema of profiles")
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure and print; 0 when everything asked for has a profile now, 1 when something has not."""
+    if args.schema:
+        print(schema_text(), end="")
+        return 0
+    if args.check:
+        return check_files(args.check)
+    if not args.config:
+        raise ConfigError("edgeserve profile needs a configuration, such as 'edgeserve profile edge.toml'")
     config = load_config(args.config)
     models = _chosen(args.model, config.models, "--model")
     lanes = _chosen(args.lane, config.lanes, "--lane")
@@ -102,8 +123,9 @@ def main(args: argparse.Namespace) -> int:
     machine: List[str] = []
     if not args.no_machine:
         machine = _profile_machine(config, models, machine_path(out, device), args)
+    mode = power_mode()
     outcomes = _with_progress(plans, args.quiet, lambda plan, progress, stopped: profile_model(
-        config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped))
+        config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped, mode))
     if not args.quiet:
         print_outcomes(outcomes, out, device)
         print("\n".join(machine))
@@ -129,10 +151,11 @@ def _profile_machine(config: Config, models: Sequence[str], path: str, args: arg
 
 def profile_model(config: Config, model_name: str, lane: str, sizes: Sequence[int], out: str, device: str,
                   rule: StopRule, force: bool = False, progress: Progress = lambda text, done: None,
-                  stopped: Callable[[], bool] = lambda: False) -> Outcome:
+                  stopped: Callable[[], bool] = lambda: False, mode: str = "") -> Outcome:
     """Pin the calling thread as the lane is, measure ``sizes`` of one model on it, and write its profile after every
-    size. A model that cannot be measured is an outcome that says why, never an exception."""
-    path = profile_path(out, device, model_name)
+    size: that of power ``mode``, where the device has some. A model that cannot be measured is an outcome that says
+    why, never an exception."""
+    path = profile_path(out, device, model_name, mode)
     try:
         return _profile(config, model_name, lane, sizes, path, device, rule, force, progress, stopped)
     except EdgeServeError as error:
@@ -180,7 +203,7 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
         progress("warming up", 0)
         work_bytes = _measured_work_bytes(engine, info, item, todo, clock_ns)
         session = engine.open(info)
-        noted = _watched(pinned.cores)
+        noted, before_all = _watched(pinned.cores), circumstances()
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
@@ -189,7 +212,8 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
                 return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
             timings[size] = summarise(samples)
             lane_circumstances[lane] = {"settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0,
-                                        "examples": examples, **noted()}
+                                        "examples": examples, **noted(),
+                                        "device": {"before": before_all, "after": circumstances()}}
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes,
                              work_bytes)
         progress("checking", len(todo))
@@ -233,8 +257,8 @@ def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> T
     fresh = Profile(model.name, device, {}, circumstances={
         "same": same, "lanes": {}, "inputs": {}, "device_name": device_name(), "host": platform.node(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "clocks_mhz": clocks_mhz(), "load_average": round(load_average(), 2), "cores": os.cpu_count() or 1,
-        "system": platform.platform()})
+        "clocks_mhz": clocks_mhz(), **circumstances(), "load_average": round(load_average(), 2),
+        "cores": os.cpu_count() or 1, "system": platform.platform()})
     if not os.path.exists(path):
         return fresh, ()
     try:
@@ -296,6 +320,32 @@ def _drift_over_lane(session: Session, item: Values, size: int, before: Timing, 
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
+
+
+def schema_text() -> str:
+    """The schema as a file."""
+    return json.dumps(SCHEMA, indent=1) + "\n"
+
+
+def check_files(paths: Sequence[str]) -> int:
+    """Say of each profile whether it is one, and what is wrong with it; 1 when something is."""
+    files = [file for path in paths for file in profile_files(path)]
+    wrong = 0
+    for path in files:
+        try:
+            profile = read_profile(path)
+        except InvalidProfile as error:
+            wrong += 1
+            for problem in error.problems:
+                print(f"{path}: {problem}")
+        except ProfileError as error:
+            wrong += 1
+            print(error)
+        else:
+            lanes = ", ".join(f"{name} {sorted(lane.timings)}" for name, lane in profile.lanes.items())
+            print(f"{path}: good: {profile.model} on {profile.device}: {lanes or 'no lane'}")
+    print(f"{counted(len(files), 'profile')}, {wrong} wrong")
+    return 1 if wrong or not files else 0
 
 
 def _chosen(words: Sequence[str], known: Dict[str, Any], flag: str) -> Tuple[str, ...]:
@@ -391,10 +441,26 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
                      f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
                      f"{circumstances['drift']:+.1%} from beginning to end")
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
+        remarks.update(remarks_on_clocks(circumstances))
     console = Console(soft_wrap=True)
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
         console.print(line, highlight=False)
+
+
+def remarks_on_clocks(lane: Mapping[str, Any]) -> List[str]:
+    """What the clocks of the device do to a lane's times; ``lane``: its circumstances in a profile."""
+    device = lane.get("device", {})
+    before, after = device.get("before", {}), device.get("after", {})
+    remarks = []
+    if False in (before.get("clocks_locked"), after.get("clocks_locked")):
+        names = ", ".join(after.get("governors", ())) or "unknown"
+        remarks.append(f"clocks: not locked (governor {names}): times after a pause are longer than these; lock them "
+                       "(Jetson: sudo jetson/power.sh --clocks) and measure again, or serve as they are")
+    if before.get("power_mode") != after.get("power_mode"):
+        remarks.append(f"power mode: changed from {before.get('power_mode')} to {after.get('power_mode')} meanwhile: "
+                       "measure again")
+    return remarks
 
 
 def alone_text(times: Sequence[int]) -> str:

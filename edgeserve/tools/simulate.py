@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
+from edgeserve.device.host import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
 from edgeserve.recording.replay import replay
@@ -214,7 +215,7 @@ def _replay(args: argparse.Namespace) -> int:
     else:
         raise ConfigError(f"{args.replay} does not hold its configuration; give the server's with --config edge.toml")
     import_policies(config)
-    profiles = find_profiles(profiles_directory(config, args.profiles), elsewhere=True)
+    profiles = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode())
     scheduler = build_scheduler(config, used_profiles(recording.start, profiles), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
     if args.trace:

@@ -12,6 +12,7 @@ from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
+from edgeserve.device.host import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
 from edgeserve.recording.replay import replay
@@ -98,7 +99,8 @@ def _of_recording(args: argparse.Namespace) -> Task:
     config = load_config(args.config)
     edge = dict(expand_pipelines(read_toml(args.config), config.directory))
     import_policies(config)
-    profiles = used_profiles(recording.start, find_profiles(profiles_directory(config, args.profiles), elsewhere=True))
+    found = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode())
+    profiles = used_profiles(recording.start, found)
     truth = learn(config, recording, profiles, args.record)
     subject = Recorded(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)
     notes = list(truth.times.notes)

@@ -52,6 +52,12 @@ WHEELS = {"3.11": ("numpy==1.26.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==
                   "sortedcontainers", "attrs")}
 """pip's markers of a foreign ``--python-version`` are this machine's, so what an older Python needs is named."""
 
+NO_HOST_PATHS = 'for word; do shift; case $word in -[IL]/usr/*|-L/lib*) ;; *) set -- "$@" "$word" ;; esac; done\n'
+"""CPython's setup.py adds this machine's own headers and libraries when it compiles for another."""
+
+NEEDED = "import _bisect, _ctypes, _datetime, _json, _multiprocessing, _posixshmem, _socket, math, mmap, select, zlib"
+"""Modules that CPython leaves out without a word where they do not compile."""
+
 TRIED = {"3.11": ("onnxruntime==1.19.2", "onnx==1.17.0"), "3.8": ("onnxruntime==1.19.2", "onnx==1.17.0")}
 """Packages whose compiled code may end an emulated process: installed only where importing them does not."""
 
@@ -200,7 +206,7 @@ def compiled_python(cache: Path, root: Path, where: str, jobs: int) -> Path:
     for name, verb in (("cc", "cc"), ("ar", "ar"), ("ranlib", "ranlib")):
         target = f" -target {TRIPLE}.2.31" if verb == "cc" else ""
         script = build / f"zig-{name}"
-        script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(zig / "ziglang/zig"))} {verb}{target} "$@"\n')
+        script.write_text(f'#!/bin/sh\n{NO_HOST_PATHS}exec {shlex.quote(str(zig / "ziglang/zig"))} {verb}{target} "$@"\n')
         script.chmod(0o755)
     # Headers and libraries beside those of C itself, which Zig brings: copied, so that no other header is found.
     extra = build / "extra"
@@ -213,8 +219,8 @@ def compiled_python(cache: Path, root: Path, where: str, jobs: int) -> Path:
         shutil.copy(os.path.realpath(versions[-1]), extra / name)
     environment = {**os.environ, "CC": f"{build}/zig-cc", "AR": f"{build}/zig-ar", "RANLIB": f"{build}/zig-ranlib",
                    "CPPFLAGS": f"-I{extra}", "LDFLAGS": f"-L{extra}", "READELF": shutil.which("readelf") or "readelf",
-                   "LIBFFI_INCLUDEDIR": str(extra), "PATH": f"{os.path.dirname(host_python('3.8'))}:{os.environ['PATH']}",
-                   "CONFIG_SITE": "config.site"}
+                   "LIBFFI_INCLUDEDIR": str(extra), "CONFIG_SITE": "config.site",
+                   "PATH": f"{os.path.dirname(host_python('3.8'))}:{os.environ['PATH']}"}
     (build / "config.site").write_text("ac_cv_file__dev_ptmx=yes\nac_cv_file__dev_ptc=no\n"
                                        "ac_cv_buggy_getaddrinfo=no\n")
     run(["./configure", f"--host={TRIPLE}", f"--build={platform.machine()}-linux-gnu", "--disable-ipv6",
@@ -264,6 +270,7 @@ def emulated(cache: Path, version: str, arguments: argparse.Namespace) -> Emulat
         command.chmod(0o755)
 
     write()
+    run([command, "-c", NEEDED])
     left_out = []
     for requirement in TRIED[version]:
         name = requirement.split("==")[0]
@@ -295,8 +302,8 @@ def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, second
     result = cache / f"result-{python.python}.xml"
     if result.exists():
         result.unlink()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "EDGESERVE_CORE": "interpreted",
-                   "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1",
+                   "EDGESERVE_CORE": "interpreted", "OPENBLAS_NUM_THREADS": "1"}
     command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist",
                f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-v"]
     begun_s, ended, last = time.monotonic(), "", ""
