@@ -47,10 +47,12 @@ SOURCE_SHA256 = "6af24a66093dd840bcccf371d4044a3027e655cf24591ce26e48022bc79219d
 
 WHEELS = {"3.11": ("numpy==1.26.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich", "pytest==8.3.5",
                    "pytest-timeout", "hypothesis==6.113.0", "sortedcontainers", "attrs"),
-          "3.8": ("numpy==1.24.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich", "tomli",
-                  "pytest==8.3.5", "exceptiongroup", "typing-extensions", "pytest-timeout", "hypothesis==6.113.0",
-                  "sortedcontainers", "attrs")}
-"""pip's markers of a foreign ``--python-version`` are this machine's, so what an older Python needs is named."""
+          "3.8": ("numpy==1.24.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich==14.0.0", "tomli==2.2.1",
+                  "pytest==8.3.5", "pluggy==1.5.0", "iniconfig==2.1.0", "packaging==25.0", "exceptiongroup==1.3.0",
+                  "typing-extensions==4.13.2", "pytest-timeout==2.4.0", "hypothesis==6.113.0",
+                  "sortedcontainers==2.4.0", "attrs==25.3.0", "pygments==2.19.2", "markdown-it-py==3.0.0")}
+"""pip evaluates markers for the Python that runs it, so what an older Python needs is named, in the last version that
+supports it."""
 
 NO_HOST_PATHS = 'for word; do shift; case $word in -[IL]/usr/*|-L/lib*) ;; *) set -- "$@" "$word" ;; esac; done\n'
 """CPython's setup.py adds this machine's own headers and libraries when it compiles for another."""
@@ -206,7 +208,8 @@ def compiled_python(cache: Path, root: Path, where: str, jobs: int) -> Path:
     for name, verb in (("cc", "cc"), ("ar", "ar"), ("ranlib", "ranlib")):
         target = f" -target {TRIPLE}.2.31" if verb == "cc" else ""
         script = build / f"zig-{name}"
-        script.write_text(f'#!/bin/sh\n{NO_HOST_PATHS}exec {shlex.quote(str(zig / "ziglang/zig"))} {verb}{target} "$@"\n')
+        program = shlex.quote(str(zig / "ziglang/zig"))
+        script.write_text(f'#!/bin/sh\n{NO_HOST_PATHS}exec {program} {verb}{target} "$@"\n')
         script.chmod(0o755)
     # Headers and libraries beside those of C itself, which Zig brings: copied, so that no other header is found.
     extra = build / "extra"
@@ -315,10 +318,13 @@ def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, second
         except subprocess.TimeoutExpired:
             status, ended = 1, f"stopped after {seconds_max:.0f} s"
     if not result.exists():
-        words = re.findall(r"^(tests/\S+)", log.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        last = f" in {words[-1]}" if words else f"{_last_line(log.read_text(encoding='utf-8', errors='replace'))}"
-        return Tried(part, 0, [], [], time.monotonic() - begun_s,
-                     (ended or f"the process ended with status {status}") + last)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        begun = re.findall(r"^(tests/\S+(?: \S+)*?)(?: (PASSED|FAILED|SKIPPED|ERROR).*)?$", said, re.MULTILINE)
+        last = f" in {begun[-1][0]}" if begun else _last_line(said)
+        failed = [name for name, outcome in begun if outcome in ("FAILED", "ERROR")]
+        skips = [(name, "see the log") for name, outcome in begun if outcome == "SKIPPED"]
+        return Tried(part, sum(outcome == "PASSED" for _, outcome in begun), failed, skips,
+                     time.monotonic() - begun_s, (ended or f"the process ended with status {status}") + last)
     passed, failed, skips = counted(result)
     return Tried(part, passed, failed, skips, time.monotonic() - begun_s, ended)
 

@@ -27,8 +27,8 @@ FILES = ["/opt/edgeserve/constraints.txt (mode 644)", "/opt/edgeserve/installed 
          "/etc/systemd/system/edgeserve-clocks.service (mode 644)", "/opt/edgeserve/jetson/power.sh (mode 755)",
          "/opt/edgeserve/jetson/lib/common.sh (mode 644)"]
 
-DIRECTORIES = ["/opt (mode 755)", "/opt/edgeserve (mode 755)", "/etc/edgeserve (mode 755)", "/opt/edgeserve/jetson (mode 755)",
-               "/opt/edgeserve/jetson/lib (mode 755)"]
+DIRECTORIES = ["/opt (mode 755)", "/opt/edgeserve (mode 755)", "/etc/edgeserve (mode 755)",
+               "/opt/edgeserve/jetson (mode 755)", "/opt/edgeserve/jetson/lib (mode 755)"]
 
 pytestmark = pytest.mark.skipif(not shutil.which("bash") or not shutil.which("dpkg-query"),
                                 reason="needs bash and dpkg-query, as a board has them")
@@ -251,7 +251,8 @@ def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(
     assert "nothing to do" in run(*words)
     program, config = str(prefix / "venv" / "bin" / "edgeserve"), str(prefix / "edge.toml")
     assert "0 wrong" in run(program, "doctor", config)
-    server = subprocess.Popen([program, "serve", config], env=environment_of(tmp_path), stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen([program, "serve", config], env=environment_of(tmp_path), stderr=subprocess.PIPE,
+                              text=True)
     try:
         assert server.stderr is not None
         while "ready on" not in server.stderr.readline():

@@ -111,11 +111,11 @@ def lay_commands(place: Path) -> Path:
     return place
 
 
-def run_script(name: str, *words: str, root: Path, commands: Path) -> "subprocess.CompletedProcess[str]":
+def run_script(name: str, *words: str, root: Path, commands: Path) -> subprocess.CompletedProcess[str]:
     """Run a script of ``jetson/`` on a board."""
     environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "LC_ALL": "C"}
     return subprocess.run([str(ROOT / "jetson" / name), "--root", str(root), *words], env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100, check=False)
+                          capture_output=True, timeout=100, check=False)
 
 
 def performed(root: Path) -> List[str]:

@@ -1,0 +1,176 @@
+"""Profiles that say what cannot be: each wrong value is named with its key, and a server goes on without the file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profile_schema import PROBLEMS_MAX, QUANTILES, SCHEMA, problems_of
+from edgeserve.config.profiles import (
+    InvalidProfile,
+    LaneProfile,
+    Profile,
+    Timing,
+    find_profiles,
+    modes_measured,
+    profile_path,
+    read_profile,
+    read_profiles_here,
+    write_profile,
+)
+from edgeserve.errors import ProfileError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+TIMING = {"count": 700, "median_ns": 5_000, "p99_ns": 7_000, "mean_ns": 5_100, "sd_ns": 300, "drift": 0.01,
+          "quantiles_ns": list(range(4_900, 4_900 + 150 * len(QUANTILES), 150)), "p99_error": 0.04}
+GOOD = {"format": 2, "model": "yolo", "device": "orin", "weights_bytes": 10, "work_bytes": 2,
+        "circumstances": {"date": "2026-11-21", "whatever": [1]},
+        "lanes": {"gpu0": {"timings": {"1": TIMING, "16": TIMING}, "fixed_ns": 4_000, "per_item_ns": 1_000,
+                           "fit_error_max": 0.04, "load_ns": 90_000, "alone": {"cam": [1, 2, 2]}}}}
+
+
+def changed(value: Any, *path: Any) -> Any:
+    """The good table with another value at a path; the value ``...`` takes the key away."""
+    table: Any = copy.deepcopy(GOOD)
+    inner = table
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return table
+
+
+LANE = ("lanes", "gpu0")
+ONE = (*LANE, "timings", "1")
+
+WRONG = [
+    (changed(-5, *ONE, "median_ns"), "lanes.gpu0.timings.1.median_ns", -5, "a whole number from 0"),
+    (changed(10**30, *ONE, "p99_ns"), "lanes.gpu0.timings.1.p99_ns", 10**30, "a whole number from 0 to 8.64e+13"),
+    (changed(1.5, *ONE, "mean_ns"), "lanes.gpu0.timings.1.mean_ns", 1.5, "a whole number"),
+    (changed(float("nan"), *ONE, "drift"), "lanes.gpu0.timings.1.drift", None, "a number from -1"),
+    (changed(float("inf"), *ONE, "sd_ns"), "lanes.gpu0.timings.1.sd_ns", float("inf"), "a whole number"),
+    (changed(True, *ONE, "count"), "lanes.gpu0.timings.1.count", True, "a whole number"),
+    (changed("5ms", *ONE, "median_ns"), "lanes.gpu0.timings.1.median_ns", "5ms", "a whole number"),
+    (changed(TIMING, *LANE, "timings", "0"), "lanes.gpu0.timings", "0", "batch sizes as keys"),
+    (changed(TIMING, *LANE, "timings", "-4"), "lanes.gpu0.timings", "-4", "batch sizes as keys"),
+    (changed(TIMING, *LANE, "timings", "1.5"), "lanes.gpu0.timings", "1.5", "batch sizes as keys"),
+    (changed(TIMING, *LANE, "timings", "four"), "lanes.gpu0.timings", "four", "batch sizes as keys"),
+    (changed(TIMING, *LANE, "timings", "70000"), "lanes.gpu0.timings", "70000", "batch sizes up to 65536"),
+    (changed([1, 2, 3], *ONE, "quantiles_ns"), "lanes.gpu0.timings.1.quantiles_ns", [1, 2, 3], "none or 15 values"),
+    (changed([*range(14), 0], *ONE, "quantiles_ns"), "lanes.gpu0.timings.1.quantiles_ns", [*range(14), 0], "rise"),
+    (changed(9_999, *ONE, "median_ns"), "lanes.gpu0.timings.1.median_ns", 9_999, "as quantiles_ns say"),
+    (changed({**TIMING, "p99_ns": 4_990}, *ONE), "lanes.gpu0.timings.1.p99_ns", 4_990, "at least median_ns, 5000"),
+    (changed({**TIMING, "median_ns": 0, "quantiles_ns": []}, *ONE), "lanes.gpu0.timings.1.median_ns", 0, "above 0"),
+    (changed([2, 1], *LANE, "alone", "cam"), "lanes.gpu0.alone.cam", [2, 1], "times that rise"),
+    (changed(..., *ONE, "p99_ns"), "lanes.gpu0.timings.1.p99_ns", None, "it is missing"),
+    (changed(..., "lanes"), "lanes", None, "it is missing"),
+    (changed(3, "lanes"), "lanes", 3, "a table"),
+    (changed({}, *LANE, "alone", "cam"), "lanes.gpu0.alone.cam", {}, "a list"),
+    (changed("", "model"), "model", "", "1 to 128 characters"),
+    (changed(7, "device"), "device", 7, "a text"),
+    (changed(-1, "weights_bytes"), "weights_bytes", -1, "a whole number from 0"),
+    (changed(1, *ONE, "p99"), "lanes.gpu0.timings.1.p99", 1, "no such key (count, median_ns, p99_ns"),
+    (changed(LANE, "lanes", ""), "lanes", "", "keys that are not empty"),
+    ([], "", [], "a table"),
+]
+
+
+def test_a_good_table_has_no_problem() -> None:
+    assert problems_of(GOOD) == []
+    assert problems_of(changed(..., *ONE, "p99_error")) == problems_of(changed(..., *LANE, "alone")) == []
+    assert problems_of(changed(5_000.0, *ONE, "median_ns")) == []  # a whole number all the same
+
+
+@pytest.mark.parametrize(("table", "key", "value", "expected"), WRONG, ids=[f"{row[1]}={str(row[2])[:12]}" for row in
+                                                                          WRONG])
+def test_what_is_wrong_is_named_with_key_value_and_what_was_expected(tmp_path: Path, table: Any, key: str, value: Any,
+                                                                    expected: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(InvalidProfile, match=r"m\.json: is not a profile: .*measure it again") as caught:
+        read_profile(str(path))
+    problem = caught.value.problems[0]
+    assert problem.key == key and expected in problem.expected
+    assert value is None or problem.value == value
+
+
+def test_a_file_of_nonsense_is_not_described_to_its_end() -> None:
+    table = changed({str(size): {} for size in range(1, 500)}, *LANE, "timings")
+    assert len(problems_of(table)) == PROBLEMS_MAX
+
+
+def test_a_server_goes_on_without_the_files_that_are_wrong(tmp_path: Path) -> None:
+    folder = tmp_path / device_slug()
+    folder.mkdir()
+    (folder / "bad.json").write_text(json.dumps(changed(10**30, *ONE, "p99_ns")))
+    (folder / "good.json").write_text(json.dumps(GOOD))
+    profiles, errors = read_profiles_here(str(tmp_path))
+    assert [profile.model for profile in profiles] == ["yolo"]
+    assert isinstance(errors[0], InvalidProfile) and errors[0].problems[0].value == 10**30
+
+
+def test_the_schema_says_the_same_in_json_schema() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: the schema is not compared")
+    validator = jsonschema.Draft202012Validator(json.loads(json.dumps(SCHEMA)))
+    assert validator.is_valid(GOOD)
+    by_schema = [row for row in WRONG if not any(word in row[3] for word in (
+        "values", "rise", "say", "at least", "above 0", "up to", "drift"))]
+    assert len(by_schema) > 12
+    for table, key, *_ in by_schema:
+        assert key.endswith("drift") or not validator.is_valid(table), key
+
+
+# --- what lies in profiles/ -------------------------------------------------------------------------------------------
+
+
+def test_every_profile_of_the_project_is_good() -> None:
+    files = [path for path in (ROOT / "profiles").rglob("*.json") if not path.name.endswith(".schema.json")]
+    assert len(files) > 60
+    for path in files:
+        profile = read_profile(str(path))
+        assert profile.model == path.stem
+        assert profile.circumstances.get("published") or profile.circumstances.get("date"), f"{path}: no source"
+
+
+# --- one profile per power mode ---------------------------------------------------------------------------------------
+
+
+def lay(directory: Path, device: str, mode: str, *models: str) -> None:
+    for model in models:
+        time_ns = len(mode) + 1
+        lane = LaneProfile({1: Timing(1, time_ns, time_ns, time_ns, 0)})
+        write_profile(profile_path(str(directory), device, model, mode), Profile(model, device, {"gpu0": lane}))
+
+
+def medians(profiles: List[Profile]) -> List[Any]:
+    return [(profile.model, profile.lanes["gpu0"].timings[1].median_ns) for profile in profiles]
+
+
+def test_the_profile_of_the_present_mode_counts_and_else_one_without_a_mode(tmp_path: Path) -> None:
+    lay(tmp_path, device_slug(), "", "a", "b")
+    lay(tmp_path, device_slug(), "MAXN", "a", "c")
+    lay(tmp_path, device_slug(), "MODE_30W", "a")
+    assert modes_measured(str(tmp_path / device_slug())) == ["maxn", "mode-30w"]
+    assert medians(read_profiles_here(str(tmp_path), "MAXN")[0]) == [("a", 5), ("b", 1), ("c", 5)]
+    assert medians(read_profiles_here(str(tmp_path), "MODE_30W")[0]) == [("a", 9), ("b", 1)]
+    assert medians(read_profiles_here(str(tmp_path), "MODE_15W")[0]) == [("a", 1), ("b", 1)]
+    assert medians(read_profiles_here(str(tmp_path))[0]) == [("a", 1), ("b", 1)]
+
+
+def test_a_simulation_takes_the_only_mode_and_asks_which_of_several(tmp_path: Path) -> None:
+    lay(tmp_path, "orin", "MAXN", "a")
+    assert medians(find_profiles(str(tmp_path), elsewhere=True)) == [("a", 5)]
+    lay(tmp_path, "orin", "MODE_30W", "a")
+    with pytest.raises(ProfileError, match="profiles of several power modes .maxn, mode-30w.*--profiles .*mode-maxn"):
+        find_profiles(str(tmp_path), elsewhere=True)
+    assert medians(find_profiles(str(tmp_path), elsewhere=True, mode="MODE_30W")) == [("a", 9)]
+    assert medians(find_profiles(os.path.join(str(tmp_path), "orin", "mode-maxn"), elsewhere=True)) == [("a", 5)]

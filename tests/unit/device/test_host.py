@@ -1,0 +1,57 @@
+"""What a measurement notes of the device: power mode, governors, locked clocks, temperature; from files of boards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict
+
+import pytest
+
+from edgeserve.device.host import circumstances, clocks_locked, governors, power_mode
+
+
+def lay(root: Path, files: Dict[str, str]) -> str:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return str(root)
+
+
+CONF = "< POWER_MODEL ID=0 NAME=MAXN >\nCPU_ONLINE CORE_0 1\n< POWER_MODEL ID=2 NAME=MODE_30W >\n"
+
+
+def core(number: int, governor: str, low: int, high: int) -> Dict[str, str]:
+    folder = f"sys/devices/system/cpu/cpu{number}/cpufreq"
+    return {f"{folder}/scaling_governor": f"{governor}\n", f"{folder}/scaling_min_freq": f"{low}\n",
+            f"{folder}/scaling_max_freq": f"{high}\n"}
+
+
+def test_the_power_mode_is_known_by_its_name(tmp_path: Path) -> None:
+    root = lay(tmp_path, {"etc/nvpmodel.conf": CONF, "var/lib/nvpmodel/status": "pmode:0002\nfmode:quiet\n"})
+    assert power_mode(root) == "MODE_30W"
+    lay(tmp_path, {"var/lib/nvpmodel/status": "pmode:0007\n"})
+    assert power_mode(root) == ""  # a number without a name means nothing
+    assert power_mode(str(tmp_path / "absent")) == ""
+
+
+@pytest.mark.parametrize(("cores", "locked"), [
+    ((), None), ((("performance", 1, 2),), True), ((("schedutil", 1, 2),), False), ((("schedutil", 2, 2),), True),
+    ((("performance", 1, 2), ("schedutil", 1, 2)), False)])
+def test_clocks_are_locked_where_no_core_can_change_its_clock(tmp_path: Path, cores: tuple, locked: object) -> None:
+    files = {path: text for number, values in enumerate(cores) for path, text in core(number, *values).items()}
+    root = lay(tmp_path, files)
+    assert clocks_locked(root) is locked
+    assert governors(root) == sorted({values[0] for values in cores})
+
+
+def test_what_is_not_known_is_left_out_and_never_zero(tmp_path: Path) -> None:
+    assert circumstances(str(tmp_path)) == {}
+    root = lay(tmp_path, {"etc/nvpmodel.conf": CONF, "var/lib/nvpmodel/status": "pmode:0000\n",
+                          "sys/class/thermal/thermal_zone0/temp": "51500\n",
+                          "sys/class/thermal/thermal_zone1/temp": "-256000\n",
+                          "sys/class/thermal/thermal_zone2/temp": "",
+                          "sys/class/thermal/thermal_zone3/temp": "100000\n",
+                          "sys/class/thermal/thermal_zone3/type": "PMIC-Die\n",
+                          **core(0, "schedutil", 1, 2)})
+    assert circumstances(root) == {"power_mode": "MAXN", "governors": ["schedutil"], "clocks_locked": False,
+                                   "temperature_c": 51.5}
