@@ -26,7 +26,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import Profile, profile_path, read_profile, write_profile
 from edgeserve.config.schema import Config
-from edgeserve.device.host import power_mode
+from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import EdgeServeError, ProfileError
 from edgeserve.tools.plots import check_library, draw_profiles
 from edgeserve.units import format_duration

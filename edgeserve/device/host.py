@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, NamedTuple, Sequence
 
 import psutil
 
@@ -19,70 +17,6 @@ def clocks_mhz() -> Dict[str, float]:
     if clocks is None:
         return {}
     return {"current": round(clocks.current), "min": round(clocks.min), "max": round(clocks.max)}
-
-
-def power_mode(root: str = "/") -> str:
-    """The name of the power mode that a Jetson is in, as nvpmodel wrote it down; ``""`` where there are no modes. The
-    numbers mean different modes on different boards, so a mode without a name in the board's file has none here."""
-    status = re.search(r"pmode:(\d+)", _text(root, "var/lib/nvpmodel/status"))
-    modes = dict(re.findall(r"(?m)^\s*<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=([^\s>]+)", _text(root, "etc/nvpmodel.conf")))
-    return modes.get(str(int(status.group(1))), "") if status else ""
-
-
-def governors(root: str = "/") -> List[str]:
-    """The governors of the CPU's clocks, each once; none where the system does not tell."""
-    return sorted({_text(root, path).strip() for path in _clock_files(root, "scaling_governor")} - {""})
-
-
-def clocks_locked(root: str = "/") -> Optional[bool]:
-    """Whether the CPU's clocks cannot vary (``jetson_clocks``, governor ``performance``); None where nothing tells."""
-    files = _clock_files(root, "scaling_governor")
-    if not files:
-        return None
-    for path in files:
-        folder = os.path.dirname(path)
-        bounds = [_text(root, f"{folder}/scaling_{which}_freq").strip() for which in ("min", "max")]
-        if _text(root, path).strip() != "performance" and (not bounds[0] or bounds[0] != bounds[1]):
-            return False
-    return True
-
-
-def circumstances(root: str = "/") -> Dict[str, Any]:
-    """What a measurement should say of the device that it was made on: power mode, governors, whether clocks are
-    locked, the hottest temperature in degrees Celsius. What is not known is left out."""
-    found: Dict[str, Any] = {"power_mode": power_mode(root), "governors": governors(root)}
-    found = {name: value for name, value in found.items() if value}
-    locked = clocks_locked(root)
-    if locked is not None:
-        found["clocks_locked"] = locked
-    degrees = _temperatures_c(root)
-    if degrees:
-        found["temperature_c"] = max(degrees)
-    return found
-
-
-def _temperatures_c(root: str) -> List[float]:
-    """What the thermal zones say; zones that are off cannot be read, say less than zero, or a constant far above."""
-    texts = [_text(root, path).strip() for path in _below(root, "sys/class/thermal/thermal_zone*/temp")
-             if not _text(root, f"{os.path.dirname(path)}/type").startswith("PMIC")]
-    return [int(text) / 1000 for text in texts if text.isdigit() and 0 < int(text) < 150_000]
-
-
-def _clock_files(root: str, name: str) -> List[str]:
-    return _below(root, f"sys/devices/system/cpu/cpu[0-9]*/cpufreq/{name}")
-
-
-def _below(root: str, pattern: str) -> List[str]:
-    """Paths that match below ``root``, relative to it."""
-    return sorted(os.path.relpath(path, root) for path in glob.glob(os.path.join(root, pattern)))
-
-
-def _text(root: str, path: str) -> str:
-    try:
-        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""  # absent, or of a part that is off
 
 
 def load_average() -> float:

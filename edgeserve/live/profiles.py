@@ -21,7 +21,8 @@ from edgeserve.config.profile_match import (
 )
 from edgeserve.config.profiles import Profile, mode_folder, modes_measured, read_profiles_here
 from edgeserve.config.schema import Config
-from edgeserve.device.host import clocks_mhz, power_mode
+from edgeserve.device.circumstances import power_mode
+from edgeserve.device.host import clocks_mhz
 from edgeserve.engines.versions import engine_versions
 from edgeserve.errors import ProfileError
 from edgeserve.units import counted

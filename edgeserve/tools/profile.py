@@ -40,7 +40,8 @@ from edgeserve.config.profiles import (
     write_profile,
 )
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.device.host import busy_time, circumstances, clocks_mhz, load_average, others_busy, power_mode
+from edgeserve.device.circumstances import circumstances, power_mode
+from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.versions import engine_versions

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
-from edgeserve.device.host import power_mode
+from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
 from edgeserve.recording.replay import replay

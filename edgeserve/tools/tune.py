@@ -12,7 +12,7 @@ from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
-from edgeserve.device.host import power_mode
+from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
 from edgeserve.recording.replay import replay

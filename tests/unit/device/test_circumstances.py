@@ -7,7 +7,7 @@ from typing import Dict
 
 import pytest
 
-from edgeserve.device.host import circumstances, clocks_locked, governors, power_mode
+from edgeserve.device.circumstances import circumstances, clocks_locked, governors, power_mode
 
 
 def lay(root: Path, files: Dict[str, str]) -> str:
@@ -45,13 +45,19 @@ def test_clocks_are_locked_where_no_core_can_change_its_clock(tmp_path: Path, co
 
 
 def test_what_is_not_known_is_left_out_and_never_zero(tmp_path: Path) -> None:
-    assert circumstances(str(tmp_path)) == {}
+    assert not set(circumstances(str(tmp_path))) & {"power_mode", "governors", "clocks_locked", "temperature_c"}
+    zones = {"tj-thermal": "51500\n", "gpu-thermal": "-256000\n", "cpu-thermal": "", "PMIC-Die": "100000\n"}
     root = lay(tmp_path, {"etc/nvpmodel.conf": CONF, "var/lib/nvpmodel/status": "pmode:0000\n",
-                          "sys/class/thermal/thermal_zone0/temp": "51500\n",
-                          "sys/class/thermal/thermal_zone1/temp": "-256000\n",
-                          "sys/class/thermal/thermal_zone2/temp": "",
-                          "sys/class/thermal/thermal_zone3/temp": "100000\n",
-                          "sys/class/thermal/thermal_zone3/type": "PMIC-Die\n",
                           **core(0, "schedutil", 1, 2)})
-    assert circumstances(root) == {"power_mode": "MAXN", "governors": ["schedutil"], "clocks_locked": False,
-                                   "temperature_c": 51.5}
+    for number, (kind, text) in enumerate(zones.items()):
+        folder = f"sys/class/thermal/thermal_zone{number}"
+        lay(tmp_path, {f"{folder}/type": f"{kind}\n", f"{folder}/temp": text})
+    found = circumstances(root)
+    assert found["power_mode"] == "MAXN" and found["governors"] == ["schedutil"] and found["clocks_locked"] is False
+    assert (found["temperature_c"], found["temperature_zone"]) == (51.5, "tj")
+    assert "gpu_clock_hz" not in found and "power_w" not in found
+
+
+def test_a_gpu_whose_clock_can_vary_is_not_locked_by_the_cpu(tmp_path: Path) -> None:
+    root = lay(tmp_path, core(0, "performance", 1, 2))
+    assert clocks_locked(root) is True and clocks_locked(root, gpu=False) is False

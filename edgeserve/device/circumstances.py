@@ -1,0 +1,64 @@
+"""What a measurement should say of the device that it was made on; a profile holds for these circumstances alone."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional
+
+from edgeserve.device.files import listing, read_text
+from edgeserve.device.power_mode import current_mode
+from edgeserve.device.sources import sources_for
+from edgeserve.device.state import DeviceState, merged
+
+NOTED = ("gpu_clock_hz", "gpu_clock_max_hz", "emc_clock_hz", "temperature_c", "temperature_zone", "power_w", "throttles")
+"""Quantities of a :class:`~edgeserve.device.state.DeviceState` that a measurement notes, where they are known."""
+
+
+def power_mode(root: str = "/") -> str:
+    """The name of the power mode that a Jetson is in; ``""`` where there are no modes. The numbers mean different modes
+    on different boards, so a mode without a name in the board's file has none here."""
+    mode = current_mode(root)
+    return mode.name if mode is not None else ""
+
+
+def governors(root: str = "/") -> List[str]:
+    """The governors of the CPU's clocks, each once; none where the system does not tell."""
+    return sorted({read_text(root, path).strip() for path in _governor_files(root)} - {""})
+
+
+def clocks_locked(root: str = "/", gpu: Optional[bool] = None) -> Optional[bool]:
+    """Whether no clock of CPU and GPU can vary (``jetson_clocks``, governor ``performance``); None where nothing tells.
+    ``gpu`` is what is known of the GPU's."""
+    known = [_is_locked(root, os.path.dirname(path)) for path in _governor_files(root)]
+    known += [] if gpu is None else [gpu]
+    return all(known) if known else None
+
+
+def device_state(root: str = "/") -> DeviceState:
+    """Every source of the device, read once; no program is started for it."""
+    sources = sources_for(root=root, tegrastats="never")
+    try:
+        return merged([source.read(0) for source in sources])
+    finally:
+        for source in sources:
+            source.close()
+
+
+def circumstances(root: str = "/") -> Dict[str, Any]:
+    """Power mode, governors, whether clocks are locked, and :data:`NOTED`, now. What is not known is left out."""
+    state = device_state(root)
+    found: Dict[str, Any] = {"power_mode": power_mode(root), "governors": governors(root)}
+    found.update({name: getattr(state, name) for name in NOTED})
+    found["throttles"] = list(state.throttles or ())
+    found = {name: value for name, value in found.items() if value not in (None, "", [])}
+    locked = clocks_locked(root, state.clocks_locked)
+    return found if locked is None else {**found, "clocks_locked": locked}
+
+
+def _governor_files(root: str) -> List[str]:
+    return listing(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
+
+
+def _is_locked(root: str, folder: str) -> bool:
+    low, high = [read_text(root, f"{folder}/scaling_{which}_freq").strip() for which in ("min", "max")]
+    return read_text(root, f"{folder}/scaling_governor").strip() == "performance" or (low != "" and low == high)
