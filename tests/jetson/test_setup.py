@@ -127,7 +127,8 @@ def test_what_options_add_goes_too(tmp_path: Path) -> None:
     assert "apt-mark unhold nvidia-l4t-init" not in performed(laid.root)
 
 
-def test_the_configuration_outlives_uninstall_and_the_next_setup(laid: Laid) -> None:
+def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path) -> None:
+    laid = lay(BOARDS[2], tmp_path)
     laid.run("setup.sh")
     config = laid.root / "etc/edgeserve/edge.toml"
     config.write_text("# mine\n")
@@ -184,7 +185,9 @@ def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: P
     assert "--extra-index-url https://example.invalid/jp6/cu126 /opt/edgeserve/source onnxruntime-gpu" in pip
 
 
-def test_jtop_is_named_where_it_is_installed(laid: Laid) -> None:
+@pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: board.name)
+def test_jtop_is_named_where_it_is_installed(tmp_path: Path, board: Board) -> None:
+    laid = lay(board, tmp_path)
     assert any("jtop (jetson-stats)" in line for line in laid.run("setup.sh", "--dry-run")) == laid.board.jtop
 
 
