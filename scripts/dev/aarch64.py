@@ -9,7 +9,7 @@ version as that release's. Nothing is installed on this machine and nothing need
 ``dpkg-deb``, ``pip``, and for Python 3.8 a Python 3.8 of this machine, which CPython's cross build runs.
 
 Every part of the suite has a process of its own, so that a library that ends the emulated process costs that part
-alone. Wall-clock times under emulation say nothing about a board. Exit status 1 when a test failed or a part ended.
+alone. Results are kept per commit: interrupted, it goes on with the next part; ``--again`` runs all. Wall-clock times under emulation say nothing about a board. Exit status 1 when a test failed or a part ended.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import datetime
 import glob
 import hashlib
+import json
 import os
 import platform
 import re
@@ -292,6 +293,25 @@ def emulated(cache: Path, version: str, arguments: argparse.Namespace) -> Emulat
                                            f"{run([qemu, '--version']).splitlines()[0]}", left_out)
 
 
+def commit() -> str:
+    """What is tested: the checkout's commit, with a ``+`` where files differ from it."""
+    head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                          check=False).stdout.strip()
+    changed = subprocess.run(["git", "status", "--porcelain", "edgeserve", "tests", "scripts"], cwd=ROOT,
+                             stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    return f"{head or 'unknown'}{'+' if changed else ''}"
+
+
+def kept(path: Path, of: str) -> Optional[Tried]:
+    """The stored result of a part, if it was complete and of this commit."""
+    if of.endswith("+") or not path.exists():
+        return None
+    table = json.loads(path.read_text(encoding="utf-8"))
+    if table.pop("commit") != of or table["ended"]:
+        return None
+    return Tried(**{**table, "skips": [(name, reason) for name, reason in table["skips"]]})
+
+
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return f" ({lines[-1][:160]})" if lines else ""
@@ -351,7 +371,7 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
     """The results as a page."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     lines = ["# aarch64 by emulation", "",
-             f"Drawn by `{command}` on {today}, on {platform.machine()}. The tests ran under QEMU's user mode: the "
+             f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under QEMU's user mode: the "
              "instructions, the wheels and the C library are a board's, the kernel and the times are not. No GPU, no "
              "TensorRT and no device file of a Jetson takes part.", ""]
     for python, parts in runs:
@@ -387,6 +407,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time")
     parser.add_argument("--seconds", type=float, default=PART_S_MAX, help="longest time of one part")
     parser.add_argument("--write", default="", metavar="FILE", help="write the page there too")
+    parser.add_argument("--again", action="store_true", help="run also what has a result of this commit")
     parser.add_argument("--prepare", action="store_true", help="fetch and build, run no test")
     return parser.parse_args(argv)
 
@@ -402,7 +423,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(python.about, *python.left_out, sep="\n", flush=True)
         parts: List[Tried] = []
         for part in () if arguments.prepare else arguments.part:
-            parts.append(tried(python, part, PARTS[part], cache, arguments.seconds))
+            store = cache / f"{version}-{part.replace(' ', '-')}.json"
+            found = None if arguments.again else kept(store, commit())
+            parts.append(found or tried(python, part, PARTS[part], cache, arguments.seconds))
+            store.write_text(json.dumps({"commit": commit(), **parts[-1]._asdict()}), encoding="utf-8")
             print(f"{part}: {parts[-1].passed} passed, {len(parts[-1].failed)} failed, {len(parts[-1].skips)} skipped, "
                   f"{parts[-1].seconds:.0f} s {parts[-1].ended}", *parts[-1].failed, sep="\n  ", flush=True)
         runs.append((python, parts))
