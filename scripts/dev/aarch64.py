@@ -9,7 +9,8 @@ version as that release's. Nothing is installed on this machine and nothing need
 ``dpkg-deb``, ``pip``, and for Python 3.8 a Python 3.8 of this machine, which CPython's cross build runs.
 
 Every part of the suite has a process of its own, so that a library that ends the emulated process costs that part
-alone. Results are kept per commit: interrupted, it goes on with the next part; ``--again`` runs all. Wall-clock times under emulation say nothing about a board. Exit status 1 when a test failed or a part ended.
+alone. Results are kept per commit: interrupted, it goes on with the next part; ``--again`` runs all. Wall-clock times
+under emulation say nothing about a board. Exit status 1 when a test failed or a part ended.
 """
 
 from __future__ import annotations
@@ -339,7 +340,7 @@ def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, second
             status, ended = 1, f"stopped after {seconds_max:.0f} s"
     if not result.exists():
         said = log.read_text(encoding="utf-8", errors="replace")
-        begun = re.findall(r"^(tests/\S+(?: \S+)*?)(?: (PASSED|FAILED|SKIPPED|ERROR).*)?$", said, re.MULTILINE)
+        begun = re.findall(r"^(tests/\S+?::.*?)(?: (PASSED|FAILED|SKIPPED|ERROR)\b.*)?\s*$", said, re.MULTILINE)
         last = f" in {begun[-1][0]}" if begun else _last_line(said)
         failed = [name for name, outcome in begun if outcome in ("FAILED", "ERROR")]
         skips = [(name, "see the log") for name, outcome in begun if outcome == "SKIPPED"]
@@ -371,8 +372,8 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
     """The results as a page."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     lines = ["# aarch64 by emulation", "",
-             f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under QEMU's user mode: the "
-             "instructions, the wheels and the C library are a board's, the kernel and the times are not. No GPU, no "
+             f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under "
+             "QEMU's user mode: the instructions, the wheels and the C library are a board's, the kernel and the times are not. No GPU, no "
              "TensorRT and no device file of a Jetson takes part.", ""]
     for python, parts in runs:
         lines += [f"## Python {python.python}", "", f"{python.about}.", "",
