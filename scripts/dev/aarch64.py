@@ -373,8 +373,8 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     lines = ["# aarch64 by emulation", "",
              f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under "
-             "QEMU's user mode: the instructions, the wheels and the C library are a board's, the kernel and the times are not. No GPU, no "
-             "TensorRT and no device file of a Jetson takes part.", ""]
+             "QEMU's user mode: the instructions, the wheels and the C library are a board's, the kernel and the times "
+             "are not. No GPU, no TensorRT and no device file of a Jetson takes part.", ""]
     for python, parts in runs:
         lines += [f"## Python {python.python}", "", f"{python.about}.", "",
                   "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
