@@ -79,7 +79,7 @@ PARTS: Dict[str, Tuple[str, ...]] = {
     "conformance of policies": ("tests/conformance/test_policies.py",),
 }
 """What is run: the name of a part and its tests. Not run: what fetches models, measures times or
-gives a child process seconds to answer (``tests/unit/offload/``: 2 s), since an emulated Python takes longer to start."""
+gives a child process seconds to answer (``tests/unit/offload/``: 2 s), since an emulated Python starts slowly."""
 
 PART_S_MAX = 5400.0
 TEST_S_MAX = 1200
