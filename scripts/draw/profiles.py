@@ -1,11 +1,12 @@
-"""Draw ``profiles/``: the latency tables that papers printed, as profiles to simulate with, and the schema.
+"""Draw ``profiles/``: published and stored latencies as profiles to simulate with, and the schema.
 
     python scripts/draw/profiles.py [--check]
 
 The numbers stand in ``scripts/data/`` with their sources. A table that prints one time per batch size becomes that time
 without any spread. Orloj's prints mean and p99 of each task alone: median and quantiles are those of the log-normal
-distribution that has this mean and this p99, which the profile says. With ``--check`` nothing is written, and the exit
-status is 1 when a file is not what it would be.
+distribution that has this mean and this p99, which the profile says. ``dynamic_alone.json`` was measured with the two
+models of ``examples/dynamic``, in processor time, so that other programs do not count in it. With ``--check`` nothing
+is written, and the exit status is 1 when a file is not what it would be.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import os
 import re
 import statistics
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Dict, List, Sequence, Tuple
 
+from edgeserve.config.machine import slug
 from edgeserve.config.profile_schema import FORMAT
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
-from edgeserve.tools.measure import fit_affine
+from edgeserve.tools.measure import fit_affine, summarise
 from edgeserve.tools.profile import schema_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def drawn() -> Dict[str, str]:
     """Path below the project -> text, of every file that is drawn."""
     files = {"profiles/profile.schema.json": schema_text()}
-    for profile in (*clockwork(), *orloj()):
+    for profile in (*clockwork(), *orloj(), *measured()):
         table = {"format": FORMAT, **asdict(profile)}
         # One line per batch size, so that a table of a paper stays as readable as it was.
         text = json.dumps(table, indent=1, sort_keys=True)
@@ -102,6 +104,22 @@ def orloj() -> List[Profile]:
         found.append(Profile(name, "orloj-tesla-v100", {LANE: lane}, 0, 0, published(
             ORLOJ, task=row["task"], derived="median, standard deviation and quantiles: of the log-normal distribution "
                                              "with the printed mean and p99")))
+    return found
+
+
+def measured() -> List[Profile]:
+    """A profile per model of ``examples/dynamic``: requests of its two apps alone, half of each in the times of a batch
+    of one."""
+    with open(os.path.join(DATA, "dynamic_alone.json"), encoding="utf-8") as file:
+        stored = json.load(file)
+    known = {key: stored[key] for key in ("command", "date", "load_average", "versions", "clock")}
+    found = []
+    for (model, apps), lane in zip(sorted(stored["cases"].items()), ("cpu0", "cpu1")):
+        alone = {app: tuple(sorted(round(time_ms * 1e6) for time_ms in times)) for app, times in apps.items()}
+        timing = summarise([time_ns for times in alone.values() for time_ns in times])
+        timing = replace(timing, drift=0.0)  # the two apps came one after the other: no drift of the device
+        lanes = {lane: LaneProfile({1: timing}, 0, timing.median_ns, 0.0, 0, alone)}
+        found.append(Profile(model, slug(stored["device"]), lanes, 0, 0, {**known, "device_name": stored["device"]}))
     return found
 
 

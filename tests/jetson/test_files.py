@@ -57,7 +57,7 @@ def test_the_unit_is_what_the_server_speaks_and_shuts_no_device_out() -> None:
                  "LimitNOFILE=65536"):
         assert line in lines
     keys = {line.split("=")[0] for line in lines if "=" in line and not line.startswith("#")}
-    assert not keys & {"PrivateDevices", "DeviceAllow", "MemoryDenyWriteExecute", "ProcSubset"}
+    assert not keys & {"PrivateDevices", "DeviceAllow", "ProtectClock", "MemoryDenyWriteExecute", "ProcSubset"}
 
 
 @pytest.mark.parametrize(("number", "python", "base"), [

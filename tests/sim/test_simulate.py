@@ -365,3 +365,33 @@ def test_the_examples_run(path, tmp_path):
     with open(report, encoding="utf-8") as file:
         (policy,) = json.load(file)["policies"].values()
     assert policy["total"]["finish_rate"] > 0.8
+
+
+def test_the_published_profiles_of_the_project_can_be_simulated(tmp_path):
+    (tmp_path / "v100.toml").write_text("""
+[run]
+duration = "5s"
+[device.gpu]
+kind = "cuda"
+[lane.gpu0]
+device = "gpu"
+[model.resnet50_v1]
+engine = "synthetic"
+batch = [1, 2, 4, 8, 16]
+[app.photos]
+model = "resnet50_v1"
+slo = "25ms"
+[workload.photos]
+app = "photos"
+kind = "poisson"
+rate = 100
+""")
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    directory = os.path.join(here, "profiles", "clockwork-tesla-v100")
+    assert main(["simulate", str(tmp_path / "v100.toml"), "--profiles", directory, "--json",
+                 str(tmp_path / "r.json")]) == 0
+    printed = next(profile for profile in read_profiles(directory) if profile.model == "resnet50_v1")
+    with open(tmp_path / "r.json", encoding="utf-8") as file:
+        total = json.load(file)["policies"]["edf"]["total"]
+    fastest_ms = printed.lanes["gpu0"].timings[1].median_ns / 1e6
+    assert fastest_ms <= total["p50_ms"] < 3 * fastest_ms

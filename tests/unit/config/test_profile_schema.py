@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
+import random
+import statistics
+from importlib import import_module
 from pathlib import Path
 from typing import Any, List
 
@@ -174,3 +178,22 @@ def test_a_simulation_takes_the_only_mode_and_asks_which_of_several(tmp_path: Pa
         find_profiles(str(tmp_path), elsewhere=True)
     assert medians(find_profiles(str(tmp_path), elsewhere=True, mode="MODE_30W")) == [("a", 9)]
     assert medians(find_profiles(os.path.join(str(tmp_path), "orin", "mode-maxn"), elsewhere=True)) == [("a", 5)]
+
+
+def test_the_profiles_of_papers_are_what_their_numbers_draw() -> None:
+    profiles = import_module("draw.profiles")
+    assert profiles.main(["--check"]) == 0
+    densenet = read_profile(str(ROOT / "profiles" / "clockwork-tesla-v100" / "densenet121.json"))
+    assert {size: timing.median_ns for size, timing in densenet.lanes["gpu0"].timings.items()} == {
+        1: 3_800_000, 2: 4_520_000, 4: 6_550_000, 8: 10_220_000, 16: 17_910_000}
+    assert (densenet.lanes["gpu0"].load_ns, densenet.weights_bytes) == (2_590_000, 31_800_000)
+
+
+def test_a_log_normal_timing_has_the_mean_and_the_p99_that_were_printed() -> None:
+    timing = import_module("draw.profiles").log_normal(683_150_000, 2_667_540_000)  # RDI-Nets: the widest
+    draw = random.Random("log-normal")
+    mu = math.log(timing.median_ns)
+    sigma = math.sqrt(2 * (math.log(timing.mean_ns) - mu))
+    drawn = sorted(draw.lognormvariate(mu, sigma) for _ in range(100_000))
+    assert statistics.fmean(drawn) == pytest.approx(683_150_000, rel=0.02)
+    assert drawn[99_000] == pytest.approx(2_667_540_000, rel=0.03)

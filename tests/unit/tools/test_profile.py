@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
@@ -11,10 +12,19 @@ import sys
 import numpy as np
 import pytest
 
+from edgeserve.cli import main
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import board_name, device_slug, slug
 from edgeserve.config.profile_match import match_profile
-from edgeserve.config.profiles import QUANTILES, profile_path, read_profile
+from edgeserve.config.profiles import (
+    QUANTILES,
+    LaneProfile,
+    Profile,
+    Timing,
+    profile_path,
+    read_profile,
+    write_profile,
+)
 from edgeserve.device.host import BusyTime, busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines.base import BlockingSession, Engine, Footprint, Result
 from edgeserve.engines.versions import engine_versions
@@ -491,3 +501,37 @@ def test_device_names():
     assert device_slug() == slug(device_slug())
     assert isinstance(clocks_mhz(), dict)
     assert load_average() >= 0
+
+
+# --- profiles that are checked ----------------------------------------------------------------------------------------
+
+
+def test_the_command_says_of_every_file_whether_it_is_a_profile(tmp_path, capsys):
+    timing = Timing(9, 5, 7, 5, 1)
+    write_profile(str(tmp_path / "good.json"), Profile("good", "here", {"cpu0": LaneProfile({1: timing})}))
+    text = (tmp_path / "good.json").read_text()
+    assert main(["profile", "--check", str(tmp_path)]) == 0
+    (tmp_path / "bad.json").write_text(text.replace('"median_ns": 5', '"median_ns": -5'))
+    (tmp_path / "torn.json").write_text(text[:40])
+    (tmp_path / "x.schema.json").write_text("{}")  # lies among profiles and is none
+    assert main(["profile", "--check", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "good.json: good: good on here: cpu0 [1]" in said and "3 profiles, 2 wrong" in said
+    assert "bad.json: lanes.cpu0.timings.1.median_ns is -5, expected a whole number from 0" in said
+    assert main(["profile", "--check", str(tmp_path / "absent.json")]) == 1
+    assert main(["profile"]) == 2
+
+
+def test_the_schema_is_printed(capsys):
+    assert main(["profile", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["format"] == {"const": 2}
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    ({}, {}, []), ({"clocks_locked": True}, {"clocks_locked": True}, []),
+    ({"clocks_locked": True}, {"clocks_locked": False, "governors": ["schedutil"]},
+     ["not locked (governor schedutil)"]),
+    ({"power_mode": "MAXN"}, {"power_mode": "MODE_15W"}, ["changed from MAXN to MODE_15W"])])
+def test_clocks_that_can_vary_are_a_remark(before, after, words):
+    remarks = command.remarks_on_clocks({"device": {"before": before, "after": after}})
+    assert len(remarks) == len(words) and all(word in remark for word, remark in zip(words, remarks))
