@@ -20,6 +20,7 @@ def test_another_cohort_may_begin_while_the_one_before_is_elsewhere_or_about_to_
     assert (cohort.runs_on(gpu), cohort.runs_on(host), cohort.needs(gpu, flights._stage_costs, board)) == (
         True, False, True)
     assert not flights.may_start("gpu", gpu, board)
+    assert flights.may_start("another", gpu, board)  # no cohort of that home is in flight
     device.advance(10)
     assert (cohort.runs_on(gpu), cohort.runs_on(host), cohort.needs(gpu, flights._stage_costs, board)) == (
         False, True, True)
