@@ -9,7 +9,7 @@ import platform
 
 import pytest
 
-from edgeserve.sim.soak import EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, missing_marks, soak
+from edgeserve.sim.soak import EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, hold, missing_marks, soak
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
 CHUNK = 5
@@ -55,6 +55,22 @@ def test_decisions_are_the_same_on_every_python():
     # Written once (scripts/dev/update_golden.py), compared by every interpreter that runs the tests.
     digests = recorded()["exact"]
     assert {seed: soak(int(seed), policies=EXACT_KINDS).digest for seed in digests} == digests
+
+
+def test_every_rule_holds_on_hardware_that_gets_warm_too():
+    """Clocks that fall and jitter, limits of heat and power, idle gaps, other programs that take the memory."""
+    levels = set()
+    for seed in range(2000, 2008):
+        print(f"seed {seed} (again: python scripts/dev/soak.py --hardware --seed {seed})")
+        scenario, drain = draw_scenario(seed, hardware=True)
+        run = []
+        hold(scenario, seed, drain, prepare=lambda scheduler, world, run=run: run.extend((scheduler, world)))
+        scheduler, world = run
+        assert {device.pressure for device in scheduler.devices.values()} == {0}, "the world has healed"
+        assert all(lane.speed > 0.97 for lane in scheduler.state.run_lanes)
+        levels |= {(hardware.filter._told.thermal, hardware.filter._told.power) for hardware in world.hardware.values()}
+    assert {thermal for thermal, _ in levels} >= {"soft", "hard"}
+    assert {power for _, power in levels} >= {"soft", "hard"}
 
 
 def test_every_rule_holds_on_deep_lanes_too():
