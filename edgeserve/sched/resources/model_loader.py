@@ -28,7 +28,8 @@ class Memory:
         self.placements: Dict[str, Tuple[Placement, ...]] = {
             model: tuple(device.placements[model] for device in devices.values() if model in device.placements)
             for model in models}
-        self.tracked = any(device.budget_bytes or any(item.state != RESIDENT for item in device.placements.values())
+        self.tracked = any(device.budget_bytes or device.headroom_bytes
+                           or any(item.state != RESIDENT for item in device.placements.values())
                            for device in devices.values())
         self._lanes = lanes
         self._works = works
@@ -70,10 +71,13 @@ class Memory:
         actions: List[Action] = []
         for device in self.devices.values():
             copy_lane = self.copy_lanes[device.name]
-            if copy_lane.accepts(now_ns):
-                surplus = device.under_pressure()
+            device.calm(now_ns)
+            while copy_lane.accepts(now_ns):
+                surplus = device.under_pressure(now_ns)
                 if surplus is not None:
                     actions.append(self._evict(now_ns, device, surplus))
+                if surplus is None or not device.headroom_bytes:
+                    break  # without a headroom one in a step: the next report may say that it was enough
             while copy_lane.accepts(now_ns):
                 found = device.next_load(now_ns, self.devices.values())
                 if found is None:
@@ -87,9 +91,15 @@ class Memory:
         return actions
 
     def retry_at_ns(self, now_ns: int) -> int | None:
-        """When a load that failed may be tried again for jobs that wait, or None."""
-        return min((item.retry_at_ns for device in self.devices.values() for item in device.placements.values()
+        """When a load that failed may be tried again for jobs that wait, or one that waits for memory may take that of
+        a model that is at work until then; None where no load waits."""
+        found = min((item.retry_at_ns for device in self.devices.values() for item in device.placements.values()
                     if item.failures and item.demand_ns and item.retry_at_ns > now_ns), default=None)
+        for device in self.devices.values():
+            roomier_ns = device.roomier_at_ns(now_ns) if device.headroom_bytes else None
+            if roomier_ns is not None and (found is None or roomier_ns < found):
+                found = roomier_ns
+        return found
 
     # --- answers of the copy lanes ------------------------------------------------------------------------------------
 
