@@ -74,7 +74,8 @@ $(TORCH_VENV)/.torch: $(NEEDS)
 	@touch $@
 
 test-torch: $(TORCH_VENV)/.torch
-	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/unit/engines tests/gpu $(ARGS)
+	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/conformance/test_torch_cuda.py \
+		tests/unit/engines tests/live/test_torch.py tests/gpu $(ARGS)
 
 gpu-check: $(VENV)/.test
 	$(IN) scripts/gpu_check.py $(ARGS)

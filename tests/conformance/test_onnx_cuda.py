@@ -152,6 +152,32 @@ def test_the_inputs_of_the_next_batch_are_copied_beside_the_batch_before(tmp_pat
         np.testing.assert_allclose(pending.result()[0].outputs["y"], [1.8, 2.2, 2.6], rtol=1e-6)
 
 
+def test_two_models_of_a_lane_take_turns_on_the_device(tmp_path, double):
+    driver, lane = double.driver, LANE._replace(clock_ns=lambda: 1, common={})
+    engines = [engine_of(tmp_path), engine_of(tmp_path)]
+    for engine in engines:
+        engine.load()
+    first, second = (engine.open(lane).launch(BATCH) for engine in engines)
+    streams = [int(session.settings["CUDAExecutionProvider"]["user_compute_stream"]) for session in double.sessions]
+    assert second.wait(10), "nobody asks for the first, and the second comes behind it"
+    assert "network" not in driver.waiting(streams[0])
+    assert first.wait(10)
+
+
+def test_batches_that_fail_leave_their_memory_to_the_next(tmp_path, double):
+    session, driver = opened(engine_of(tmp_path)), double.driver
+    run_batch(session, BATCH)
+    made = [sum(1 for call in driver.log if call[0] == name) for name in ("alloc_host", "create_event")]
+    for _ in range(3):
+        double.error = "Non-zero status code returned"
+        with pytest.raises(EngineError):
+            session.launch(BATCH)
+        run_batch(session, BATCH)
+    now = [sum(1 for call in driver.log if call[0] == name) for name in ("alloc_host", "create_event")]
+    assert now[0] == made[0]
+    assert now[1] <= made[1] + 4, "marks of a batch that failed are used again once they were passed"
+
+
 def test_batches_use_the_same_memory_again(tmp_path, double):
     session = opened(engine_of(tmp_path))
     run_batch(session, BATCH)

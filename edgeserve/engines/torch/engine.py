@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Container, Dict, List, Optional, Sequence, Set
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ class TorchEngine(Engine):
         self.loaded_ports()
         if self._on_cuda:
             try:
-                return CudaSession(lane, self._cuda, self.loaded_ports, self.call, self.failed)
+                return CudaSession(lane, self._cuda, self.loaded_ports, self.call, self.failed, self._numbers)
             except EngineError as error:
                 raise of_model(self._name, error) from error
         return TorchSession(self, self.threads_of(lane), worker_of(lane))
@@ -171,6 +171,9 @@ class TorchEngine(Engine):
         """What was raised while the network ran, as the error of this model."""
         return failure_of(self._name, error, feeds, self._device)
 
+    def _numbers(self) -> Container[str]:
+        return self._program.numbers if self._program is not None else ()
+
     def threads_of(self, lane: LaneInfo) -> int:
         """The threads that torch uses for a lane: its own number unless the options say another."""
         return self._threads_set or lane.threads
@@ -190,8 +193,9 @@ class TorchEngine(Engine):
                 raise DeviceMissing(f"model {self._name!r}: torch {torch.__version__} has no CUDA device here; install "
                                     "a build of torch with CUDA and the NVIDIA driver (edgeserve doctor), or use a "
                                     "device of kind 'cpu'")
-            if self._device.index >= torch.cuda.device_count():
-                raise DeviceMissing(f"model {self._name!r}: device {self._device.index} does not exist: torch shows "
+            index = self._lanes[0].device_index
+            if index >= torch.cuda.device_count():
+                raise DeviceMissing(f"model {self._name!r}: device {index} does not exist: torch shows "
                                     f"{torch.cuda.device_count()}; mend [device.NAME] index")
             return
         numbers = {self.threads_of(lane) for lane in self._lanes}

@@ -45,7 +45,8 @@ Dims = Tuple[Optional[int], ...]
 
 class Program:
     """A network, ready to be called. ``inputs`` are in the order of :meth:`call`'s arrays, ``outputs`` name what it
-    returns. ``numbers`` are inputs that take a Python number. ``sizes`` bounds the batch, where the program does."""
+    returns. ``numbers`` are inputs that take a Python number: give them as tensors on the host. ``sizes`` bounds the
+    batch, where the program does."""
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[Port], outputs: Sequence[str],
                  keywords: Sequence[str] = (), numbers: Sequence[str] = (),
@@ -56,7 +57,7 @@ class Program:
         self.sizes = sizes
         self.tensors = list(tensors)  # weights and buffers
         self._keywords = frozenset(keywords)
-        self._numbers = frozenset(numbers)
+        self.numbers = frozenset(numbers)
 
     def call(self, feeds: Mapping[str, torch.Tensor]) -> List[torch.Tensor]:
         """What the network returns, in the order of ``outputs``. Raises :class:`EngineError` when that is not what was
@@ -65,7 +66,7 @@ class Program:
         named: Dict[str, Any] = {}
         for port in self.inputs:
             value: Any = feeds[port.name]
-            if port.name in self._numbers:
+            if port.name in self.numbers:
                 value = value.item()
             if port.name in self._keywords:
                 named[port.name] = value

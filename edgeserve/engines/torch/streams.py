@@ -7,7 +7,7 @@ outputs of the last one are copied on two streams beside it while the device com
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Container, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -59,7 +59,8 @@ class TorchStream:
 
     def close(self) -> None:
         """The lane ends. torch keeps its streams in a pool."""
-        self._stream.synchronize()
+        with contextlib.suppress(RuntimeError):  # a device that is lost
+            self._stream.synchronize()
 
 
 SharedStream = Union[LaneStream, TorchStream]
@@ -85,11 +86,13 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
 
 class CudaSession(Session):
     """One lane's use of a network on CUDA. ``enqueue(feeds)`` calls it; ``fail`` turns what torch raises into the
-    model's error."""
+    model's error; ``on_host`` names inputs that stay there, since the network takes them as numbers."""
 
     def __init__(self, lane: LaneInfo, choice: str, ports: Callable[[], Ports],
                  enqueue: Callable[[Dict[str, torch.Tensor]], List[torch.Tensor]],
-                 fail: Callable[[Exception, Dict[str, np.ndarray]], Exception]) -> None:
+                 fail: Callable[[Exception, Dict[str, np.ndarray]], Exception],
+                 on_host: Callable[[], Container[str]]) -> None:
+        self._on_host = on_host
         self._shared: Any = stream_of(lane, choice)
         self._device = torch.device("cuda", lane.device_index)
         self._stream = torch.cuda.ExternalStream(self._shared.handle, self._device)
@@ -113,7 +116,7 @@ class CudaSession(Session):
                 span = shared.clock.begin(shared.record)
                 with torch.inference_mode(), torch.cuda.device(self._device):
                     arrays = self._to_host(self._computed(self._to_device(feeds)))
-                shared.record(span.end, self._outward.cuda_stream)
+                    shared.record(span.end, self._outward.cuda_stream)
             except Exception as error:
                 if span is not None:
                     shared.clock.drop(span)
@@ -124,16 +127,20 @@ class CudaSession(Session):
     def _to_device(self, feeds: Dict[str, np.ndarray]) -> Dict[str, torch.Tensor]:
         """The inputs on the device. torch's allocators keep pinned memory until its copy is over, and device memory
         until the streams that it was recorded on are past it."""
-        moved = {}
+        on_host = self._on_host()
+        moved = {name: torch.from_numpy(array) for name, array in feeds.items() if name in on_host}
         with torch.cuda.stream(self._inward):
             for name, array in feeds.items():
+                if name in on_host:
+                    continue
                 pinned = torch.empty(array.shape, dtype=TORCH_OF[array.dtype], pin_memory=True)
                 pinned.numpy()[...] = array
                 moved[name] = pinned.to(self._device, non_blocking=True)
         if self._beside:
             self._stream.wait_stream(self._inward)
             for tensor in moved.values():
-                tensor.record_stream(self._stream)
+                if tensor.is_cuda:
+                    tensor.record_stream(self._stream)
         return moved
 
     def _computed(self, feeds: Dict[str, torch.Tensor]) -> List[torch.Tensor]:
@@ -146,7 +153,7 @@ class CudaSession(Session):
         arrays = []
         with torch.cuda.stream(self._outward):
             for output in outputs:
-                if self._beside:
+                if self._beside and output.is_cuda:
                     output.record_stream(self._outward)
                 pinned = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
                 arrays.append(pinned.copy_(output, non_blocking=True))
@@ -166,8 +173,9 @@ class CopyStreams:
 
     def close(self) -> None:
         """The lane ends."""
-        for stream in self.both:
-            stream.synchronize()
+        with contextlib.suppress(RuntimeError):  # a device that is lost
+            for stream in self.both:
+                stream.synchronize()
 
 
 def copy_streams(lane: LaneInfo, shared: SharedStream,

@@ -1,0 +1,74 @@
+"""The ``torch`` engine's path on CUDA, on the CPU: its own code with streams and events that only count. The same on a
+real GPU is in ``tests/gpu``."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, Engine, LaneInfo, Values, run_batch
+from edgeserve.testing.engine_conformance import EngineConformance
+
+pytest.importorskip("torch", reason="torch is not installed; make test-torch")
+
+import torch_cuda_double
+
+LANE = LaneInfo("cuda", name="gpu0", depth=2)
+
+
+class OnCuda(EngineConformance):
+    name = "vec"
+    lane = LANE
+    settings: Dict[str, Any] = {"function": "torch_models:Linear", "shapes": {"x": (4,)}}
+
+    @pytest.fixture(autouse=True)
+    def _double(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        torch_cuda_double.installed(monkeypatch)
+
+    def make(self, directory: str) -> Engine:
+        return make_engine(ModelConfig(name=self.name, engine="torch", batch=self.sizes, **self.settings), [self.lane],
+                           directory)
+
+    def items(self, count: int) -> List[Values]:
+        random = np.random.default_rng(7)
+        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        good = self.items(1)[0]["x"]
+        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
+                "wrong shape": {"x": good[:3]}}
+
+
+class TestModule(OnCuda):
+    pass
+
+
+class TestModuleOneAtATime(OnCuda):
+    lane = LANE._replace(depth=1)
+
+
+class TestModuleState(OnCuda):
+    stateful = True
+    settings = {"function": "torch_models:Recurrent", "state": {"state": "stateN"},
+                "shapes": {"x": (4,), "state": (1, 3)},
+                "options": {"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}}}
+
+
+@pytest.mark.parametrize(("depth", "waits"), [(1, 0), (2, 2)])
+def test_copies_have_streams_of_their_own_where_the_lane_holds_several_batches(tmp_path, monkeypatch, depth, waits):
+    torch_cuda_double.installed(monkeypatch)
+    lane = LANE._replace(depth=depth, clock_ns=lambda: 1, common={})
+    model = ModelConfig("net", "torch", function="torch_models:Linear", shapes={"x": (4,)})
+    engine = make_engine(model, [lane], str(tmp_path))
+    engine.load()
+    session = engine.open(lane)
+    run_batch(session, Batch([{"x": np.ones(4, np.float32)}], 1))
+    assert len(torch_cuda_double.Stream.waits) == waits  # the network for its inputs, the copy back for the network
+    if waits:
+        (computing, inward), (outward, computed) = torch_cuda_double.Stream.waits
+        assert computing == computed
+        assert len({computing, inward, outward}) == 3

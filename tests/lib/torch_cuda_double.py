@@ -1,0 +1,92 @@
+"""``torch`` with a CUDA device that is not there: tensors stay on the CPU, streams and events only count. It shows that
+the engine's path on CUDA is whole and keeps order between its streams' names; nothing about memory, overlap or time."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import types
+from typing import Any, List, Tuple
+
+import torch
+
+from edgeserve.errors import DeviceMissing
+
+CPU = torch.device("cpu")
+
+
+class Stream:
+    """A stream; ``waits`` are those that it waited for."""
+
+    numbers = itertools.count(100)
+    waits: List[Tuple[int, int]] = []
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = CPU
+        self.cuda_stream = next(self.numbers)
+
+    def wait_stream(self, other: Any) -> None:
+        self.waits.append((self.cuda_stream, other.cuda_stream))
+
+    def synchronize(self) -> None:
+        pass
+
+
+class ExternalStream(Stream):
+    """A stream of another library, or of torch, by its handle."""
+
+    def __init__(self, handle: int, device: Any = None) -> None:
+        self.device = CPU
+        self.cuda_stream = handle
+
+
+class Event:
+    """Passed as soon as it is recorded."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+        self.recorded = False
+
+    def record(self, stream: Any) -> None:
+        self.recorded = True
+
+    def query(self) -> bool:
+        return self.recorded
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.recorded and end.recorded
+        return 0.0
+
+
+class Torch:
+    """The module, with a few names replaced."""
+
+    def __init__(self) -> None:
+        self.cuda = types.SimpleNamespace(
+            is_available=lambda: True, device_count=lambda: 1, synchronize=lambda: None, memory_allocated=lambda: 0,
+            reset_peak_memory_stats=lambda: None, max_memory_allocated=lambda: 4096, empty_cache=lambda: None,
+            Stream=Stream, ExternalStream=ExternalStream, Event=Event, stream=lambda stream: contextlib.nullcontext(),
+            device=lambda device: contextlib.nullcontext())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def device(self, kind: str, index: int = 0) -> torch.device:
+        return CPU
+
+    def empty(self, shape: Any, dtype: Any = None, pin_memory: bool = False) -> torch.Tensor:
+        assert pin_memory
+        return torch.empty(shape, dtype=dtype)
+
+
+def installed(monkeypatch: Any) -> None:
+    """Put it in the place of torch in the engine, without a library for CUDA beside it."""
+    from edgeserve.engines.torch import engine, streams
+
+    def missing(choice: str = "auto") -> Any:
+        raise DeviceMissing("no library for CUDA")
+
+    for module in (engine, streams):
+        monkeypatch.setattr(module, "torch", Torch())
+    monkeypatch.setattr(streams, "open_driver", missing)
+    monkeypatch.setattr(Stream, "waits", [])
