@@ -341,7 +341,7 @@ class EnsemblePolicy(Edf):
         """The requests that are open to a plan, in order of their deadlines."""
         return sorted([query for query in self._queries.values() if query.jobs and not query.committed], key=Query.key)
 
-    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, price: float = 0.0) -> Asked:
+    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, price: float) -> Asked:
         """A request as part of the local problem: the subsets of its waiting models that could end in time."""
         bits, masks = [], []
         for bit in sorted(query.jobs):
