@@ -265,7 +265,7 @@ BUGS: Tuple[Bug, ...] = (
         "choices.append((lost, saved * took_ns, count, size))", unit("policies/edf")),
     Bug("edf-forgets-critical", "policies/edf.py", "    fewest = min(", "    fewest = max(", unit("policies/edf")),
     Bug("edf-does-not-look-further", "policies/edf.py", "if left + coming > 0:", "if False:", unit("policies/edf")),
-    Bug("edf-forgets-who-will-arrive", "policies/edf.py", "round(arrivals.plain * took_ns)", "0", unit("policies/edf")),
+    Bug("edf-forgets-who-will-arrive", "policies/edf.py", "round(rate * took_ns)", "0", unit("policies/edf")),
     Bug("edf-counts-the-late-in-the-next-batch", "policies/edf.py", "min(left, _due_from(filled, ends_ns + then_ns))",
         "left", unit("policies/edf")),
     Bug("edf-keeps-the-hopeless", "policies/edf.py", "board.abandon_branch(job, CANNOT_MAKE_DEADLINE)", "break",
