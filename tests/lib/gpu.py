@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 
@@ -41,8 +43,12 @@ def why_no_tensorrt() -> str:
     from edgeserve.engines import ENGINES
     if "tensorrt" not in ENGINES:
         return "this EdgeServe has no engine 'tensorrt'"
-    try:
-        import tensorrt  # noqa: F401
-    except ImportError as error:
-        return f"tensorrt is not installed ({error}); on a Jetson: apt install python3-libnvinfer"
-    return why_no_driver()
+    missing = []
+    for name in ("tensorrt", "tensorrt_rtx"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            missing.append(f"{name}: {error}")
+        else:
+            return why_no_driver()
+    return f"TensorRT is not installed ({'; '.join(missing)}); on a Jetson: apt install python3-libnvinfer"
