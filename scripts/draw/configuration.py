@@ -128,7 +128,7 @@ def page_of(kind: str) -> str:
     """The page below docs/policies that describes a policy: its own, that of the system it is a variant of (``x+`` and
     ``x_y`` of ``x``), or the page of the baselines."""
     folder = os.path.join(drawn.ROOT, "docs", "policies")
-    for name in (kind, kind.split("+")[0].split("_")[0]):
+    for name in (kind, kind.split("+")[0].split("_")[0], "schemble" if kind.startswith("ensemble_") else ""):
         if os.path.exists(os.path.join(folder, f"{name}.md")):
             return f"{name}.md"
     return "baselines.md"

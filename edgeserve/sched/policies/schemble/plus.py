@@ -18,9 +18,10 @@ from edgeserve.sched.requests.graph import App
 class SchemblePlus(EnsemblePolicy):
     """At its best: an idle model starts one job of the plan, everything else stays open; models are added while time
     allows and while one more adds at least ``stop``; batches inside a model where they pay (``batch_max`` of edf);
-    what the finished models said counts."""
+    what the finished models said counts. ``price``: what a plan pays for all models' time, in agreement, for the sake
+    of requests that have not come yet."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest", "price": 0.03}
+    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest", "price": 0.1}
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)

@@ -1,0 +1,52 @@
+"""Schemble's experiments: the synthetic ensemble has the reference's agreements, and answers are judged by what ran."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from replicate.schemble import ensemble, run, world
+
+
+@pytest.fixture(scope="module")
+def items():
+    return ensemble.draw_items(3000, 1)
+
+
+def test_the_subsets_agree_with_all_models_as_in_the_reference(items):
+    found = ensemble.agreements(items)
+    assert found == pytest.approx([0, 0.893, 0.929, 0.947, 0.920, 0.961, 0.959, 1.0], abs=0.025)
+    alike = (items.labels == items.labels[:, :1]).all(axis=1).mean()
+    assert alike == pytest.approx(0.797, abs=0.02)
+
+
+def test_a_score_near_0_means_that_all_models_agree(items):
+    easy = items.score < np.quantile(items.score, 0.3)
+    assert items.correct[easy, 1].mean() > 0.98
+    assert items.correct[~easy, 1].mean() < 0.9
+    ranks = [np.argsort(np.argsort(values)) for values in (items.score, items.predicted)]
+    assert np.corrcoef(*ranks)[0, 1] == pytest.approx(0.73, abs=0.05)
+
+
+def test_the_fit_is_a_profile_that_a_plan_can_rely_on(items):
+    profile = ensemble.fit(items)  # checked where it is made
+    assert len(profile.agreement) == ensemble.BINS
+    assert profile.row(0.01)[1] > profile.row(0.99)[1] + 0.2
+    assert profile.observed_row(1, 0.99, 0.1)[1] > profile.observed_row(1, 0.01, 0.1)[1]
+
+
+def test_the_day_has_its_segments():
+    load = world.day(1, 100, segment_s=20.0)
+    heavy = ((load.times_s > 240) & (load.times_s <= 400)).sum() / 160
+    assert heavy == pytest.approx(world.HEAVY, rel=0.15)
+    assert (load.times_s <= 160).sum() / 160 == pytest.approx(0.8, abs=0.3)
+
+
+def test_a_run_counts_what_was_answered_by_whom(items, tmp_path):
+    profile, load = ensemble.fit(items), world.steady(1, 3000, 6.0, 10.0)
+    path, lasts_s = world.trace_path(str(tmp_path), load, items, "predicted", "few")
+    found = {name: world.run(world.scenario_of(run.SYSTEMS[name], path, profile, 200, lasts_s), items, 1)
+             for name in ("original", "static, any", "schemble+")}
+    assert found["original"].processed == 1.0 and found["original"].models == 3.0
+    assert found["static, any"].models == 1.0 and 0.8 < found["static, any"].processed < 0.97
+    assert found["schemble+"].accuracy > found["original"].accuracy
+    assert found["schemble+"].missed <= found["original"].missed
