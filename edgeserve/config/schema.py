@@ -57,6 +57,12 @@ class DeviceConfig:
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
     pcie_bytes_per_s: int = entry(size, 0, key="load_rate")  # bytes a second; 0 = 12 GB: load times are guessed from it
+    headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others: see device.md; 0 = none
+    clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz at which it was profiled; 0 = the highest seen
+    heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
+    heat_hard_c: float = entry(number(0.0, 150.0), 0.0, key="heat_hard")  # C: nearly throttled; 0 = as the device says
+    power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
+    idle_gap_ns: int = entry(duration, 0, key="idle_gap")  # the first batch after so long is slower; 0 = it is not
     contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
 

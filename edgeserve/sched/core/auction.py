@@ -12,18 +12,20 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.returns import Returns
+from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import READY, move_job
-from edgeserve.sched.resources.lanes import RUN, Lane
+from edgeserve.sched.resources.lanes import RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
 
 
 class Auction:
-    """Fills the lanes. ``returns``: which of them wait for clients that were just answered."""
+    """Fills the lanes. ``returns``: which of them wait for clients that were just answered; ``saving``: which of them
+    wait for fuller batches, since their device is near a limit of heat or power."""
 
     def __init__(self, state: State, request_manager: RequestManager, probes: Probes) -> None:
         self._state = state
@@ -32,6 +34,7 @@ class Auction:
         self._trials = request_manager.trials
         self._probes = probes
         self.returns = Returns(state)
+        self.saving = Saving(state)
         self._bidders: Dict[str, Tuple[Policy, ...]] = {
             lane.name: tuple([policy for policy in state.policies
                               if any(app in policy.apps for app in state.board.apps_on[lane.name])])
@@ -41,9 +44,10 @@ class Auction:
         """Fill every lane that accepts a work with the best bid for it."""
         board = self._board
         now = board.now_ns
-        returns = self.returns
-        returns.wake_ns = None
+        returns, saving = self.returns, self.saving
+        returns.wake_ns = saving.wake_ns = None
         for lane in self._state.run_lanes:
+            pressed = self._state.devices[lane.device].pressure > 0
             while lane.accepts(now):
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
@@ -61,6 +65,8 @@ class Auction:
                 bid = bids[0]
                 if len(bids) > 1:  # a probe competes with nobody
                     bid = arbiter.choose([other for other in bids if not other.probe] or bids, at_ns)
+                if pressed and (saving.holds(lane, bid) or saving.pauses(bid, lane)):
+                    break
                 if bid.probe or bid.klass == "background":
                     yielding = self._yielding(bid, lane)
                     if yielding is None:
@@ -147,6 +153,7 @@ class Auction:
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
+        self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
         tracked = state.memory.tracked
@@ -162,7 +169,7 @@ class Auction:
                          others, "others")
         placement.in_flight += 1
         if tracked:
-            state.devices[lane.device].touch(placement)
+            state.devices[lane.device].touch(placement, now)
         ids = tuple([job.id for job in work.jobs]) if others else (work.jobs[0].id,)
         state.actions.append(RunBatch(work.id, lane.name, bid.model, ids, bid.size, bid.start_after_ns,
                                       min(bid.start_before_ns, patience_ns), bid.expected_ns, bid.steps_max))
@@ -174,9 +181,17 @@ class Auction:
         self._probes.take(job)
         self._board.ends_ns.clear()
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
+        self._warm_up(lane, work)
         placement.in_flight += 1
         state.actions.append(RunBatch(work.id, lane.name, bid.model, (job.id,), bid.size, bid.start_after_ns,
                                       min(bid.start_before_ns, now + lane.hang_ns), bid.expected_ns, None, True))
+
+    def _warm_up(self, lane: Lane, work: Work) -> None:
+        """A batch starts: it is the first after an idle gap, or not, and the ones behind it are not."""
+        if lane.idle_gap is not None and lane.idle_gap.cold:
+            lane.idle_gap.cold = False
+            work.cold = True
+            self._state.set_speeds(lane)
 
     def _illegal(self, lane: Lane, bid: Bid, placement: Placement | None) -> str:
         """Why a bid must not run, or ``""``."""

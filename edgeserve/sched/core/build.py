@@ -113,7 +113,7 @@ def profiled_lanes(profiles: Sequence[Profile]) -> Dict[Tuple[str, str], LanePro
 def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints,
             resident: Sequence[str] | None) -> Device:
     """A device with its models: bytes and load times from the engine, the profile or the configuration."""
-    device = Device(name, config.devices[name].memory_bytes)
+    device = Device(name, config.devices[name].memory_bytes, config.devices[name].headroom_bytes)
     lanes_here = [lane.name for lane in config.lanes.values() if lane.device == name]
     by_model = {profile.model: profile for profile in profiles}
     models = [model for model in config.models.values()

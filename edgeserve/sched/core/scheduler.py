@@ -15,6 +15,7 @@ from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
+from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
@@ -64,6 +65,7 @@ class Scheduler:
         self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
+        self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
         self._handlers: Dict[type, Callable[[Any], None]] = {
             RequestArrived: self._request_manager.arrived, RequestCancelled: self._cancelled,
             WorkFinished: self._finished, WorkRefused: self._refused, LaneChanged: self._lane_changed,
@@ -85,6 +87,9 @@ class Scheduler:
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
+        for lane in self._gapped:
+            if lane.idle_gap is not None and lane.idle_gap.turns_cold(now_ns, bool(lane.works)):
+                state.set_speeds(lane)
         if events and self._returns.learns:
             self._returns.arrived(events)
         for event in events:
@@ -115,6 +120,7 @@ class Scheduler:
         """Find out when something is due by itself: the earliest of all timers, later than now."""
         state = self.state
         times = [self._request_manager.next_timer_ns(), state.streams.due_ns, self._board.background_at_ns,
+                 self._auction.saving.wake_ns,
                  self._returns.wake_ns]
         for policy in self._wakers:
             at = policy.next_wakeup_ns(self._board)
@@ -146,6 +152,10 @@ class Scheduler:
     def thought_ns(self) -> int:
         """What the plans of policies since the last call took: for simulations, which charge it."""
         return sum([policy.thought_ns() for policy in self._thinkers])
+
+    def energy(self, now_ns: int) -> Mapping[str, Any]:
+        """Per device whose power is reported: joules in all, per app, and while nothing ran."""
+        return {name: meter.figures(now_ns) for name, meter in self.state.energy.items() if meter.is_on}
 
     def check(self) -> None:
         """Assert every invariant (``sched/core/invariants.py``). O(everything)."""
@@ -189,6 +199,10 @@ class Scheduler:
                 self._fail_jobs_of(work.model, problem)
             return
         lane.busy_ns += event.finished_ns - event.started_ns
+        if lane.idle_gap is not None:
+            lane.idle_gap.ended_ns = event.finished_ns
+        if self.state.energy[lane.device].is_on:
+            self._charge(work, event.finished_ns - event.started_ns)
         if work.lost:
             return
         jobs, results = work.jobs, event.results
@@ -210,11 +224,27 @@ class Scheduler:
             latency = self.state.latency[work.model, lane.name]
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             took_ns = event.finished_ns - event.started_ns
-            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.steps)
+            warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
+            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.steps)
             if self._returns.learns:
                 self._returns.answered(work, took_ns)
             self._board.ends_ns.clear()
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
+
+    def _charge(self, work: Work, took_ns: int) -> None:
+        """The energy of a batch goes to its jobs' apps."""
+        jobs = work.jobs if work.probe is None else (work.probe,)
+        for job in jobs:
+            self.state.energy[work.lane.device].ran(job.request.app.name, took_ns / len(jobs))
+
+    def _warm_ns(self, work: Work, took_ns: int, latency: ModelLatency) -> int:
+        """What the first batch after an idle gap would have taken as any other: the rest is the gap's."""
+        gap = work.lane.idle_gap
+        if gap is None:
+            return took_ns
+        factor = gap.factor
+        gap.learn(took_ns, latency.typical_ns[work.size] * work.steps)
+        return max(1, round(took_ns / factor))
 
     def _probed(self, work: Work, event: WorkFinished) -> None:
         """A probe is over. It teaches the latency model as what it was, a batch of the smallest size: where such are
@@ -228,7 +258,8 @@ class Scheduler:
         if not work.failed:
             latency = self.state.latency[work.model, work.lane.name]
             over_milli = over_usual_milli((work.probe,)) if latency.learns_work else None
-            latency.observe(self._board.now_ns, work.size, took_ns, over_milli)
+            warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
+            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli)
             self._board.ends_ns.clear()
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 
@@ -251,8 +282,7 @@ class Scheduler:
         change = Change(lane=lane.name)
         if event.speed is not None and abs(event.speed - lane.speed) > SPEED_TOLERANCE * lane.speed:
             change.speed = lane.speed = event.speed
-            for model in lane.models:
-                self.state.latency[model, lane.name].set_speed(event.speed)
+            self.state.set_speeds(lane, event.since_ns)
         if event.up is not None and event.up != lane.up:
             change.up = lane.up = event.up
         works = lane.clear() if change.up is False else []
@@ -268,14 +298,35 @@ class Scheduler:
     def _device_changed(self, event: DeviceChanged) -> None:
         device = self.state.devices[event.device]
         change = Change(device=device.name)
+        pressure = device.pressure
         if event.memory_free_bytes is not None and event.memory_free_bytes != device.free_bytes:
-            change.memory_free_bytes = device.free_bytes = event.memory_free_bytes
+            change.memory_free_bytes = event.memory_free_bytes
+            device.reported(event.memory_free_bytes)
         if event.heat is not None and event.heat != device.heat:
             change.heat = device.heat = event.heat
         if event.power_w is not None and event.power_w != device.power_w:
             change.power_w = device.power_w = event.power_w
-        if change.memory_free_bytes is not None or change.heat is not None or change.power_w is not None:
+        if event.power_w is not None:
+            self.state.energy[device.name].reported(self._board.now_ns, event.power_w)
+        if event.memory_block_bytes is not None:
+            device.block_bytes = event.memory_block_bytes
+        device.thermal = event.thermal or device.thermal
+        device.power = event.power or device.power
+        if device.pressure != pressure:
+            change.pressure = device.pressure
+        if event.idle_gap_ns is not None and event.idle_gap_ns != device.idle_gap_ns:
+            self._idle_gap_changed(device, event.idle_gap_ns)
+        if change.memory_free_bytes is not None or change.heat is not None or change.power_w is not None \
+                or change.pressure is not None:
             self._tell(change)
+
+    def _idle_gap_changed(self, device: Device, gap_ns: int) -> None:
+        device.idle_gap_ns = gap_ns
+        for lane in self._lanes:
+            if lane.device == device.name and not lane.copy:
+                lane.idle_gap = IdleGap(gap_ns, self._board.now_ns) if gap_ns else None
+                self.state.set_speeds(lane)
+        self._gapped = tuple([lane for lane in self._lanes if lane.idle_gap is not None])
 
     def _tell(self, change: Change) -> None:
         for policy in self.state.policies:

@@ -17,6 +17,7 @@ from edgeserve.sched.requests.admission import Admission
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.energy import EnergyMeter
 from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import Device
@@ -31,14 +32,14 @@ class State:
     ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by
     model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*: ``requests``, ``admission`` (by app),
     ``streams``, ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``,
-    ``memory``, ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first), ``trials``
-    (who decides about requests that were taken from their policies). ``actions`` is what this step asks of the world,
-    in order.
+    ``memory``, ``energy`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``,
+    oldest first), ``trials`` (who decides about requests that were taken from their policies). ``actions`` is what this
+    step asks of the world, in order.
     """
 
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
                  "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
-                 "works", "memory", "retained", "actions", "board", "trials")
+                 "works", "memory", "retained", "actions", "board", "trials", "energy")
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency]) -> None:
@@ -64,11 +65,22 @@ class State:
         self.draining = False
         self.works = Works()
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models)
+        self.energy = {device.name: EnergyMeter() for device in devices}
         self.retained: Dict[int, Job] = {}
         self.actions: List[Action] = []
         self.trials: Policy | None = None
         self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
                            self.retained, self.critical, self.apps)
+
+    def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
+        """Tell the latencies of a lane's models its speed, for the first batch after an idle gap where that is next."""
+        gap = lane.idle_gap
+        speed = lane.speed if gap is None or not gap.cold else lane.speed / gap.factor
+        for model in lane.models:
+            latency = self.latency[model, lane.name]
+            if latency.speed != speed:
+                latency.set_speed(speed, since_ns)
+        self.board.ends_ns.clear()
 
     def can_run(self, model: str, only: str = "") -> bool:
         """Whether some lane, or this one alone, could run a model now, or after a load."""

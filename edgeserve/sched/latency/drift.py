@@ -18,6 +18,7 @@ DRIFT_LEN = 10  # measured batches that the pace looks back on, of any size
 FEW = 5  # fewer measured batches than this: see _likely_index
 BIAS_STEP = 32  # a batch that was slower or faster than the pace moves its size's place by this part
 SQUARE = PPM * PPM
+SETTLED_LEN = 8  # paces remembered, one a second: a changed clock is noticed sooner
 BIAS_MAX = 2  # a size is at most so many times slower or faster beside the others than the profile says
 
 
@@ -32,7 +33,7 @@ class Drift:
     """
 
     __slots__ = ("typical_ns", "likely_ns", "slowest_ns", "pace_ppm", "skew", "_told_ns", "_shape_ns", "_bias_ppm",
-                 "_ratios", "_first_ppm", "_paces_ppm", "_minus_places")
+                 "_ratios", "_first_ppm", "_paces_ppm", "_minus_places", "_settled")
 
     def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM, fixed_ns: int = 0) -> None:
         self._told_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
@@ -43,6 +44,7 @@ class Drift:
         self._ratios: Deque[Tuple[int, int, int, int]] = deque(maxlen=DRIFT_LEN)
         self._first_ppm = likely_ppm
         self._paces_ppm = (0, 0, 0)
+        self._settled: Deque[Tuple[int, int]] = deque(maxlen=SETTLED_LEN)  # (when, pace) of the last seconds
         self.pace_ppm = PPM
         self.typical_ns: Dict[int, int] = {}
         self.likely_ns: Dict[int, int] = {}
@@ -94,6 +96,36 @@ class Drift:
             ratios.popleft()
         return self._renew(False)
 
+    def settle(self, now_ns: int) -> None:
+        """Remember the pace of this moment, for :meth:`explain`."""
+        if self._ratios:
+            self._settled.append((now_ns, self.pace_ppm))
+
+    def explain(self, since_ns: int, factor: float) -> None:
+        """A clock that changed after ``since_ns`` explains what was measured since then: at the new speed it counts as
+        ``factor`` times as long. When exactly the clock changed nobody knows, so that each measurement counts as the
+        one of the two that is nearer to the pace before."""
+        bias = self._bias_ppm
+        before = sorted([placed for at_ns, _, _, placed in self._ratios if at_ns <= since_ns])
+        pace_ppm = before[len(before) // 2] if before else PPM
+        if len(before) < FEW:
+            pace_ppm = next((pace for at_ns, pace in reversed(self._settled) if at_ns <= since_ns), pace_ppm)
+        rows = [(at_ns, size, _explained(at_ns, since_ns, ratio, pace_ppm * bias[size] // PPM, factor), 0)
+                for at_ns, size, ratio, _ in self._ratios]
+        self._ratios.clear()
+        self._ratios.extend(rows)
+        self._place()
+        self._renew(True)
+
+    def explain_durations(self, since_ns: int, factor: float,
+                          durations: Mapping[int, Deque[Tuple[int, int]]]) -> None:
+        """The same for durations by size, as (when, duration); after :meth:`explain`."""
+        for size, window in durations.items():
+            rows = [(at_ns, _explained(at_ns, since_ns, duration_ns, self.typical_ns[size], factor))
+                    for at_ns, duration_ns in window]
+            window.clear()
+            window.extend(rows)
+
     def _tilt(self) -> None:
         """The inputs are more or less unequal than was believed: another shape, and what was measured beside it."""
         before = self._shape_ns
@@ -138,6 +170,16 @@ class Drift:
         if is_moved or slowest != before[2]:
             self.slowest_ns = {size: -(place * slowest // SQUARE) or 1 for size, place in places.items()}
         return True
+
+
+def _explained(at_ns: int, since_ns: int, value: int, usual: int, factor: float) -> int:
+    """A value that was measured at one of two speeds, in units of the new one: as it is, or ``factor`` times as much,
+    whichever is nearer to the usual one by its logarithm."""
+    if at_ns <= since_ns:
+        return value
+    off = value / max(1, usual)
+    changed = off * off * factor > 1.0 if factor < 1.0 else off * off * factor < 1.0
+    return max(1, round(value * factor)) if changed else value
 
 
 def _likely_index(count: int) -> int:

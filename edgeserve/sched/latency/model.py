@@ -136,6 +136,7 @@ class ModelLatency:
         """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
         for phase in self.phases.values():
             phase.forget(now_ns)
+        self._drift.settle(now_ns)
         if now_ns - self._oldest_ns <= self.age_ns:
             return
         self._oldest_ns = 2**62
@@ -150,12 +151,17 @@ class ModelLatency:
         if self._usual is not None:
             self._usual.forget(now_ns - self.age_ns, self.typical_ns)
 
-    def set_speed(self, speed: float) -> None:
-        """The lane runs at another speed from now on (1.0 = as profiled)."""
+    def set_speed(self, speed: float, since_ns: int | None = None) -> None:
+        """The lane runs at another speed from now on (1.0 = as profiled), or from some time after ``since_ns`` on: what
+        was measured since then and is explained by the new speed no longer counts as drift."""
         if speed <= 0:
             raise ValueError(f"lane {self.lane!r}: speed {speed} must be above 0")
         for phase in self.phases.values():
-            phase.set_speed(speed)
+            phase.set_speed(speed, since_ns)
+        if since_ns is not None and since_ns < self.observed_ns:
+            factor = speed / self.speed
+            self._drift.explain(since_ns, factor)
+            self._drift.explain_durations(since_ns, factor, self._windows)
         self.speed = speed
         self._set_tables()
         self._set_drift()

@@ -124,6 +124,11 @@ class Board:
         """A device: its memory, and its heat and power where a monitor reports them."""
         return self._devices[name]
 
+    def pressure(self, lane: Lane) -> int:
+        """How near a lane's device is to a limit of heat or power: 0, 1 (soft: save where it costs little) or 2 (hard:
+        the hardware slows down or is about to). It changes with hysteresis, so it may be read at every decision."""
+        return self._devices[lane.device].pressure
+
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
         :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all

@@ -79,14 +79,15 @@ class Change:
     """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was.
 
     ``up``: a lane came back (True), or went down or hangs (False). ``speed``: of a lane, 1.0 as profiled.
-    ``memory_free_bytes``, ``heat`` (0..1 of its limit) and ``power_w`` are a device's.
+    ``memory_free_bytes``, ``heat`` (0..1 of its limit), ``power_w`` and ``pressure`` (0, 1 soft, 2 hard) are a
+    device's.
     """
 
-    __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w")
+    __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w", "pressure")
 
     def __init__(self, lane: str = "", device: str = "", up: bool | None = None, speed: float | None = None,
                  memory_free_bytes: int | None = None, heat: float | None = None,
-                 power_w: float | None = None) -> None:
+                 power_w: float | None = None, pressure: int | None = None) -> None:
         self.lane = lane
         self.device = device
         self.up = up
@@ -94,6 +95,7 @@ class Change:
         self.memory_free_bytes = memory_free_bytes
         self.heat = heat
         self.power_w = power_w
+        self.pressure = pressure
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

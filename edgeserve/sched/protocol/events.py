@@ -5,11 +5,15 @@ The live world and the simulator produce exactly these; a recorded run is a list
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Tuple, Union
 
 CLASSES = ("critical", "normal", "background")
 """Classes bound the auction; the order is from most to least urgent."""
+
+LEVELS = ("none", "soft", "hard")
+"""How near a device is to a limit of heat or power: below it, above the limit at which the scheduler saves, or above
+the one at which the hardware slows down."""
 
 ON_LATE = ("drop", "answer", "partial")
 """What to do with a request that cannot be on time: give up, answer late, or answer with what there is."""
@@ -141,7 +145,8 @@ class WorkRefused:
 @dataclass(frozen=True)
 class LaneChanged:
     """A lane went down or came back (``up``), or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast);
-    what is None stayed as it was.
+    what is None stayed as it was. ``since_ns``: the speed changed at some time after that, and what was measured since
+    then may have run at either speed (None: it changes now).
 
     A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes those
     in the inbox ready again, and ignores any answer for these works that still comes.
@@ -151,16 +156,27 @@ class LaneChanged:
     up: Optional[bool] = None
     speed: Optional[float] = None
     reason: str = ""
+    since_ns: Optional[int] = field(default=None, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)
 class DeviceChanged:
-    """News of a device: free memory in bytes (``None`` = unchanged), ``heat`` in 0..1 of its limit, watts."""
+    """News of a device; what is None stayed as it was.
+
+    ``memory_free_bytes``: what all programs together may still take; ``memory_block_bytes``: the largest block of it
+    that lies together. ``heat`` is 0..1 of its limit, ``power_w`` watts. ``thermal`` and ``power`` are
+    :data:`LEVELS`. ``idle_gap_ns``: the first batch after so long without work is slower, since the governor lowers the
+    clock of an idle device (0: its clock is locked).
+    """
 
     device: str
     memory_free_bytes: Optional[int] = None
     heat: Optional[float] = None
     power_w: Optional[float] = None
+    memory_block_bytes: Optional[int] = field(default=None, metadata={"sparse": True})
+    thermal: Optional[str] = field(default=None, metadata={"sparse": True})
+    power: Optional[str] = field(default=None, metadata={"sparse": True})
+    idle_gap_ns: Optional[int] = field(default=None, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)

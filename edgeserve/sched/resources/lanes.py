@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import NS_PER_MS
 
@@ -37,7 +38,7 @@ class Work:
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps")
+                 "lost", "probe", "failed", "steps", "cold")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -55,6 +56,7 @@ class Work:
         self.probe = probe
         self.failed = False
         self.steps = 1
+        self.cold = False  # it is the first batch after an idle gap of its lane
 
 
 class Lane:
@@ -66,7 +68,7 @@ class Lane:
     """
 
     __slots__ = ("name", "device", "copy", "ahead_ns", "depth", "hang_ns", "works", "free_at_ns", "head_due_ns",
-                 "waits", "up", "hung", "speed", "models", "busy_ns")
+                 "waits", "up", "hung", "speed", "models", "busy_ns", "idle_gap")
 
     def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
                  copy: bool = False, depth: int = 1, waits: bool = True) -> None:
@@ -85,6 +87,7 @@ class Lane:
         self.speed = 1.0
         self.models: Dict[str, Any] = {}
         self.busy_ns = 0
+        self.idle_gap: IdleGap | None = None  # where its first batch after a gap is slower
 
     def accepts(self, now_ns: int) -> bool:
         """Whether a work may be given to this lane now."""

@@ -17,6 +17,7 @@ from collections import deque
 from typing import Deque, Dict, Iterable, List, Tuple
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.protocol.events import LEVELS
 from edgeserve.units import NS_PER_MS, format_size
 
 LOAD_AHEAD_NS = 5 * NS_PER_MS
@@ -34,6 +35,18 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 PRESSURE_SHARE = 16
 """A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
 
+WORKING_NS = 2_000 * NS_PER_MS
+"""A model that ran within this time is at work, as is one that ran within twice its usual time between two runs."""
+
+WORKING_NS_MAX = 20_000 * NS_PER_MS
+"""No model counts as at work for longer after its last run."""
+
+EMERGENCY_SHARE = 4
+"""With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process."""
+
+BLOCK_BYTES_MIN = 1024**2
+"""While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait."""
+
 NEVER_NS = 2**61
 """When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
 
@@ -44,7 +57,7 @@ class Placement:
     """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
 
     __slots__ = ("model", "device", "bytes", "load_ns", "pinned", "state", "since_ns", "in_flight", "demand_ns",
-                 "bound_ns", "used", "failures", "retry_at_ns", "due_ns", "loads_ns")
+                 "bound_ns", "used", "failures", "retry_at_ns", "due_ns", "loads_ns", "used_ns", "gap_ns")
 
     def __init__(self, model: str, device: str, bytes: int, load_ns: int, pinned: bool = False) -> None:
         self.model = model
@@ -62,6 +75,12 @@ class Placement:
         self.failures = 0
         self.retry_at_ns = 0
         self.loads_ns: Deque[int] = deque(maxlen=10)
+        self.used_ns = -(2**62)  # when it was launched last
+        self.gap_ns = 0  # a usual time between two launches, of the longer ones
+
+    def is_working(self, now_ns: int) -> bool:
+        """Whether it ran lately, or is about to run again as it usually does."""
+        return now_ns - self.used_ns <= min(WORKING_NS_MAX, max(WORKING_NS, 2 * self.gap_ns))
 
     def __repr__(self) -> str:
         return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
@@ -71,20 +90,34 @@ class Device:
     """One device's memory: its placements in order of last use (least recent first), and the bytes they take.
 
     ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
-    ``state_bytes`` the states of streams.
+    ``state_bytes`` the states of streams. ``headroom_bytes`` of what the monitor reports as free stay free: loads wait,
+    and models that are not at work go (0: only what :data:`PRESSURE_SHARE` says). ``thermal`` and ``power`` are the
+    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``idle_gap_ns`` as in
+    :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
     """
 
-    __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w")
+    __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w",
+                 "headroom_bytes", "block_bytes", "thermal", "power", "idle_gap_ns")
 
-    def __init__(self, name: str, budget_bytes: int = 0) -> None:
+    def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
         self.name = name
         self.budget_bytes = budget_bytes
+        self.headroom_bytes = headroom_bytes
         self.placements: Dict[str, Placement] = {}
         self.used_bytes = 0
         self.state_bytes = 0
         self.free_bytes: int | None = None  # as the monitor last reported
         self.heat: float | None = None
         self.power_w: float | None = None
+        self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
+        self.thermal = LEVELS[0]
+        self.power = LEVELS[0]
+        self.idle_gap_ns = 0
+
+    @property
+    def pressure(self) -> int:
+        """How near the device is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)."""
+        return max(LEVELS.index(self.thermal), LEVELS.index(self.power))
 
     def add(self, placement: Placement, resident: bool) -> None:
         """Announce a model that may live here; ``ConfigError`` when it never fits."""
@@ -106,12 +139,27 @@ class Device:
 
     def free_now_bytes(self) -> int:
         """What may still be loaded, by the budget and by what the monitor reported."""
-        room = self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62
-        return room if self.free_bytes is None else min(room, self.free_bytes)
+        room = self._budget_room_bytes()
+        return room if self.free_bytes is None else min(room, self.free_bytes - self.headroom_bytes)
 
-    def touch(self, placement: Placement) -> None:
+    def _budget_room_bytes(self) -> int:
+        return self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62
+
+    def reported(self, free_bytes: int) -> None:
+        """The monitor reports free memory. With a headroom, what a load that runs has not taken yet is no longer free,
+        and what an eviction that runs gives is free already."""
+        self.free_bytes = free_bytes
+        if self.headroom_bytes:
+            for item in self.placements.values():
+                if item.state in (LOADING, EVICTING):
+                    self.free_bytes += item.bytes if item.state == EVICTING else -item.bytes
+
+    def touch(self, placement: Placement, now_ns: int = 0) -> None:
         """It was used: the most recent one now. O(1)."""
         placement.used = True
+        placement.gap_ns = max(now_ns - placement.used_ns if placement.used_ns >= 0 else 0,
+                               placement.gap_ns - placement.gap_ns // 8)
+        placement.used_ns = now_ns
         del self.placements[placement.model]
         self.placements[placement.model] = placement
 
@@ -158,13 +206,15 @@ class Device:
 
     def next_load(self, now_ns: int, others: Iterable[Device]) -> Tuple[Placement, List[Placement]] | None:
         """The model to load next and the models to evict for it, or None. O(models here)."""
+        if self.headroom_bytes and self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN:
+            return None
         wanted = [(self._priority_ns(placement, others), placement) for placement in self.placements.values()
                   if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns]
         wanted.sort(key=lambda row: (-row[0], row[1].model))
         for priority_ns, placement in wanted:
             if priority_ns <= 0:
                 break
-            victims = self._victims(placement, priority_ns)
+            victims = self._victims(placement, priority_ns, now_ns)
             if victims is not None:
                 return placement, victims
         return None
@@ -174,22 +224,35 @@ class Device:
         return any(device is not self and placement.model in device.placements and device.is_resident(placement.model)
                    for device in others) and self._priority_ns(placement, others) <= 0
 
-    def under_pressure(self) -> Placement | None:
-        """A model to give up because the device runs out of memory although the budget holds, or None."""
-        if self.free_bytes is None or not self.budget_bytes or self.free_bytes >= self.budget_bytes // PRESSURE_SHARE:
+    def under_pressure(self, now_ns: int = 0) -> Placement | None:
+        """A model to give up because the device runs out of memory although the budget holds, or None: the least
+        recently used one that nobody waits for. With a headroom, none that is at work, but in an emergency."""
+        free_bytes, headroom_bytes = self.free_bytes, self.headroom_bytes
+        if free_bytes is None:
             return None
+        if not headroom_bytes:
+            if not self.budget_bytes or free_bytes >= self.budget_bytes // PRESSURE_SHARE:
+                return None
+        elif free_bytes >= headroom_bytes and (self.block_bytes is None or self.block_bytes > BLOCK_BYTES_MIN):
+            return None
+        spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // EMERGENCY_SHARE
         return next((placement for placement in self.placements.values()
-                     if _evictable(placement) and placement.demand_ns == 0), None)
+                     if _evictable(placement) and placement.demand_ns == 0
+                     and not (spares and placement.is_working(now_ns))), None)
 
-    def _victims(self, newcomer: Placement, priority_ns: float) -> List[Placement] | None:
-        """The least recently used models that make room, [] when there is room, None when there is no way."""
+    def _victims(self, newcomer: Placement, priority_ns: float, now_ns: int) -> List[Placement] | None:
+        """The least recently used models that make room, [] when there is room, None when there is no way. Where other
+        programs took the memory, a load waits rather than take the place of a model that is at work."""
         missing = newcomer.bytes - self.free_now_bytes()
         victims: List[Placement] = []
         if missing <= 0:
             return victims
-        idle = [item for item in self.placements.values() if _evictable(item) and item.demand_ns == 0]
-        less = [item for item in self.placements.values()
-                if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns and self._could_return(item)]
+        others = self.headroom_bytes > 0 and newcomer.bytes <= self._budget_room_bytes()
+        idle = [item for item in self.placements.values() if _evictable(item) and item.demand_ns == 0
+                and not (others and item.is_working(now_ns))]
+        less = [] if others else [
+            item for item in self.placements.values()
+            if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns and self._could_return(item)]
         for item in idle + less:
             victims.append(item)
             missing -= item.bytes

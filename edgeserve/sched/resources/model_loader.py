@@ -28,7 +28,8 @@ class Memory:
         self.placements: Dict[str, Tuple[Placement, ...]] = {
             model: tuple(device.placements[model] for device in devices.values() if model in device.placements)
             for model in models}
-        self.tracked = any(device.budget_bytes or any(item.state != RESIDENT for item in device.placements.values())
+        self.tracked = any(device.budget_bytes or device.headroom_bytes
+                           or any(item.state != RESIDENT for item in device.placements.values())
                            for device in devices.values())
         self._lanes = lanes
         self._works = works
@@ -71,7 +72,7 @@ class Memory:
         for device in self.devices.values():
             copy_lane = self.copy_lanes[device.name]
             if copy_lane.accepts(now_ns):
-                surplus = device.under_pressure()
+                surplus = device.under_pressure(now_ns)
                 if surplus is not None:
                     actions.append(self._evict(now_ns, device, surplus))
             while copy_lane.accepts(now_ns):
