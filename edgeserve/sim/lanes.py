@@ -97,15 +97,17 @@ class SimLane:
 
 
 def repaced(lanes: Sequence[SimLane], contention: float, now_ns: int,
-            lock_pace: Optional[Callable[[SimLane], float]] = None) -> List[Tuple[SimLane, int]]:
+            lock_pace: Optional[Callable[[SimLane], float]] = None,
+            clock_pace: float = 1.0) -> List[Tuple[SimLane, int]]:
     """The lanes of one device whose works end at another time than was known, and when. With n works at a time each
-    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock costs besides."""
+    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock and the device's
+    clock (``clock_pace``) cost besides."""
     busy = [lane for lane in lanes if lane.running is not None]
     found = []
     for lane in busy:
         running = lane.running
         assert running is not None
-        pace = 1.0 + (len(busy) - 1) * (contention - 1.0)
+        pace = (1.0 + (len(busy) - 1) * (contention - 1.0)) * clock_pace
         if lock_pace is not None and running.share:
             pace *= lock_pace(lane)
         if running.pace == pace or running.over:

@@ -100,6 +100,10 @@ class ReferenceModel:
         """Inputs that are retained for probes."""
         return len(self._retained)
 
+    def used_bytes(self, device: str) -> int:
+        """What the models that are resident, or loading, take of a device."""
+        return sum(sum(self._footprints.get((model, device), (0, 0))) for model in sorted(self._resident[device]))
+
     def draining(self) -> None:
         """The scheduler is told to drain."""
         self._draining = True

@@ -15,6 +15,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
+from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.machine import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import Scenario
@@ -80,7 +81,10 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
                     ReferenceModel(config, setting.footprints, setting.resident),
                     trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
                     step_cost_ns=costs.step_ns, event_cost_ns=costs.event_ns, machine=machine, drain=drain,
-                    settle=settle)
+                    settle=settle,
+                    hardware={name: SimHardware(item, config.devices[name], [
+                        lane.name for lane in config.lanes.values() if lane.device == name], seed)
+                        for name, item in scenario.hardware.items()})
 
 
 def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]] = None, *,

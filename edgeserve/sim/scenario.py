@@ -28,6 +28,7 @@ from edgeserve.config.readers import (
 )
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.sim.hardware_config import HardwareConfig, check_hardware
 from edgeserve.sim.spreads import Hint, Spread, read_hint, read_spread
 from edgeserve.units import format_duration
 
@@ -151,6 +152,7 @@ class Scenario:
     faults: FaultsConfig = FaultsConfig()
     directory: str = "."
     machine: Mapping[str, Any] = field(default_factory=dict)  # the section ``[machine]``, checked
+    hardware: Mapping[str, HardwareConfig] = field(default_factory=dict)  # by device
     edge: Mapping[str, Any] = field(default_factory=dict)  # the sections that ``config`` was made of, for recordings
 
 
@@ -166,7 +168,7 @@ def load_scenario(path: str) -> Scenario:
 def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Scenario:
     """A parsed TOML table to a checked :class:`Scenario`. ``config = "edge.toml"`` is read first; sections of the
     scenario itself replace those of that file, name by name."""
-    known = (*EDGE_SECTIONS, "config", "run", "machine", "workload", "truth", "faults")
+    known = (*EDGE_SECTIONS, "config", "run", "machine", "workload", "truth", "faults", "hardware")
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section of a scenario{nearest(key, known)}")
@@ -186,10 +188,12 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
                       for name, value in _tables(table, "workload").items())
     truths = {name: read_table(TruthConfig, value, f"[truth.{name}]", model=name)
               for name, value in _tables(table, "truth").items()}
+    hardware = {name: read_table(HardwareConfig, value, f"[hardware.{name}]", device=name)
+                for name, value in _tables(table, "hardware").items()}
     scenario = Scenario(config, read_table(RunConfig, table.get("run", {}), "[run]"),
                         tuple(replace(item, **_app_defaults(item, config)) for item in workloads), truths,
                         read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory,
-                        table.get("machine", {}), edge)
+                        table.get("machine", {}), hardware, edge)
     with_overrides(ASSUMED, scenario.machine)
     _check(scenario)
     return scenario
@@ -256,6 +260,10 @@ def _check(scenario: Scenario) -> None:
     for name in scenario.truths:
         if name not in scenario.config.models:
             raise ConfigError(f"[truth.{name}]: there is no such model{nearest(name, scenario.config.models)}")
+    for name, hardware in scenario.hardware.items():
+        if name not in scenario.config.devices:
+            raise ConfigError(f"[hardware.{name}]: there is no such device{nearest(name, scenario.config.devices)}")
+        check_hardware(hardware)
     _check_routes(scenario)
 
 

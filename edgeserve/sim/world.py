@@ -7,7 +7,7 @@ thinking costs virtual time, so a slow policy sees events late and acts late. ""
 from __future__ import annotations
 
 import heapq
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import (
@@ -39,6 +39,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
+from edgeserve.sim.hardware import POLL_NS, SimHardware
 from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
 from edgeserve.sim.machine import RETURN_TAKES, Function, Machine, slowed_by_lock
 from edgeserve.sim.reference_model import LOST, ReferenceModel
@@ -91,7 +92,7 @@ class SimWorld:
     def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults,
                  reference_model: ReferenceModel, *, trouble: faults.Trouble | None = None, duration_ns: int = 0,
                  step_cost_ns: int = 0, event_cost_ns: int = 0, machine: Machine | None = None, drain: bool = False,
-                 settle: bool = False) -> None:
+                 settle: bool = False, hardware: Mapping[str, SimHardware] | None = None) -> None:
         self.config = config
         self.reference_model = reference_model
         self.stopped = False
@@ -105,6 +106,7 @@ class SimWorld:
         self._results = results
         self._trouble = trouble
         self._settle = settle
+        self.hardware: Mapping[str, SimHardware] = hardware or {}
         self._costs_ns = (step_cost_ns, event_cost_ns)
         self._machine = machine
         self.usage = Usage()
@@ -132,6 +134,12 @@ class SimWorld:
             budgets = [(name, device.memory_bytes) for name, device in config.devices.items()]
             for happening in trouble.happenings(list(config.lanes), budgets):
                 self._at(happening.at_ns, self._befall, happening)
+        for name, device in self.hardware.items():
+            for at_ns in range(POLL_NS, duration_ns, POLL_NS):
+                self._at(at_ns, self._poll, device)
+            for at_ns in range(0, duration_ns, device.config.every_ns):
+                self._at(at_ns, self._read, name)
+            self._at(duration_ns, self._heal, name)
         if drain:
             self._at(duration_ns, self._emit, DrainRequested())
 
@@ -409,9 +417,49 @@ class SimWorld:
             [lane for lane in self.lanes.values() if lane.device == device and not lane.copy]
             for device in self.config.devices if device == changed.device or share]
         for beside in groups:
-            for lane, finish_ns in repaced(beside, self._contention[beside[0].device], self.now_ns,
-                                           self._lock_pace if self._machine is not None else None):
+            device = beside[0].device
+            clock_pace = 1.0
+            if device in self.hardware and not changed.copy:
+                self._load(device)
+                clock_pace = self.hardware[device].pace
+            for lane, finish_ns in repaced(beside, self._contention[device], self.now_ns,
+                                           self._lock_pace if self._machine is not None else None, clock_pace):
                 self._at(finish_ns, self._finished, (lane, lane.epoch))
+
+    def _load(self, name: str) -> None:
+        """Tell a device what runs on it now. Its governor acts some time after it turned busy or idle."""
+        device = self.hardware[name]
+        running = [lane.running.action for lane in self.lanes.values()
+                   if lane.device == name and not lane.copy and lane.running is not None]
+        was_busy = device.is_busy
+        device.runs(self.now_ns, [(action.size, self.config.models[action.model].batch[-1]) for action in running])
+        if device.config.governor == "ondemand" and device.is_busy != was_busy:
+            after_ns = device.config.ramp_ns if device.is_busy else device.config.idle_after_ns
+            self._at(self.now_ns + after_ns, self._govern, (name, device.turns))
+
+    def _govern(self, item: Tuple[str, int]) -> None:
+        name, turn = item
+        device = self.hardware[name]
+        if device.turns == turn and not device.healed:
+            device.govern(self.now_ns)
+            self._repace_device(name)
+
+    def _poll(self, device: SimHardware) -> None:
+        device.poll(self.now_ns)
+        device.takes(self.now_ns, self.reference_model.used_bytes(device.filter.device))
+        self._repace_device(device.filter.device)
+
+    def _repace_device(self, name: str) -> None:
+        lane = next((lane for lane in self.lanes.values() if lane.device == name and not lane.copy), None)
+        if lane is not None:
+            self._repace(lane)
+
+    def _read(self, name: str) -> None:
+        self._events += self.hardware[name].read(self.now_ns, self.reference_model.used_bytes(name))
+
+    def _heal(self, name: str) -> None:
+        self._events += self.hardware[name].heal(self.now_ns, self.reference_model.used_bytes(name))
+        self._repace_device(name)
 
     def _lock_pace(self, lane: SimLane) -> float:
         assert self._machine is not None and lane.running is not None

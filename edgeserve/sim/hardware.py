@@ -1,0 +1,206 @@
+"""A device that gets warm: clock steps, heat, throttling, power and memory that other programs take.
+
+The power is ``static + dynamic * (clock / highest) ** exponent * load``, the heat that of one capacity behind one
+resistance (exact between two changes of the power). A batch takes ``compute * highest / clock + (1 - compute)`` times
+as long as at the highest clock. This module only keeps the state and reads it as sensors would; the world makes it
+happen. Deterministic by its seed: the only draw is the clock's jitter.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any, List, Sequence, Tuple
+
+from edgeserve.config.schema import DeviceConfig
+from edgeserve.sched.protocol.events import LEVELS, DeviceChanged, Event, LaneChanged
+from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
+from edgeserve.sim.hardware_config import HardwareConfig
+from edgeserve.units import NS_PER_MS, NS_PER_S
+
+POLL_NS = 100 * NS_PER_MS
+"""How often the hardware looks at its heat and power, and moves its clock by at most one step because of them."""
+
+JITTER_NS = NS_PER_S
+"""How often a clock that jitters is drawn anew."""
+
+SOFT_BELOW_C, HARD_BELOW_C = 7.0, 2.0
+"""The limits of heat that the sensors give, below the temperature at which the hardware slows down."""
+
+
+class SimHardware:
+    """One device. The world tells what runs (:meth:`runs`) and lets time pass (:meth:`poll`); ``pace`` is how many
+    times longer than at the highest clock a batch takes now. ``energy_j`` is what it used so far, ``oom_kills`` how
+    often programs took more memory than there is."""
+
+    def __init__(self, hardware: HardwareConfig, device: DeviceConfig, lanes: Sequence[str], seed: Any) -> None:
+        self.config = hardware
+        self.lanes = tuple(lanes)
+        self.top_mhz = hardware.clocks[-1]
+        self.filter = DeviceFilter(device.name, lanes, DeviceLimits(
+            device.clock_mhz or self.top_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w,
+            device.idle_gap_ns))
+        self._draw = random.Random(f"{seed}/hardware/{device.name}")
+        self._wobble = 1.0
+        self._wobbles_ns = 0  # when it is drawn anew
+        self._limit = len(hardware.clocks) - 1  # the highest step that heat and power allow
+        self._throttled = ""
+        self._idles = hardware.governor == "ondemand"  # its clock is the lowest
+        self._load = 0.0
+        self._busy_ns = 0  # load over time since the last reading
+        self._read_ns = 0
+        self._now_ns = 0
+        thermal = hardware.thermal
+        self.heat_c = 0.0 if thermal is None else max(thermal.start_c, thermal.ambient_c)
+        self.energy_j = 0.0
+        self._read_j = 0.0
+        self.oom_kills = 0
+        self._is_out = False
+        self.healed = False
+        self.turns = 0  # how often it turned busy or idle
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    @property
+    def pace(self) -> float:
+        """How many times longer than at the highest clock a batch takes now."""
+        share = self.config.compute
+        return share * self.top_mhz / self.clock_mhz() + 1.0 - share
+
+    def clock_mhz(self) -> float:
+        """The clock that it has now."""
+        clock_mhz = self.config.clocks[0] if self._idles else self._allowed_mhz()
+        return clock_mhz * self._wobble
+
+    def _allowed_mhz(self) -> float:
+        clocks, step = self.config.clocks, self._limit
+        for cap in self.config.caps:
+            if cap.at_ns <= self._now_ns < cap.at_ns + cap.for_ns and not self.healed:
+                below = [index for index, clock in enumerate(clocks) if clock <= cap.clock * self.top_mhz * 1.0001]
+                step = min(step, below[-1] if below else 0)
+        return clocks[step]
+
+    def power_w(self) -> float:
+        """What it draws now."""
+        power = self.config.power
+        return power.static_w + power.dynamic_w * (self.clock_mhz() / self.top_mhz) ** power.exponent * self._load
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs on it."""
+        return self._load > 0.0
+
+    def runs(self, now_ns: int, batches: Sequence[Tuple[int, int]]) -> None:
+        """These batches run on it from now on, as (size, largest size of the model)."""
+        self._advance(now_ns)
+        was_busy, least = self.is_busy, self.config.power.load_min
+        self._load = min(1.0, sum([least + (1.0 - least) * size / size_max for size, size_max in batches], 0.0))
+        self.turns += self.is_busy != was_busy
+
+    def govern(self, now_ns: int) -> None:
+        """The governor has seen it busy, or idle, for long enough."""
+        self._advance(now_ns)
+        self._idles = not self.is_busy
+
+    def poll(self, now_ns: int) -> None:
+        """Look at heat and power; move the clock by a step at most."""
+        self._advance(now_ns)
+        if self.config.jitter and now_ns >= self._wobbles_ns:
+            self._wobble = 1.0 + self.config.jitter * (2.0 * self._draw.random() - 1.0)
+            self._wobbles_ns = now_ns + JITTER_NS
+        thermal, power = self.config.thermal, self.config.power
+        hot = thermal is not None and self.heat_c >= thermal.trip_c
+        warm = thermal is not None and self.heat_c >= thermal.release_c
+        over = power.limit_w > 0 and self.power_w() > power.limit_w
+        if hot or over:
+            self._limit = max(0, self._limit - 1)
+            self._throttled = "thermal" if hot else "power"
+        elif not warm and self._limit < len(self.config.clocks) - 1 and not (
+                self._throttled == "power" and self._would_draw_w() > power.limit_w):
+            self._limit += 1
+            if self._limit == len(self.config.clocks) - 1:
+                self._throttled = ""
+
+    def _would_draw_w(self) -> float:
+        """At the next step up."""
+        power = self.config.power
+        clock_mhz = self.config.clocks[self._limit + 1]
+        return power.static_w + power.dynamic_w * (clock_mhz / self.top_mhz) ** power.exponent * self._load
+
+    def _advance(self, now_ns: int) -> None:
+        """Let time pass at the present power."""
+        passed_ns = now_ns - self._now_ns
+        if passed_ns <= 0 or self.healed:
+            self._now_ns = max(now_ns, self._now_ns)
+            return
+        watts = self.power_w()
+        self.energy_j += watts * passed_ns / NS_PER_S
+        self._busy_ns += passed_ns if self._load > 0 else 0
+        thermal = self.config.thermal
+        if thermal is not None:
+            settles_c = thermal.ambient_c + watts * thermal.resistance
+            self.heat_c = settles_c + (self.heat_c - settles_c) * math.exp(-passed_ns / thermal.time_ns)
+        self._now_ns = now_ns
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def others_bytes(self) -> int:
+        """What other programs have taken."""
+        memory = self.config.memory
+        if memory is None or self.healed:
+            return 0
+        taken = memory.others_bytes
+        for change in memory.changes:
+            if change.at_ns > self._now_ns:
+                break
+            part = 1.0 if not change.over_ns else min(1.0, (self._now_ns - change.at_ns) / change.over_ns)
+            taken += round((change.others_bytes - taken) * part)
+        return taken
+
+    def takes(self, now_ns: int, used_bytes: int) -> None:
+        """Our models have taken so much: the system kills a program whenever there is not enough for all."""
+        memory = self.config.memory
+        if memory is None:
+            return
+        self._advance(now_ns)
+        is_out = used_bytes + self.others_bytes() > memory.total_bytes
+        self.oom_kills += is_out and not self._is_out
+        self._is_out = is_out
+
+    # --- what the scheduler is told -----------------------------------------------------------------------------------
+
+    def read(self, now_ns: int, used_bytes: int) -> List[Event]:
+        """What is news since the last reading, as a monitor tells it."""
+        self._advance(now_ns)
+        return self.filter.events(now_ns, self.readings(used_bytes)) if self.config.monitor else []
+
+    def readings(self, used_bytes: int) -> Readings:
+        """What the sensors say; power and load are means since the last reading."""
+        passed_ns = self._now_ns - self._read_ns
+        watts = (self.energy_j - self._read_j) * NS_PER_S / passed_ns if passed_ns > 0 else self.power_w()
+        load = min(1.0, self._busy_ns / passed_ns) if passed_ns > 0 else 0.0
+        self._read_ns, self._read_j, self._busy_ns = self._now_ns, self.energy_j, 0
+        thermal, memory = self.config.thermal, self.config.memory
+        capped = next((cap.why for cap in self.config.caps
+                       if cap.why and cap.at_ns <= self._now_ns < cap.at_ns + cap.for_ns), "")
+        return Readings(
+            clock_mhz=self.clock_mhz(), clock_max_mhz=self._allowed_mhz() * self._wobble, load=load,
+            heat_c=None if thermal is None else self.heat_c,
+            heat_soft_c=None if thermal is None else thermal.trip_c - SOFT_BELOW_C,
+            heat_hard_c=None if thermal is None else thermal.trip_c - HARD_BELOW_C,
+            power_w=watts,
+            memory_free_bytes=None if memory is None else max(
+                0, memory.total_bytes - used_bytes - self.others_bytes()),
+            throttled=self._throttled or capped, locked=self.config.governor == "locked")
+
+    def heal(self, now_ns: int, used_bytes: int) -> List[Event]:
+        """The run is over: full clock, cool, all memory. No energy is counted from now on."""
+        self._advance(now_ns)
+        self.healed = True
+        self._limit, self._throttled, self._wobble, self._idles = len(self.config.clocks) - 1, "", 1.0, False
+        if not self.config.monitor:
+            return []
+        memory, calm = self.config.memory, LEVELS[0]
+        free = None if memory is None else max(0, memory.total_bytes - used_bytes)
+        return [*[LaneChanged(lane, None, 1.0, "as profiled", now_ns) for lane in self.lanes],
+                DeviceChanged(self.filter.device, free, thermal=calm, power=calm, idle_gap_ns=0)]
