@@ -54,9 +54,11 @@ class SimHardware:
         self.heat_c = 0.0 if thermal is None else max(thermal.start_c, thermal.ambient_c)
         self.energy_j = 0.0
         self._read_j = 0.0
+        self.heat_c_max = self.heat_c
+        self.throttled_ns = 0
         self.oom_kills = 0
         self._is_out = False
-        self.healed = False
+        self._healed_ns = 0
         self.turns = 0  # how often it turned busy or idle
 
     # --- what it does -------------------------------------------------------------------------------------------------
@@ -102,6 +104,11 @@ class SimHardware:
         self._advance(now_ns)
         self._idles = not self.is_busy
 
+    @property
+    def healed(self) -> bool:
+        """Whether the run is over, and nothing is counted any more."""
+        return self._healed_ns > 0
+
     def poll(self, now_ns: int) -> None:
         """Look at heat and power; move the clock by a step at most."""
         self._advance(now_ns)
@@ -140,7 +147,15 @@ class SimHardware:
         if thermal is not None:
             settles_c = thermal.ambient_c + watts * thermal.resistance
             self.heat_c = settles_c + (self.heat_c - settles_c) * math.exp(-passed_ns / thermal.time_ns)
+            self.throttled_ns += passed_ns if self._throttled else 0
+            self.heat_c_max = max(self.heat_c_max, self.heat_c)
         self._now_ns = now_ns
+
+    @property
+    def mean_w(self) -> float:
+        """The mean power so far; afterwards, of the run."""
+        counted_ns = self._healed_ns or self._now_ns
+        return self.energy_j * NS_PER_S / counted_ns if counted_ns else 0.0
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -196,7 +211,7 @@ class SimHardware:
     def heal(self, now_ns: int, used_bytes: int) -> List[Event]:
         """The run is over: full clock, cool, all memory. No energy is counted from now on."""
         self._advance(now_ns)
-        self.healed = True
+        self._healed_ns = now_ns
         self._limit, self._throttled, self._wobble, self._idles = len(self.config.clocks) - 1, "", 1.0, False
         if not self.config.monitor:
             return []

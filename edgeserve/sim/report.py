@@ -51,6 +51,7 @@ class AppReport:
     quality: float = 1.0  # mean of the answers in time, as their policy expected it
     rated: int = 0  # answers in time whose policy said a quality
     branches: float = 0.0  # mean number of branches that took part in them
+    energy_j: float = 0.0  # of the devices that are simulated, by the lane time spent on its requests
 
     @property
     def finish_rate(self) -> float:
@@ -67,6 +68,11 @@ class AppReport:
     def lost_share(self) -> float:
         """Lane time lost over lane time spent."""
         return self.lane_time_lost_ms / self.lane_time_ms if self.lane_time_ms else 0.0
+
+    @property
+    def joules_per_answer(self) -> float:
+        """Energy per request in time; 0.0 where no device is simulated."""
+        return self.energy_j / self.in_time if self.in_time else 0.0
 
     @property
     def value_share(self) -> float:
@@ -86,6 +92,7 @@ class Report:
     batches: Dict[str, Dict[int, int]] = field(default_factory=dict)  # model -> jobs in a batch -> batches
     lanes_lost: Dict[str, float] = field(default_factory=dict)  # of the lane's time in use, the share that was lost
     costs: str = ""  # what was charged for the loop and the machine
+    devices: Dict[str, Dict[str, float]] = field(default_factory=dict)  # of simulated ones
 
     @property
     def goodput(self) -> float:
@@ -94,8 +101,9 @@ class Report:
 
     def as_table(self) -> Dict[str, Any]:
         """Everything as plain values for JSON."""
-        return {"seeds": self.seeds, "counted_s": self.counted_s, "goodput": self.goodput, "lanes": self.lanes,
-                "lanes_lost": self.lanes_lost, "batches": self.batches, "costs": self.costs,
+        devices = {"devices": self.devices} if self.devices else {}
+        return {**devices, "seeds": self.seeds, "counted_s": self.counted_s, "goodput": self.goodput,
+                "lanes": self.lanes, "lanes_lost": self.lanes_lost, "batches": self.batches, "costs": self.costs,
                 "total": _app_table(self.total), "apps": {name: _app_table(app) for name, app in self.apps.items()}}
 
 
@@ -121,20 +129,50 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
             batches.setdefault(model, Counter())[jobs] += count
     lanes = {name: round(share / len(worlds), 4) for name, share in sorted(busy.items())
              if share or not name.startswith("copy:")}
+    energy_j = _energy_by_app(worlds)
     everything = [item for items in ended.values() for item in items]
     window = (warmup_ns, max(warmup_ns + 1, duration_ns))
-    return Report({name: _app_report(items, window) for name, items in ended.items()}, _app_report(everything, window),
+    apps = {name: _app_report(items, window, energy_j.get(name, 0.0)) for name, items in ended.items()}
+    return Report(apps, _app_report(everything, window, sum(energy_j.values())),
                   lanes, len(worlds), (duration_ns - warmup_ns) / NS_PER_S,
                   {model: dict(sorted(sizes.items())) for model, sizes in sorted(batches.items())},
-                  {name: round(lost[name] / spent[name], 4) for name in sorted(spent) if spent[name]})
+                  {name: round(lost[name] / spent[name], 4) for name in sorted(spent) if spent[name]},
+                  devices=_devices(worlds))
+
+
+def _energy_by_app(worlds: Sequence[SimWorld]) -> Dict[str, float]:
+    """What each app's requests used of the energy of simulated devices: by lane time, what idling takes included."""
+    found: DefaultDict[str, float] = defaultdict(float)
+    for world in worlds:
+        for device in world.hardware.values():
+            spent_ns: DefaultDict[str, float] = defaultdict(float)
+            for item in world.ended:
+                by_lane = world.usage.spent_ns.get(item.request.id, {})
+                spent_ns[item.request.app] += sum(by_lane.get(lane, 0.0) for lane in device.lanes)
+            total_ns = sum(spent_ns.values())
+            for app, app_ns in spent_ns.items():
+                found[app] += device.energy_j * app_ns / total_ns if total_ns else 0.0
+    return found
+
+
+def _devices(worlds: Sequence[SimWorld]) -> Dict[str, Dict[str, float]]:
+    """Per simulated device: joules and watts on average over the runs, and how often programs ran out of memory."""
+    found: Dict[str, Dict[str, float]] = {}
+    for name in worlds[0].hardware:
+        devices = [world.hardware[name] for world in worlds]
+        found[name] = {"energy_j": round(sum(item.energy_j for item in devices) / len(devices), 3),
+                       "power_w": round(sum(item.mean_w for item in devices) / len(devices), 3),
+                       "heat_c_max": round(max(item.heat_c_max for item in devices), 1),
+                       "oom_kills": sum(item.oom_kills for item in devices)}
+    return found
 
 
 def _is_in_time(item: Ended) -> bool:
     return item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
 
 
-def _app_report(items: Sequence[Entry], window: Tuple[int, int]) -> AppReport:
-    report = AppReport()
+def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float) -> AppReport:
+    report = AppReport(energy_j=round(energy_j, 3))
     reasons: Counter = Counter()
     taken_ns: List[int] = []
     quality = 0.0
@@ -217,7 +255,8 @@ def percentile(ordered: Sequence[int], share: float) -> int:
 
 def _app_table(app: AppReport) -> Dict[str, Any]:
     shares = (app.finish_rate, app.value_share) if app.offered else (None, None)
-    return {**asdict(app), "finish_rate": shares[0], "value_share": shares[1]}
+    joules = {"joules_per_answer": app.joules_per_answer} if app.energy_j else {}
+    return {**asdict(app), "finish_rate": shares[0], "value_share": shares[1], **joules}
 
 
 def print_reports(reports: Mapping[str, Report], console: Any) -> None:
@@ -260,6 +299,10 @@ def _remarks(report: Report) -> List[str]:
         if app.rated:
             lines.append(f"{name}: answers in time are expected to be worth {app.quality:.3f} of a whole one, from "
                          f"{app.branches:.2f} branches each")
+    for name, device in report.devices.items():
+        lines.append(f"device {name}: {device['power_w']:.1f} W on average, {report.total.joules_per_answer:.3g} J per "
+                     f"answer in time, at most {device['heat_c_max']:.0f} C, out of memory {device['oom_kills']:.0f} "
+                     "times")
     sizes = [f"{model} " + " ".join(f"{jobs}:{count / sum(counts.values()):.0%}" for jobs, count in counts.items())
              for model, counts in report.batches.items() if len(counts) > 1]
     if sizes:

@@ -33,7 +33,7 @@ def world(*rows, spent=(), batches=(), apps=("a",)):
                            round((due_s if end_s is None else end_s) * S), LatencyBreakdown(0, 0, 0, 0), 1))
     lanes = {"l0": SimpleNamespace(busy_ns=S)}
     return SimpleNamespace(config=SimpleNamespace(apps=dict.fromkeys(apps)), ended=ended, usage=usage, lanes=lanes,
-                           now_ns=20 * S)
+                           hardware={}, now_ns=20 * S)
 
 
 def test_the_finish_rate_over_time_goes_by_arrival():

@@ -35,11 +35,11 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 PRESSURE_SHARE = 16
 """A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
 
-WORKING_NS = 2_000 * NS_PER_MS
+WORKING_NS = 1_000 * NS_PER_MS
 """A model that ran within this time is at work, as is one that ran within twice its usual time between two runs."""
 
-WORKING_NS_MAX = 20_000 * NS_PER_MS
-"""No model counts as at work for longer after its last run."""
+WORKING_NS_MAX = 5_000 * NS_PER_MS
+"""No model counts as at work for longer after its last run: one that runs more rarely can be loaded again."""
 
 EMERGENCY_SHARE = 4
 """With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process."""
@@ -97,7 +97,7 @@ class Device:
     """
 
     __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w",
-                 "headroom_bytes", "block_bytes", "thermal", "power", "idle_gap_ns")
+                 "headroom_bytes", "falling_bytes", "block_bytes", "thermal", "power", "idle_gap_ns")
 
     def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
         self.name = name
@@ -109,6 +109,7 @@ class Device:
         self.free_bytes: int | None = None  # as the monitor last reported
         self.heat: float | None = None
         self.power_w: float | None = None
+        self.falling_bytes = 0  # what other programs took between the last two reports
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
@@ -140,19 +141,26 @@ class Device:
     def free_now_bytes(self) -> int:
         """What may still be loaded, by the budget and by what the monitor reported."""
         room = self._budget_room_bytes()
-        return room if self.free_bytes is None else min(room, self.free_bytes - self.headroom_bytes)
+        if self.free_bytes is None:
+            return room
+        return min(room, self.free_bytes - self.falling_bytes - self.headroom_bytes)
+
+    def _is_fragmented(self) -> bool:
+        return self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN
 
     def _budget_room_bytes(self) -> int:
         return self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62
 
     def reported(self, free_bytes: int) -> None:
         """The monitor reports free memory. With a headroom, what a load that runs has not taken yet is no longer free,
-        and what an eviction that runs gives is free already."""
-        self.free_bytes = free_bytes
+        and what an eviction that runs gives is free already; and other programs are expected to take as much again
+        until the next report as they took since the one before."""
+        before_bytes, self.free_bytes = self.free_bytes, free_bytes
         if self.headroom_bytes:
             for item in self.placements.values():
                 if item.state in (LOADING, EVICTING):
                     self.free_bytes += item.bytes if item.state == EVICTING else -item.bytes
+            self.falling_bytes = max(0, before_bytes - self.free_bytes) if before_bytes is not None else 0
 
     def touch(self, placement: Placement, now_ns: int = 0) -> None:
         """It was used: the most recent one now. O(1)."""
@@ -206,7 +214,7 @@ class Device:
 
     def next_load(self, now_ns: int, others: Iterable[Device]) -> Tuple[Placement, List[Placement]] | None:
         """The model to load next and the models to evict for it, or None. O(models here)."""
-        if self.headroom_bytes and self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN:
+        if self.headroom_bytes and self._is_fragmented():
             return None
         wanted = [(self._priority_ns(placement, others), placement) for placement in self.placements.values()
                   if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns]
@@ -233,7 +241,7 @@ class Device:
         if not headroom_bytes:
             if not self.budget_bytes or free_bytes >= self.budget_bytes // PRESSURE_SHARE:
                 return None
-        elif free_bytes >= headroom_bytes and (self.block_bytes is None or self.block_bytes > BLOCK_BYTES_MIN):
+        elif free_bytes - self.falling_bytes >= headroom_bytes and not self._is_fragmented():
             return None
         spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // EMERGENCY_SHARE
         return next((placement for placement in self.placements.values()

@@ -71,10 +71,12 @@ class Memory:
         actions: List[Action] = []
         for device in self.devices.values():
             copy_lane = self.copy_lanes[device.name]
-            if copy_lane.accepts(now_ns):
+            while copy_lane.accepts(now_ns):
                 surplus = device.under_pressure(now_ns)
                 if surplus is not None:
                     actions.append(self._evict(now_ns, device, surplus))
+                if surplus is None or not device.headroom_bytes:
+                    break  # without a headroom one in a step: the next report may say that it was enough
             while copy_lane.accepts(now_ns):
                 found = device.next_load(now_ns, self.devices.values())
                 if found is None:
