@@ -95,7 +95,8 @@ def throttled(ended: Sequence[Ended]) -> List[Ended]:
 WORLDS: Dict[str, Dict[str, Any]] = {
     "one busy model": {"models": 1, "rate": 55.0, "slo_ms": 220.0, "fixed_ms": 24.0, "each_ms": 12.0},
     "four models": {"models": 4, "rate": 40.0, "slo_ms": 220.0, "fixed_ms": 18.0, "each_ms": 10.0},
-    "pipelines of three": {"models": 2, "rate": 16.0, "slo_ms": 500.0, "fixed_ms": 12.0, "each_ms": 8.0, "nodes": 3},
+    "pipelines of three": {"models": 2, "rate": 16.0, "slo_ms": 500.0, "fixed_ms": 12.0, "each_ms": 8.0, "nodes": 3,
+                           "policy": "pard_local"},
     "40 slow, rare models": {"models": 40, "rate": 1.8, "slo_ms": 6000.0, "fixed_ms": 400.0, "each_ms": 150.0,
                              "sizes": (1, 2)},
     "a third waits for memory": {"models": 1, "rate": 55.0, "slo_ms": 220.0, "fixed_ms": 24.0, "each_ms": 12.0,
@@ -130,8 +131,8 @@ def check_clocks(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
     for row in clocks(seeds):
         rows.append(row)
         print(f"{row['world']:>26}: told {row['told']:.1%}, measured {row['measured']:.1%}, profile "
-              f"{row['profile']:.1%}; calm {row['told, calm']:.1%} / {row['measured, calm']:.1%}, with jitter {row['told, jitter']:.1%} / "
-              f"{row['measured, jitter']:.1%}", flush=True)
+              f"{row['profile']:.1%}; calm {row['told, calm']:.1%} / {row['measured, calm']:.1%}, with jitter "
+              f"{row['told, jitter']:.1%} / {row['measured, jitter']:.1%}", flush=True)
     checks.at_least(f"throttled, {rows[0]['world']}: told / profile", rows[0]["told"] / rows[0]["profile"], RATIO_MIN)
     for row in rows:
         checks.at_least(f"throttled, {row['world']}: told - measured", row["told"] - row["measured"], -LOST_MAX)
