@@ -13,11 +13,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Board, detect_board
 from edgeserve.device.changes import ChangeFilter
+from edgeserve.device.events import DeviceEvents
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.source import Source
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceReport, DeviceState
-from edgeserve.sched.protocol.events import DeviceChanged, Event
+from edgeserve.sched.protocol.events import Event
 
 log = logging.getLogger("edgeserve")
 
@@ -53,7 +54,7 @@ class DeviceWatch:
         for gpu in gpus:
             self._devices[gpu] = [device for device in config.devices.values() if (
                 device.index == gpu if device.kind == "cuda" else gpu == gpus[0])]
-            listener = _Listener(self._devices[gpu], self.board, post)
+            listener = _Listener(DeviceEvents(config, self._devices[gpu], not self.board.is_jetson), post)
             self._monitors[gpu] = Monitor(f"gpu{gpu}" if has_gpu else "cpu", make(self.board, gpu), listener.tell,
                                           clock_ns, time.thread_time_ns, setting.interval_ns)
 
@@ -79,36 +80,18 @@ class DeviceWatch:
 class _Listener:
     """What one monitor's states mean for the devices of the configuration; on the monitor's thread."""
 
-    def __init__(self, devices: Sequence[DeviceConfig], board: Board, post: Callable[[Any], None]) -> None:
+    def __init__(self, devices: DeviceEvents, post: Callable[[Any], None]) -> None:
         self._devices = devices
-        self._board = board
         self._post = post
         self._changes = ChangeFilter("device")
 
     def tell(self, state: DeviceState) -> None:
         report = self._changes.update(state)
-        if report is None:
-            return
-        _log_changes(report)
-        events = [event for event in (device_changed(report, device, self._board) for device in self._devices)
-                  if event is not None]
+        if report is not None:
+            _log_changes(report)
+        events = self._devices.events(state)
         if events:
-            self._post(DeviceNews(list(events)))
-
-
-def device_changed(report: DeviceReport, device: DeviceConfig, board: Board) -> Optional[DeviceChanged]:
-    """What a report means for one device of the configuration; None where it means nothing. Heat is the share of the
-    hard limit. A discrete GPU's memory is its card's, an integrated one's the host's."""
-    state, changed = report.state, set(report.changed)
-    on_card = device.kind == "cuda" and not board.is_jetson
-    memory = "gpu_memory_free_bytes" if on_card else "memory_available_bytes"
-    heat = None
-    if changed & {"temperature_c", "temperature_hard_c"} and state.temperature_c is not None \
-            and state.temperature_hard_c:
-        heat = max(0.0, min(1.0, round(state.temperature_c / state.temperature_hard_c, 2)))
-    found = DeviceChanged(device.name, getattr(state, memory) if memory in changed else None, heat,
-                          state.power_w if "power_w" in changed else None)
-    return None if found == DeviceChanged(device.name) else found
+            self._post(DeviceNews(events))
 
 
 def _log_changes(report: DeviceReport) -> None:

@@ -25,7 +25,7 @@ from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
-from edgeserve.live.stats import figures_of
+from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.world import LiveWorld, StopAsked
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, model_lanes
@@ -178,15 +178,16 @@ class RuntimeCore:
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
-        world = self.world
+        world, energy = self.world, self.scheduler.energy(clock_ns())
         return {"uptime_s": ns_to_s(clock_ns() - world.started_ns), "open": world.open_count,
                 "pending_max": self.config.server.pending_max,
-                "apps": {name: {**counts.table(), **self._predictions(name), **self._expected(name)}
+                "apps": {name: {**counts.table(), **self._predictions(name), **self._expected(name),
+                                **energy_of(name, energy, counts)}
                          for name, counts in world.app_counts.items()},
                 "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name),
                                   "latency": self._latency(name)} for name in self.config.models},
                 "policies": figures_of(self.scheduler.policies), "trials": self.scheduler.trials(),
-                "lanes": self._lane_tables(), "devices": self._devices(),
+                "lanes": self._lane_tables(), "devices": self._devices(energy),
                 "device": self._watch.table() if self._watch is not None else {},
                 "streams_with_state": world.values.state_count()}
 
@@ -209,10 +210,11 @@ class RuntimeCore:
         now_ns, state = clock_ns(), self.scheduler.state
         return {lane.name: state.latency[model, lane.name].figures(now_ns) for lane in state.lanes_of[model]}
 
-    def _devices(self) -> Dict[str, Any]:
+    def _devices(self, energy: Mapping[str, Any]) -> Dict[str, Any]:
         return {name: {"models": [model for model in device.placements if device.is_resident(model)],
                        "used_bytes": device.used_bytes, "state_bytes": device.state_bytes,
-                       "budget_bytes": device.budget_bytes}
+                       "budget_bytes": device.budget_bytes, "free_bytes": device.free_bytes,
+                       "thermal": device.thermal, "power": device.power, **energy.get(name, {})}
                 for name, device in self.scheduler.devices.items()}
 
     def models(self) -> Dict[str, Any]:

@@ -127,6 +127,16 @@ class LaneCounts:
         return "hangs" if hang_ns and oldest_ns > hang_ns else "up"
 
 
+def energy_of(app: str, energy: Mapping[str, Any], counts: AppCounts) -> Dict[str, float]:
+    """The joules of an app, in all and per answer in time; empty where no power is reported. ``energy`` is what the
+    scheduler tells per device."""
+    if not energy:
+        return {}
+    used_j = sum([device["energy_j_by_app"].get(app, 0.0) for device in energy.values()], 0.0)
+    in_time = counts.outcomes[Outcome.COMPLETED] - counts.late
+    return {"energy_j": round(used_j, 3), "joules_per_answer": round(used_j / in_time, 6) if in_time else 0.0}
+
+
 def percentiles_ms(values_ns: Iterable[int], percentiles: Sequence[int] = PERCENTILES) -> Dict[str, float]:
     """``{"p50": ..., "p90": ..., "p99": ..., "max": ...}`` in ms by the nearest rank; empty without values."""
     ordered: List[int] = sorted(values_ns)

@@ -36,6 +36,9 @@ HYSTERESIS_C = 3.0
 HEAT_SOFT_C, HEAT_HARD_C = 85.0, 95.0
 """Limits of heat where neither the configuration nor the device's trip points give any."""
 
+THROTTLED_READINGS = 8
+"""What throttles counts for so many readings after it was last seen: counters of events rise now and then."""
+
 POWER_READINGS = 4
 """Readings of power that are averaged before they are compared with the cap: a batch is a pulse."""
 
@@ -97,7 +100,7 @@ class DeviceFilter:
     """Readings of one device to events. Remembers what it told; :meth:`events` alone changes it."""
 
     __slots__ = ("device", "lanes", "limits", "_clock_mhz", "_speed", "_confirmed_ns", "_busy", "_thermal", "_power",
-                 "_watts", "_told", "_untold")
+                 "_watts", "_told", "_untold", "_throttled", "_throttled_left")
 
     def __init__(self, device: str, lanes: Sequence[str], limits: DeviceLimits) -> None:
         self.device = device
@@ -112,6 +115,8 @@ class DeviceFilter:
         self._watts: Deque[float] = deque(maxlen=POWER_READINGS)
         self._told = DeviceChanged(device)
         self._untold = 0  # readings since free memory was told
+        self._throttled = ""  # what was last seen to throttle,
+        self._throttled_left = 0  # and for how many readings that still counts
 
     def events(self, now_ns: int, readings: Readings) -> List[Event]:
         """What is news in these readings, in a fixed order: speeds of lanes, then the device."""
@@ -162,6 +167,11 @@ class DeviceFilter:
 
     def _device_news(self, readings: Readings) -> Optional[DeviceChanged]:
         told = self._told
+        if readings.throttled:
+            self._throttled, self._throttled_left = readings.throttled, THROTTLED_READINGS
+        elif self._throttled_left:
+            self._throttled_left -= 1
+            self._throttled = self._throttled if self._throttled_left else ""
         thermal, heat = self._thermal_level(readings)
         power = self._power_level(readings)
         gap_ns = None if readings.locked is None or not self.limits.idle_gap_ns else \
@@ -193,8 +203,7 @@ class DeviceFilter:
                 if heat_c >= (limit_c - HYSTERESIS_C if before >= index else limit_c):
                     level = index
             self._thermal = LEVELS[level]
-        throttles = readings.throttled == "thermal"
-        return (SOFT if throttles and self._thermal == NONE else self._thermal,
+        return (SOFT if self._throttled == "thermal" and self._thermal == NONE else self._thermal,
                 None if heat_c is None else round(min(1.0, max(0.0, heat_c / hard_c)), 2))
 
     def _power_level(self, readings: Readings) -> str:
@@ -211,7 +220,7 @@ class DeviceFilter:
                 self._power = NONE
             elif self._power == HARD:
                 self._power = SOFT
-        return HARD if readings.throttled == "power" else self._power
+        return HARD if self._throttled == "power" else self._power
 
     def _memory_news(self, value: Optional[int]) -> Optional[int]:
         told = self._told.memory_free_bytes

@@ -1,0 +1,73 @@
+"""From the state of a device to events for the scheduler: which quantity stands for what, per device of the
+configuration. Pure; quantised and with hysteresis by :class:`~edgeserve.sched.protocol.readings.DeviceFilter`.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from edgeserve.config.schema import Config, DeviceConfig
+from edgeserve.device.state import DeviceState
+from edgeserve.sched.protocol.events import Event
+from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
+
+HZ_PER_MHZ = 1e6
+THERMAL, POWER = "thermal", "power"
+
+CAUSES = (("over_current", POWER), ("hw_power_brake", POWER), ("thermal", THERMAL), ("cooling", THERMAL),
+          ("hw_slowdown", THERMAL))
+"""Parts of throttle flags and what they mean, power first: it is the sharper of the two. Flags without any of these only
+say that a clock is lower (``gpu_clock:capped``, a desktop GPU at its ``power_cap``, as it always is when busy): the
+clock itself tells the speed."""
+
+
+class DeviceEvents:
+    """The devices of a configuration that one monitor reads. The power is told of the first of them alone, since it is
+    the whole module's: its energy must not count twice."""
+
+    __slots__ = ("_filters",)
+
+    def __init__(self, config: Config, devices: Sequence[DeviceConfig], on_card: bool) -> None:
+        ordered = sorted(devices, key=lambda device: device.kind != "cuda")
+        self._filters: List[Tuple[DeviceConfig, bool, bool, DeviceFilter]] = []
+        for index, device in enumerate(ordered):
+            lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
+            limits = DeviceLimits(device.clock_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w,
+                                  device.idle_gap_ns)
+            self._filters.append((device, on_card and device.kind == "cuda", index == 0,
+                                  DeviceFilter(device.name, lanes, limits)))
+
+    def events(self, state: DeviceState) -> List[Event]:
+        """What is news in a state, at its own time."""
+        found: List[Event] = []
+        for device, on_card, has_power, known in self._filters:
+            found += known.events(state.at_ns, readings_of(state, device, on_card, has_power))
+        return found
+
+
+def readings_of(state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True) -> Readings:
+    """What a state says of one device. A discrete GPU's memory is its card's, an integrated one's the host's; the clock
+    of a device of kind ``cpu`` counts only where ``clock`` says at which one it was profiled: the clock of one busy
+    core of several, at its turbo, is no measure."""
+    if device.kind == "cuda":
+        clock, allowed, load = state.gpu_clock_hz, state.gpu_clock_max_hz, state.gpu_load
+        locked = state.clocks_locked
+    else:
+        clocks = list(state.cpu_clocks_hz.values()) if device.clock_mhz else []
+        clock, allowed, load, locked = max(clocks) if clocks else None, None, state.cpu_load, None
+    return Readings(
+        clock_mhz=_mhz(clock), clock_max_mhz=_mhz(allowed), load=load,
+        heat_c=state.temperature_c, heat_soft_c=state.temperature_soft_c, heat_hard_c=state.temperature_hard_c,
+        power_w=state.power_w if has_power else None,
+        memory_free_bytes=state.gpu_memory_free_bytes if on_card else state.memory_available_bytes,
+        memory_block_bytes=None if on_card else state.largest_free_block_bytes,
+        throttled=_cause(state.throttles), locked=locked)
+
+
+def _mhz(clock_hz: Optional[int]) -> Optional[float]:
+    return None if clock_hz is None else clock_hz / HZ_PER_MHZ
+
+
+def _cause(throttles: Optional[Tuple[str, ...]]) -> str:
+    """What throttles, in the scheduler's words."""
+    return next((cause for part, cause in CAUSES if any(part in flag for flag in throttles or ())), "")
