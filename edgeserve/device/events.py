@@ -16,9 +16,9 @@ THERMAL, POWER = "thermal", "power"
 
 CAUSES = (("over_current", POWER), ("hw_power_brake", POWER), ("thermal", THERMAL), ("cooling", THERMAL),
           ("hw_slowdown", THERMAL))
-"""Parts of throttle flags and what they mean, power first: it is the sharper of the two. Flags without any of these only
-say that a clock is lower (``gpu_clock:capped``, a desktop GPU at its ``power_cap``, as it always is when busy): the
-clock itself tells the speed."""
+"""Parts of throttle flags and what they mean, power first: it is the sharper of the two. Flags without any of these
+only say that a clock is lower (``gpu_clock:capped``, a desktop GPU at its ``power_cap``, as it always is when busy):
+the clock itself tells the speed."""
 
 
 class DeviceEvents:

@@ -45,7 +45,12 @@ EMERGENCY_SHARE = 4
 """With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process."""
 
 BLOCK_BYTES_MIN = 1024**2
-"""While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait."""
+"""While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait, and
+models that are not at work go."""
+
+FRAGMENTED_BELOW = 4
+"""Fragmented memory counts only where less than so many times the headroom is free: with more, much of it is a cache
+that the system gives back in one piece."""
 
 NEVER_NS = 2**61
 """When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
@@ -146,7 +151,8 @@ class Device:
         return min(room, self.free_bytes - self.falling_bytes - self.headroom_bytes)
 
     def _is_fragmented(self) -> bool:
-        return self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN
+        return (self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN and self.free_bytes is not None
+                and self.free_bytes < FRAGMENTED_BELOW * self.headroom_bytes)
 
     def _budget_room_bytes(self) -> int:
         return self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62

@@ -1,0 +1,64 @@
+"""Which quantity of a device's state stands for what, per device of the configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import DeviceConfig
+from edgeserve.device.events import DeviceEvents, readings_of
+from edgeserve.device.state import DeviceState
+from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
+from edgeserve.sched.protocol.readings import Readings
+
+S, MIB = 10**9, 1 << 20
+GPU = DeviceConfig("gpu", kind="cuda")
+
+CONFIG = parse_config({
+    "device": {"host": {}, "gpu": {"kind": "cuda", "clock": 1300.0, "power_cap": 15.0}},
+    "lane": {"cpu0": {"device": "host"}, "gpu0": {"device": "gpu"}, "gpu1": {"device": "gpu"}},
+    "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
+
+
+def devices(on_card=False):
+    return DeviceEvents(CONFIG, list(CONFIG.devices.values()), on_card)
+
+
+def test_nothing_known_is_nothing_told():
+    assert readings_of(DeviceState(), GPU, on_card=False) == Readings()
+    assert devices().events(DeviceState(at_ns=S)) == []
+
+
+def test_a_gpus_state_as_readings():
+    state = DeviceState(gpu_load=0.5, gpu_clock_hz=612_000_000, gpu_clock_min_hz=306_000_000,
+                        gpu_clock_max_hz=1_300_500_000, temperature_c=61.5, temperature_soft_c=92.0,
+                        temperature_hard_c=97.0, power_w=11.5, memory_available_bytes=900 * MIB,
+                        largest_free_block_bytes=4 * MIB, gpu_memory_free_bytes=77 * MIB)
+    assert readings_of(state, GPU, on_card=False) == Readings(
+        612.0, 1300.5, 0.5, 61.5, 92.0, 97.0, 11.5, 900 * MIB, 4 * MIB, "", False)
+    card = readings_of(state, GPU, on_card=True, has_power=False)
+    assert (card.memory_free_bytes, card.memory_block_bytes, card.power_w) == (77 * MIB, None, None)
+
+
+def test_the_hosts_clock_counts_only_where_the_profiles_is_given():
+    state = DeviceState(cpu_clocks_hz={"cpu0": 800_000_000, "cpu1": 2_000_000_000}, cpu_load=1.0)
+    assert readings_of(state, DeviceConfig("cpu"), on_card=False).clock_mhz is None
+    assert readings_of(state, DeviceConfig("cpu", clock_mhz=2000.0), on_card=False).clock_mhz == 2000.0
+
+
+@pytest.mark.parametrize(("throttles", "cause"), [
+    (None, ""), ((), ""), (("gpu_clock:capped",), ""), (("clocks:power_cap",), ""), (("cooling:gpu-devfreq",), "thermal"),
+    (("clocks:hw_thermal_slowdown",), "thermal"), (("cooling:cpu", "over_current:oc3"), "power"),
+    (("clocks:hw_power_brake",), "power")])
+def test_what_throttles_in_the_schedulers_words(throttles, cause):
+    assert readings_of(DeviceState(throttles=throttles), GPU, on_card=False).throttled == cause
+
+
+def test_lanes_of_the_gpu_are_told_its_speed_and_the_power_counts_once():
+    watched = devices()
+    watched.events(DeviceState(at_ns=S, gpu_clock_max_hz=1_300_000_000))
+    found = watched.events(DeviceState(at_ns=2 * S, gpu_clock_max_hz=650_000_000, power_w=12.0,
+                                       memory_available_bytes=500 * MIB))
+    assert found == [
+        *[LaneChanged(lane, None, 0.5, "clock at 50% of the profile's", S) for lane in ("gpu0", "gpu1")],
+        DeviceChanged("gpu", 500 * MIB, power_w=12.0), DeviceChanged("host", 500 * MIB)]

@@ -1,0 +1,244 @@
+"""What the scheduler does with news of its devices: fuller batches and patient background work near a limit, memory
+that is kept free, first batches after idle gaps, energy."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, Driver, like, ran
+
+from edgeserve.sched.protocol.actions import EvictModel, LoadModel
+from edgeserve.sched.protocol.events import DeviceChanged, DrainRequested, LaneChanged
+
+MB = 10**6
+MODELS = {"m": {1: 10, 2: 12, 4: 16}}
+APPS = {"app": "m", "bg": {"model": "m", "class": "background", "slo": "1000ms"},
+        "patient": {"model": "m", "class": "background", "slo": "1000ms", "background_wait": "200ms"},
+        "critical": {"model": "m", "class": "critical"}}
+
+
+def pressed(models=MODELS, apps=APPS, level="soft", **sections):
+    world = Driver(models, apps, **sections)
+    world.step(DeviceChanged("cpu", thermal=level))
+    return world
+
+
+# --- near a limit -----------------------------------------------------------------------------------------------------
+
+def test_near_a_limit_a_lane_waits_for_a_fuller_batch_for_half_of_the_time_to_spare():
+    world = pressed()
+    assert world.arrive("app", at=0) == []
+    assert world.wake_ms == 42  # half of 100 - 16, the slowest largest batch
+    assert world.arrive("app", at=10) == []
+    assert world.wake_ms == 42, "the oldest decides"
+    assert world.pass_time(41) == []
+    assert world.pass_time(42) == [ran("m", 1, 2)]
+
+
+def test_at_the_hard_limit_it_waits_for_longer():
+    world = pressed(level="hard")
+    world.arrive("app", at=0)
+    assert world.wake_ms == pytest.approx(84 * 0.7)
+
+
+def test_a_full_batch_waits_for_nobody():
+    world = pressed()
+    assert world.arrive("app", at=0, count=4) == [ran("m", 1, 2, 3, 4)]
+
+
+def test_without_pressure_nobody_waits():
+    world = pressed(level="none")
+    assert world.arrive("app") == [ran("m", 1)]
+
+
+def test_when_the_pressure_ends_what_waited_starts():
+    world = pressed()
+    assert world.arrive("app", at=0) == []
+    assert world.step(DeviceChanged("cpu", thermal="none"), at=5) == [ran("m", 1)]
+
+
+def test_power_presses_as_heat_does_and_either_is_enough():
+    world = Driver(MODELS, APPS)
+    world.step(DeviceChanged("cpu", power="soft"))
+    assert world.arrive("app", at=0) == []
+    assert world.step(DeviceChanged("cpu", thermal="soft"), at=1) == []
+    assert world.step(DeviceChanged("cpu", power="none"), at=2) == []
+    assert world.step(DeviceChanged("cpu", thermal="none"), at=3) == [ran("m", 1)]
+
+
+def test_critical_requests_never_wait_nor_do_others_while_one_does():
+    world = pressed()
+    assert world.arrive("critical", at=0) == [ran("m", 1)]
+    world.arrive("critical", at=1)
+    assert world.finish("cpu0", at=10)[-1] == ran("m", 2)
+
+
+def test_where_a_fuller_batch_gains_nothing_nobody_waits():
+    world = pressed(models={"m": {1: 10, 2: 20, 4: 40}})
+    assert world.arrive("app") == [ran("m", 1)]
+
+
+def test_what_waits_for_the_lane_in_other_models_shortens_the_wait():
+    models = {"m": {1: 10, 4: 16}, "n": {1: 20, 4: 40}}
+    world = pressed(models, {"am": "m", "an": {"model": "n", "slo": "90ms"}})
+    assert world.arrive("am", at=0) == []
+    assert world.wake_ms == 42
+    assert world.arrive("an", at=2) == []
+    assert world.wake_ms == 19  # due at 92, 16 + 40 for both, so 34 to spare since 2: half of it
+
+
+def test_a_tight_deadline_is_not_risked():
+    world = pressed()
+    assert world.arrive("app", slo=16) == [ran("m", 1)]
+
+
+def test_background_work_waits_until_the_pressure_ends():
+    world = pressed()
+    assert world.arrive("bg", at=0) == []
+    assert world.pass_time(500) == []
+    assert world.step(DeviceChanged("cpu", thermal="none"), at=500) == [ran("m", 1)]
+
+
+def test_background_work_that_has_waited_for_its_apps_bound_runs():
+    world = pressed()
+    assert world.arrive("patient", at=0) == []
+    assert world.pass_time(199) == []
+    assert world.pass_time(200) == [ran("m", 1)]
+
+
+def test_a_drain_waits_for_nothing():
+    world = pressed()
+    assert world.arrive("bg", at=0) == []
+    assert world.step(DrainRequested(), at=1) == [ran("m", 1)]
+
+
+def test_policies_are_told_of_the_pressure_once_per_change_and_can_ask():
+    world = Driver(MODELS, APPS)
+    told = []
+    policy = world.scheduler.policies[0]
+    board = world.scheduler.state.board
+    policy.on_device = lambda change, board: told.append(change.pressure)
+    lane = board.lanes[0]
+    for event in (DeviceChanged("cpu", thermal="soft"), DeviceChanged("cpu", power="soft"),
+                  DeviceChanged("cpu", power="hard"), DeviceChanged("cpu", thermal="none")):
+        world.step(event)
+    assert told == [1, 2]
+    assert board.pressure(lane) == 2
+    assert world.scheduler.devices["cpu"].pressure == 2
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+LARGE = {name: {1: 10, "memory": "60MB", "load": "5ms"} for name in "abc"}
+
+
+def roomy(resident=("a", "b"), **device):
+    device = {"headroom": "100MB", **device}
+    return Driver(LARGE, {name: {"model": name, "slo": "5000ms"} for name in LARGE}, resident={"cpu": resident},
+                  device={"cpu": device})
+
+
+def test_a_load_waits_while_others_have_the_memory_and_comes_by_itself():
+    world = roomy()
+    assert world.device("cpu", free=159 * MB, at=0) == []
+    for name in "ab":  # both at work
+        world.arrive(name)
+        world.finish("cpu0", at=world.now_ms + 10)
+    assert world.arrive("c", at=30) == []
+    assert world.device("cpu", free=150 * MB, at=500) == []
+    assert world.device("cpu", free=160 * MB, at=1000) == [like(LoadModel, model="c")]
+    assert world.finish("copy:cpu", at=1005) == [ran("c", 3)]
+
+
+def test_idle_models_go_until_the_headroom_is_free_and_those_at_work_stay():
+    world = roomy(resident=("a", "b", "c"))
+    world.arrive("b", at=0)
+    world.finish("cpu0", at=10)
+    assert world.device("cpu", free=20 * MB, at=900) == [like(EvictModel, model="a"), like(EvictModel, model="c")]
+    for _ in range(2):
+        world.finish("copy:cpu", at=901)
+    assert world.device("cpu", free=30 * MB, at=950) == [], "b ran within the last second"
+
+
+def test_a_model_that_runs_rarely_is_at_work_for_twice_its_usual_gap():
+    world = roomy(resident=("a",))
+    for at in (0, 2000, 4000):
+        world.arrive("a", at=at)
+        world.finish("cpu0", at=at + 10)
+    assert world.device("cpu", free=60 * MB, at=7900) == []
+    assert world.device("cpu", free=61 * MB, at=8100) == [like(EvictModel, model="a")]
+
+
+def test_in_an_emergency_a_model_at_work_goes_but_none_with_work_in_flight():
+    world = roomy(resident=("a", "b"))
+    world.arrive("a", at=0)
+    world.finish("cpu0", at=10)
+    world.arrive("b", at=20)
+    assert world.device("cpu", free=20 * MB, at=25) == [like(EvictModel, model="a")]
+    world.finish("copy:cpu", at=26)
+    assert world.device("cpu", free=1 * MB, at=27) == []
+
+
+def test_memory_that_falls_fast_is_freed_before_it_is_gone():
+    world = roomy(resident=("a",))
+    assert world.device("cpu", free=400 * MB, at=0) == []
+    assert world.device("cpu", free=230 * MB, at=500) == [like(EvictModel, model="a")], "60 MB are left at this rate"
+
+
+def test_what_a_load_has_not_taken_yet_is_not_free():
+    world = roomy(resident=())
+    world.device("cpu", free=230 * MB)
+    assert world.arrive("a", at=1) == [like(LoadModel, model="a")]
+    world.arrive("b", at=2)
+    assert world.device("cpu", free=230 * MB, at=3) == [], "the load of a has only begun"
+    assert world.finish("copy:cpu", at=7)[0] == ran("a", 1)
+
+
+def test_loads_wait_while_memory_is_in_small_pieces():
+    world = roomy(resident=())
+    world.step(DeviceChanged("cpu", 399 * MB, memory_block_bytes=512 * 1024), at=0)
+    assert world.arrive("b", at=2000) == []
+    assert world.step(DeviceChanged("cpu", memory_block_bytes=4 * 1024**2), at=2500) == [like(LoadModel, model="b")]
+    plenty = roomy(resident=())
+    plenty.step(DeviceChanged("cpu", 400 * MB, memory_block_bytes=512 * 1024), at=0)
+    assert plenty.arrive("b", at=2000) == [like(LoadModel, model="b")], "most of it is a cache"
+
+
+# --- speed, idle gaps, energy -----------------------------------------------------------------------------------------
+
+def test_a_speed_that_is_told_late_does_not_count_twice():
+    world = Driver({"m": {1: 10}}, {"app": {"model": "m", "slo": "1000ms"}})
+    for at in range(0, 500, 100):
+        world.arrive("app", at=at)
+        world.finish("cpu0", at=at + 20)  # twice as slow since 0, and nobody told
+    latency = world.scheduler.state.latency["m", "cpu0"]
+    assert latency.likely_ns[1] == 20 * MS
+    world.step(LaneChanged("cpu0", speed=0.5, since_ns=0), at=500)
+    assert latency.likely_ns[1] == 20 * MS
+    assert latency.pace_ppm() == 10**6
+
+
+def test_the_first_batch_after_an_idle_gap_is_expected_to_be_slower_and_teaches_the_others_nothing():
+    world = Driver({"m": {1: 10}}, {"app": {"model": "m", "slo": "1000ms"}})
+    world.step(DeviceChanged("cpu", idle_gap_ns=50 * MS), at=0)
+    latency = world.scheduler.state.latency["m", "cpu0"]
+    for at in range(100, 1100, 100):  # pairs: a first batch of 20 ms, then one of 10
+        expected = [action.expected_ns / MS for action in world.arrive("app", at=at, count=2)]
+        expected += [action.expected_ns / MS for action in world.finish("cpu0", at=at + 20) if hasattr(action, "jobs")]
+        world.finish("cpu0", at=at + 30)
+    assert expected == [20, 10]
+    assert latency.pace_ppm() == pytest.approx(10**6, rel=0.01)
+    world.step(DeviceChanged("cpu", idle_gap_ns=0), at=1200)
+    assert [action.expected_ns / MS for action in world.arrive("app", at=1300)] == [10]
+
+
+def test_the_energy_goes_to_who_ran():
+    world = Driver({"m": {1: 10, 2: 12}}, {"a": "m", "b": "m"})
+    assert world.scheduler.energy(0) == {}
+    world.step(DeviceChanged("cpu", power_w=10.0), at=0)
+    world.arrive("a", at=0)
+    world.finish("cpu0", at=30)
+    world.arrive("b", at=40)
+    world.finish("cpu0", at=50)
+    figures = world.scheduler.energy(1000 * MS)["cpu"]
+    assert figures["energy_j"] == 10.0
+    assert figures["energy_j_by_app"] == {"a": 7.5, "b": 2.5}
