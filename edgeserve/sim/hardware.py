@@ -117,7 +117,7 @@ class SimHardware:
             self._wobbles_ns = now_ns + JITTER_NS
         thermal, power = self.config.thermal, self.config.power
         hot = thermal is not None and self.heat_c >= thermal.trip_c
-        warm = thermal is not None and self.heat_c >= thermal.release_c
+        warm = thermal is not None and self.heat_c >= thermal.released_below_c
         over = power.limit_w > 0 and self.power_w() > power.limit_w
         if hot or over:
             self._limit = max(0, self._limit - 1)

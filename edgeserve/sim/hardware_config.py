@@ -41,7 +41,12 @@ class ThermalConfig:
     resistance: float = entry(number(0.01, 100.0), 2.0)  # degrees per watt, at rest
     time_ns: int = entry(duration, 60 * 10**9, key="time")  # time constant: resistance times heat capacity
     trip_c: float = entry(number(0.0, 150.0), 95.0, key="trip")  # the hardware slows down from here on
-    release_c: float = entry(number(0.0, 150.0), 90.0, key="release")  # and speeds up again below this
+    release_c: float = entry(number(-273.0, 150.0), -273.0, key="release")  # speeds up below it; left out = trip - 5
+
+    @property
+    def released_below_c(self) -> float:
+        """Where the hardware speeds up again."""
+        return self.release_c if self.release_c > -273.0 else self.trip_c - 5.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def check_hardware(hardware: HardwareConfig) -> None:
         raise ConfigError(f"{where} clocks = {list(hardware.clocks)}: expected MHz in rising order, such as "
                           "[420.0, 765.0, 1300.0]")
     thermal = hardware.thermal
-    if thermal is not None and thermal.release_c >= thermal.trip_c:
+    if thermal is not None and thermal.released_below_c >= thermal.trip_c:
         raise ConfigError(f"{where[:-1]}.thermal] release = {thermal.release_c:g}: expected less than trip = "
                           f"{thermal.trip_c:g}")
     if hardware.every_ns <= 0:

@@ -49,11 +49,12 @@ class SoakResult(NamedTuple):
     accounts: Dict[str, Account]  # by policy kind: how many requests came, and how they ended
 
 
-def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False) -> SoakResult:
-    """Run one seed, on ``deep`` lanes if asked. Raises (ReferenceModelError, AccountsError, SimError, PolicyError,
-    AssertionError) when a rule is broken; ``record`` names a file for the recording, which is then complete up to the
-    broken step."""
-    scenario, drain = draw_scenario(seed, policies, deep)
+def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
+         hardware: bool = False) -> SoakResult:
+    """Run one seed, on ``deep`` lanes or on ``hardware`` that gets warm if asked. Raises (ReferenceModelError,
+    AccountsError, SimError, PolicyError, AssertionError) when a rule is broken; ``record`` names a file for the
+    recording, which is then complete up to the broken step."""
+    scenario, drain = draw_scenario(seed, policies, deep, hardware)
     return hold(scenario, seed, drain, record)
 
 
@@ -108,9 +109,11 @@ def missing_marks(results: Sequence[SoakResult]) -> List[str]:
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool = False) -> Tuple[Scenario, bool]:
+def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
+                  hardware: bool = False) -> Tuple[Scenario, bool]:
     """The scenario of a seed, and whether the run ends with a drain. ``deep``: the same with lanes that hold several
-    works launched, times to pack, and devices whose lanes slow each other."""
+    works launched, times to pack, and devices whose lanes slow each other. ``hardware``: the same on devices whose
+    clocks, heat, power and memory change, and that tell the scheduler of it."""
     draw = random.Random(f"{seed}/scenario")
     table: Dict[str, Any] = {"model": {}, "app": {}, "truth": {}, "workload": {}, "policy": {}}
     _lanes(draw, table)
@@ -136,6 +139,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
     _workloads(draw, random.Random(f"{seed}/work"), table)
     if deep:
         _deepen(random.Random(f"{seed}/depth"), table)
+    if hardware:
+        table["hardware"] = draw_hardware(random.Random(f"{seed}/hardware"), table["device"])
     return parse_scenario(table, source=f"(drawn by seed {seed})"), draw.random() < 0.4
 
 
@@ -159,6 +164,30 @@ def _deepen(draw: random.Random, table: Dict[str, Any]) -> None:
         device["contention"] = draw.choice((1.0, 1.3, 2.5))
     for truth in table["truth"].values():
         truth["pack"] = f"{draw.choice((0, 100, 800))}us"
+
+
+def draw_hardware(draw: random.Random, devices: Dict[str, Any]) -> Dict[str, Any]:
+    """Hardware for these devices (whose sections get limits to match), fast enough that within half a second clocks
+    fall, limits of heat and power are crossed and other programs take the memory."""
+    hardware = {}
+    for name, device in sorted(devices.items()):
+        device.update(power_cap=draw.choice((0.0, 0.0, 8.0, 16.0)), headroom=f"{draw.choice((0, 0, 30, 150))}MB",
+                      idle_gap=f"{draw.choice((0, 5, 20))}ms", heat_soft=draw.choice((0.0, 45.0)))
+        total = draw.randrange(300, 900)
+        hardware[name] = {
+            "clocks": [400.0, 800.0, 1000.0, 1300.0], "compute": draw.choice((1.0, 0.6)),
+            "governor": draw.choice(("locked", "ondemand")), "idle_after": "4ms", "ramp": f"{draw.choice((0, 3))}ms",
+            "jitter": draw.choice((0.0, 0.05, 0.3)), "every": f"{draw.choice((5, 20, 60))}ms",
+            "caps": [{"at": f"{draw.randrange(400)}ms", "for": f"{draw.randrange(1, 200)}ms",
+                      "clock": draw.choice((0.3, 0.6)), "why": draw.choice(("", "thermal", "power"))}
+                     for _ in range(draw.randrange(4))],
+            "thermal": {"ambient": 30.0, "resistance": 3.0, "time": f"{draw.choice((50, 400))}ms",
+                        "trip": draw.choice((50.0, 80.0)), "release": 45.0},
+            "power": {"static": 4.0, "dynamic": 20.0, "limit": draw.choice((0.0, 18.0))},
+            "memory": {"total": f"{total}MB", "others": "0MB", "changes": [
+                {"at": f"{at}ms", "others": f"{draw.randrange(total)}MB", "over": f"{draw.choice((0, 50))}ms"}
+                for at in sorted(draw.sample(range(450), draw.randrange(4)))]}}
+    return hardware
 
 
 def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -> str:

@@ -285,6 +285,10 @@ class PolicyConformance:
         for seed in self.soak_seeds:
             soak(seed, policies=(self.kind,))
 
+    def test_rules_hold_while_clocks_heat_power_and_memory_change(self) -> None:
+        told = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
+        assert told, "no device told of any change: the drawn hardware tests nothing"
+
     def test_equal_runs_decide_equally(self) -> None:
         seed = self.soak_seeds[0]
         assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))

@@ -9,7 +9,16 @@ import platform
 
 import pytest
 
-from edgeserve.sim.soak import ENSEMBLES, EXACT_KINDS, SAMPLING_KINDS, SoakResult, draw_scenario, missing_marks, soak
+from edgeserve.sim.soak import (
+    ENSEMBLES,
+    EXACT_KINDS,
+    SAMPLING_KINDS,
+    SoakResult,
+    draw_scenario,
+    hold,
+    missing_marks,
+    soak,
+)
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
 CHUNK = 5
@@ -64,6 +73,22 @@ def test_every_rule_holds_among_ensembles(deep):
         result = soak(seed, policies=ENSEMBLES, deep=deep)
         took_part += result.marks.get("LeaveOut", 0)
     assert took_part > 0  # branches were left out
+
+
+def test_every_rule_holds_on_hardware_that_gets_warm_too():
+    """Clocks that fall and jitter, limits of heat and power, idle gaps, other programs that take the memory."""
+    levels = set()
+    for seed in range(2000, 2008):
+        print(f"seed {seed} (again: python scripts/dev/soak.py --hardware --seed {seed})")
+        scenario, drain = draw_scenario(seed, hardware=True)
+        run = []
+        hold(scenario, seed, drain, prepare=lambda scheduler, world, run=run: run.extend((scheduler, world)))
+        scheduler, world = run
+        assert {device.pressure for device in scheduler.devices.values()} == {0}, "the world has healed"
+        assert all(lane.speed > 0.97 for lane in scheduler.state.run_lanes)
+        levels |= {(hardware.filter._told.thermal, hardware.filter._told.power) for hardware in world.hardware.values()}
+    assert {thermal for thermal, _ in levels} >= {"soft", "hard"}
+    assert {power for _, power in levels} >= {"soft", "hard"}
 
 
 def test_every_rule_holds_on_deep_lanes_too():

@@ -301,7 +301,7 @@ class Scheduler:
         pressure = device.pressure
         if event.memory_free_bytes is not None and event.memory_free_bytes != device.free_bytes:
             change.memory_free_bytes = event.memory_free_bytes
-            device.reported(event.memory_free_bytes)
+            device.reported(event.memory_free_bytes, self._board.now_ns)
         if event.heat is not None and event.heat != device.heat:
             change.heat = device.heat = event.heat
         if event.power_w is not None and event.power_w != device.power_w:

@@ -48,6 +48,10 @@ BLOCK_BYTES_MIN = 1024**2
 """While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait, and
 models that are not at work go."""
 
+FALLING_NS = 2_000 * NS_PER_MS
+"""What other programs took between two reports counts as about to be taken again for so long: a monitor that has no
+news for longer says that it was not."""
+
 FRAGMENTED_BELOW = 4
 """Fragmented memory counts only where less than so many times the headroom is free: with more, much of it is a cache
 that the system gives back in one piece."""
@@ -85,7 +89,11 @@ class Placement:
 
     def is_working(self, now_ns: int) -> bool:
         """Whether it ran lately, or is about to run again as it usually does."""
-        return now_ns - self.used_ns <= min(WORKING_NS_MAX, max(WORKING_NS, 2 * self.gap_ns))
+        return now_ns < self.idle_at_ns()
+
+    def idle_at_ns(self) -> int:
+        """When it counts as idle, unless it runs again before."""
+        return self.used_ns + min(WORKING_NS_MAX, max(WORKING_NS, 2 * self.gap_ns))
 
     def __repr__(self) -> str:
         return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
@@ -102,7 +110,8 @@ class Device:
     """
 
     __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w",
-                 "headroom_bytes", "falling_bytes", "block_bytes", "thermal", "power", "idle_gap_ns")
+                 "headroom_bytes", "falling_bytes", "falling_until_ns", "block_bytes", "thermal", "power",
+                 "idle_gap_ns")
 
     def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
         self.name = name
@@ -114,7 +123,8 @@ class Device:
         self.free_bytes: int | None = None  # as the monitor last reported
         self.heat: float | None = None
         self.power_w: float | None = None
-        self.falling_bytes = 0  # what other programs took between the last two reports
+        self.falling_bytes = 0  # what other programs took between the last two reports,
+        self.falling_until_ns = 0  # and until when they are expected to take as much again
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
@@ -157,7 +167,7 @@ class Device:
     def _budget_room_bytes(self) -> int:
         return self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62
 
-    def reported(self, free_bytes: int) -> None:
+    def reported(self, free_bytes: int, now_ns: int) -> None:
         """The monitor reports free memory. With a headroom, what a load that runs has not taken yet is no longer free,
         and what an eviction that runs gives is free already; and other programs are expected to take as much again
         until the next report as they took since the one before."""
@@ -167,6 +177,7 @@ class Device:
                 if item.state in (LOADING, EVICTING):
                     self.free_bytes += item.bytes if item.state == EVICTING else -item.bytes
             self.falling_bytes = max(0, before_bytes - self.free_bytes) if before_bytes is not None else 0
+            self.falling_until_ns = now_ns + FALLING_NS
 
     def touch(self, placement: Placement, now_ns: int = 0) -> None:
         """It was used: the most recent one now. O(1)."""
@@ -232,6 +243,21 @@ class Device:
             if victims is not None:
                 return placement, victims
         return None
+
+    def calm(self, now_ns: int) -> None:
+        """Time has passed: memory that fell long ago does not fall any more."""
+        if self.falling_bytes and now_ns >= self.falling_until_ns:
+            self.falling_bytes = 0
+
+    def roomier_at_ns(self, now_ns: int) -> int | None:
+        """When there may be room for a load that waits although no report comes: the next model stops to count as at
+        work, or memory to be expected to fall; None where no load waits."""
+        if not any(item.state == ABSENT and item.demand_ns > 0 for item in self.placements.values()):
+            return None
+        if self.falling_bytes and self.falling_until_ns > now_ns:
+            return self.falling_until_ns
+        return min((item.idle_at_ns() for item in self.placements.values()
+                    if item.state == RESIDENT and item.idle_at_ns() > now_ns), default=None)
 
     def is_served_elsewhere(self, placement: Placement, others: Iterable[Device]) -> bool:
         """Whether resident copies on other devices serve all that waits for a model, so that it is not loaded here."""

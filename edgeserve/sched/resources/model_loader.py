@@ -71,6 +71,7 @@ class Memory:
         actions: List[Action] = []
         for device in self.devices.values():
             copy_lane = self.copy_lanes[device.name]
+            device.calm(now_ns)
             while copy_lane.accepts(now_ns):
                 surplus = device.under_pressure(now_ns)
                 if surplus is not None:
@@ -90,9 +91,15 @@ class Memory:
         return actions
 
     def retry_at_ns(self, now_ns: int) -> int | None:
-        """When a load that failed may be tried again for jobs that wait, or None."""
-        return min((item.retry_at_ns for device in self.devices.values() for item in device.placements.values()
+        """When a load that failed may be tried again for jobs that wait, or one that waits for memory may take that of
+        a model that is at work until then; None where no load waits."""
+        found = min((item.retry_at_ns for device in self.devices.values() for item in device.placements.values()
                     if item.failures and item.demand_ns and item.retry_at_ns > now_ns), default=None)
+        for device in self.devices.values():
+            roomier_ns = device.roomier_at_ns(now_ns) if device.headroom_bytes else None
+            if roomier_ns is not None and (found is None or roomier_ns < found):
+                found = roomier_ns
+        return found
 
     # --- answers of the copy lanes ------------------------------------------------------------------------------------
 
