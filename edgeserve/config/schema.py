@@ -57,7 +57,7 @@ class DeviceConfig:
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
     pcie_bytes_per_s: int = entry(size, 0, key="load_rate")  # bytes a second; 0 = 12 GB: load times are guessed from it
-    headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others: see device.md; 0 = none
+    headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others: see reactions.md; 0 = none
     clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz at which it was profiled; 0 = the highest seen
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     heat_hard_c: float = entry(number(0.0, 150.0), 0.0, key="heat_hard")  # C: nearly throttled; 0 = as the device says

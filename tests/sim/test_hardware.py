@@ -138,7 +138,8 @@ def test_what_cannot_be_is_refused_with_its_place():
         hardware(caps=[{"at": "1s", "clok": 0.5}])
     with pytest.raises(ConfigError, match=r"\[hardware.gpux\]: there is no such device"):
         parse_scenario({"device": {"gpu": {}}, "lane": {"gpu0": {"device": "gpu"}}, "hardware": {"gpux": {}},
-                        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
+                        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+                        "app": {"a": {"model": "m"}}})
 
 
 # --- in a world -------------------------------------------------------------------------------------------------------

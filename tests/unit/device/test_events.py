@@ -47,9 +47,9 @@ def test_the_hosts_clock_counts_only_where_the_profiles_is_given():
 
 
 @pytest.mark.parametrize(("throttles", "cause"), [
-    (None, ""), ((), ""), (("gpu_clock:capped",), ""), (("clocks:power_cap",), ""), (("cooling:gpu-devfreq",), "thermal"),
-    (("clocks:hw_thermal_slowdown",), "thermal"), (("cooling:cpu", "over_current:oc3"), "power"),
-    (("clocks:hw_power_brake",), "power")])
+    (None, ""), ((), ""), (("gpu_clock:capped",), ""), (("clocks:power_cap",), ""),
+    (("cooling:gpu-devfreq",), "thermal"), (("clocks:hw_thermal_slowdown",), "thermal"),
+    (("cooling:cpu", "over_current:oc3"), "power"), (("clocks:hw_power_brake",), "power")])
 def test_what_throttles_in_the_schedulers_words(throttles, cause):
     assert readings_of(DeviceState(throttles=throttles), GPU, on_card=False).throttled == cause
 
