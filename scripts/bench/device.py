@@ -204,7 +204,7 @@ def check_memory(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
                         evictions.append((action.model, now_ns - ran_ns.get(action.model, -2**62)))
                     elif hasattr(action, "jobs"):
                         ran_ns[action.model] = now_ns
-            world = run(memory_scenario(told, "512MB"), seed, on_step=watch).world
+            world = run(memory_scenario(told, "768MB"), seed, on_step=watch).world
             kills += world.hardware["gpu"].oom_kills
             evicted += len(evictions)
             working += sum(since_ns < WORKING_S * NS_PER_S or model in AT_WORK for model, since_ns in evictions)
