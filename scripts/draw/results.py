@@ -29,6 +29,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_clockwork.json": "Clockwork, replicated in simulation",
     "bench_arbiter.json": "Three apps on one lane, in simulation",
     "bench_regret.json": "Regret: every policy on worlds that nobody tuned it on, in simulation",
+    "bench_device.json": "Reactions to the device: clocks, idle gaps, memory, power and heat, in simulation",
     "replicate_orloj.json": "Orloj, replicated in simulation, and surpassed",
     "bench_calibration.json": "Whether stated batch times hold, in simulation",
     "dynamic_digits.json": "A network with early exits, live, under one policy after the other",
