@@ -11,9 +11,29 @@ import pytest
 
 from edgeserve.ipc import wire
 from edgeserve.live import stats
-from edgeserve.live.stats import OTHER_REASONS, REASONS_MAX, AppCounts, LaneCounts, figures_of, percentiles_ms
+from edgeserve.live.stats import (
+    OTHER_REASONS,
+    REASONS_MAX,
+    AppCounts,
+    LaneCounts,
+    energy_of,
+    figures_of,
+    percentiles_ms,
+)
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
+
+
+def test_the_energy_of_an_app_over_all_devices_and_per_answer_in_time() -> None:
+    counts = AppCounts()
+    for late in (False, False, True):
+        counts.completed(5, late, LatencyBreakdown())
+    counts.ended(Outcome.DROPPED, "expired")
+    energy = {"gpu": {"energy_j_by_app": {"a": 4.0, "b": 2.0}}, "cpu": {"energy_j_by_app": {"a": 1.0}}}
+    assert energy_of("a", energy, counts) == {"energy_j": 5.0, "joules_per_answer": 2.5}
+    assert energy_of("a", energy, AppCounts()) == {"energy_j": 5.0, "joules_per_answer": 0.0}
+    assert energy_of("c", energy, counts) == {"energy_j": 0.0, "joules_per_answer": 0.0}
+    assert energy_of("a", {}, counts) == {}, "no power is reported"
 
 
 def test_percentiles_by_the_nearest_rank() -> None:

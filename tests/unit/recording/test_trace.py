@@ -38,7 +38,9 @@ EVENTS = (
     RequestArrived(Request(7, "a", 1, 2, "me", "critical", 0.1, "cam", "answer", {"length": 37.5})),
     RequestCancelled(9, "gone"),
     WorkFinished(3, 5, 6, (JobResult(JOB, "done", 4, "left", {"x": 0.1}, "", 12, 4), JobResult(JOB))),
-    WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7), DrainRequested())
+    WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7),
+    LaneChanged("l", None, 0.6, "clock", 17), DeviceChanged("d", None, 0.5, None, 4096, "soft", "hard", 7),
+    DrainRequested())
 ACTIONS = (
     RunBatch(3, "l", "m", (JOB, JobId(8, "read", ())), 4, 0, 2**62, 17, 2, True), LoadModel(4, "copy:d", "m", 5, 6),
     EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"), RetainInputs(JOB), ReleaseInputs(JOB),
