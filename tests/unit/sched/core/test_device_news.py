@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver, like, ran
 
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel
 from edgeserve.sched.protocol.events import DeviceChanged, DrainRequested, LaneChanged
 
@@ -111,12 +113,15 @@ def test_a_drain_waits_for_nothing():
     assert world.step(DrainRequested(), at=1) == [ran("m", 1)]
 
 
-def test_policies_are_told_of_the_pressure_once_per_change_and_can_ask():
-    world = Driver(MODELS, APPS)
+def test_policies_are_told_of_the_pressure_once_per_change_and_can_ask(monkeypatch):
     told = []
-    policy = world.scheduler.policies[0]
+
+    class Listening(Edf):
+        def on_device(self, change, board):
+            told.append(change.pressure)
+    monkeypatch.setitem(POLICIES, "listening", Listening)
+    world = Driver(MODELS, APPS, "listening")
     board = world.scheduler.state.board
-    policy.on_device = lambda change, board: told.append(change.pressure)
     lane = board.lanes[0]
     for event in (DeviceChanged("cpu", thermal="soft"), DeviceChanged("cpu", power="soft"),
                   DeviceChanged("cpu", power="hard"), DeviceChanged("cpu", thermal="none")):

@@ -35,7 +35,8 @@ class Watched:
         found = {}
         for event in self.read(**readings):
             assert isinstance(event, DeviceChanged)
-            found.update({name: value for name, value in vars(event).items() if value is not None})
+            found.update({name: getattr(event, name) for name in event.__dataclass_fields__
+                          if getattr(event, name) is not None})
         found.pop("device", None)
         return found
 
