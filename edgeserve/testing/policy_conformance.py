@@ -203,7 +203,7 @@ class PolicyConformance:
     remembered_max = 0
     elsewhere = True
     soak_seeds: Tuple[int, ...] = (1, 2, 3, 4, 5, 6)
-    world_seeds: Tuple[int, ...] = (1, 2, 3)
+    world_seeds: Tuple[int, ...] = (1, 2, 13)
 
     @pytest.fixture(autouse=True)
     def _import_kind(self) -> None:

@@ -37,6 +37,9 @@ class Relay:
     def wake_at(self):
         return None
 
+    def thought_ns(self):
+        return 0
+
     def step(self, now_ns, events=()):
         actions = []
         for event in events:
