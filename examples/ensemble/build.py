@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ NETWORK_COPIES, NEIGHBOUR_COPIES = 12, 40
 """Versions of each digit that a model learns from, corrupted to a grade up to its own bound."""
 
 NEIGHBOURS = 9
+EPOCHS = 200
 NEAR = 0.05
 RIDGE = 1e-3
 SHARP = 8.0
@@ -202,10 +203,10 @@ def recorded(directory: str) -> History:
                    shown.images, shown.numbers)
 
 
-def main() -> int:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Build the digits ensemble of examples/ensemble.")
     parser.add_argument("--out", metavar="DIR", help="where to write (default: the asset cache)")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     directory = args.out or os.path.dirname(resolve_path(PLACE + "x", ""))
     os.makedirs(directory, exist_ok=True)
     for name, build in MODELS.items():
@@ -216,7 +217,7 @@ def main() -> int:
         print(f"{name:<12}{len(content) / 1e6:>7.1f} MB  {time.perf_counter() - began:>5.1f} s")
     made = recorded(directory)
     save_history(os.path.join(directory, "history.npz"), made)
-    about = fit(made, os.path.join(directory, "digits.ensemble.json"), combiner="weighted_average", epochs=200)
+    about = fit(made, os.path.join(directory, "digits.ensemble.json"), combiner="weighted_average", epochs=EPOCHS)
     for name, share in about["agreement"].items():
         print(f"{name:<24} agrees with all three in {share:.1%}")
     print(f"difficulty predicted with a rank correlation of {about['rank_correlation']:.2f}; files are in {directory}")

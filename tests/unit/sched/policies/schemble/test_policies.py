@@ -56,6 +56,17 @@ def test_an_easy_request_gets_one_model_and_is_answered_when_it_has():
     assert (answer_of(world).quality, answer_of(world).branches) == (0.99, ("a",))
 
 
+def test_models_that_are_not_worth_their_lane_time_are_not_waited_for():
+    """Both further models together add 0.035: more than stop, less than what the plan pays for their time."""
+    row = [0, 0.965, 0.9, 0.97, 0.9, 0.97, 0.97, 1]
+    world = make(fitted={"models": ["a", "b", "c"], "agreement": [monotone(row)]})
+    world.arrive("q", hints={"difficulty": 0.1})
+    world.finish("la", at=40)
+    assert models_of(world.actions) == ["vote"]
+    world.finish("lv", at=41)
+    assert (answer_of(world).quality, answer_of(world).branches) == (0.965, ("a",))
+
+
 def test_a_hard_request_gets_more_models_while_time_allows():
     world = make()
     world.arrive("q", hints={"difficulty": 0.9})
