@@ -28,10 +28,8 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
     Engine,
-    Finished,
     Footprint,
     LaneInfo,
-    Pending,
     Result,
     Session,
     Values,
@@ -39,11 +37,12 @@ from edgeserve.engines.base import (
 from edgeserve.engines.cuda.device import Device
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
 from edgeserve.engines.python import import_function
-from edgeserve.engines.worker import Worker, worker_of
+from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError
 
 KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", *PORT_OPTIONS)
@@ -131,7 +130,7 @@ class OnnxEngine(Engine):
         self.loaded_ports()
         if lane.name in self._bound:
             return BoundSession(lane, self._cuda, lambda: self._found(lane.name), self._failed)
-        return OnnxSession(self, self.threads_of(lane), worker_of(lane))
+        return HostSession(self, self.threads_of(lane), worker_of(lane))
 
     def example(self) -> Values:
         if self._example:
@@ -257,24 +256,6 @@ class OnnxEngine(Engine):
             settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         return settings
 
-
-class OnnxSession(Session):
-    """One lane's use of the model. Where the lane holds several batches, ONNX Runtime runs on a worker's thread while
-    the lane packs the next batch and unpacks the last."""
-
-    def __init__(self, engine: OnnxEngine, threads: Threads, worker: Worker | None) -> None:
-        self._engine = engine
-        self._threads = threads
-        self._worker = worker
-
-    def launch(self, batch: Batch) -> Pending:
-        engine, threads = self._engine, self._threads
-        ports = engine.loaded_ports()
-        packed = ports.pack(batch)
-        if self._worker is None:
-            return Finished(ports.unpack(engine.arrays_of(packed, threads), packed))
-        return self._worker.launch(lambda: engine.arrays_of(packed, threads),
-                                   lambda arrays: ports.unpack(arrays, packed))
 
 
 def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[str, Any]]]:

@@ -22,15 +22,16 @@ import numpy as np
 import torch
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, Result, Session, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Session, Values
 from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.programs import Program, read_program, storages
 from edgeserve.engines.torch.streams import CudaSession
-from edgeserve.engines.worker import Worker, worker_of
+from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown
 
 KNOWN_OPTIONS = ("arguments", "inputs", "outputs", "precision", "threads", "deterministic", "example", "cuda",
@@ -124,7 +125,7 @@ class TorchEngine(Engine):
                 return CudaSession(lane, self._cuda, self.loaded_ports, self.call, self.failed, self._numbers)
             except EngineError as error:
                 raise of_model(self._name, error) from error
-        return TorchSession(self, self.threads_of(lane), worker_of(lane))
+        return HostSession(self, self.threads_of(lane), worker_of(lane))
 
     def example(self) -> Values:
         if self._example:
@@ -284,24 +285,6 @@ class TorchEngine(Engine):
             return np.array(array, copy=True)
         return array
 
-
-class TorchSession(Session):
-    """One lane's use of the network on the CPU. Where the lane holds several batches, torch runs on a worker's thread
-    while the lane packs the next batch and unpacks the last."""
-
-    def __init__(self, engine: TorchEngine, threads: int, worker: Optional[Worker]) -> None:
-        self._engine = engine
-        self._threads = threads
-        self._worker = worker
-
-    def launch(self, batch: Batch) -> Pending:
-        engine, threads = self._engine, self._threads
-        ports = engine.loaded_ports()
-        packed = ports.pack(batch)
-        if self._worker is None:
-            return Finished(ports.unpack(engine.arrays_of(packed, threads), packed))
-        return self._worker.launch(lambda: engine.arrays_of(packed, threads),
-                                   lambda arrays: ports.unpack(arrays, packed))
 
 
 def _tensor(array: np.ndarray, copies: bool) -> torch.Tensor:
