@@ -297,7 +297,7 @@ class EnsemblePolicy(Edf):
         for query in list(self._queries.values()):
             if query.answered and not query.running and not (query.planned | query.committed & query.waiting()) and \
                     not query.request.ended and query.worth(query.answered) >= query.request.quality_min and \
-                    all([idle >> places.number(query, bit) & 1 for bit in query.jobs]):
+                    not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]:
                 board.settle(query.request, query.ensemble.join.name)
 
     def _renew(self, query: Query, lanes: Lanes, places: Places, board: Board) -> None:
