@@ -149,7 +149,7 @@ class HostBuffer(Buffer):
             raise CudaError(f"a host buffer of {self.size} bytes was used after it was freed")
         if offset < 0 or offset + count * kind.itemsize > self.size:
             raise CudaError(f"{kind}{list(shape)} at byte {offset} does not fit a host buffer of {self.size} bytes")
-        raw = (ctypes.c_ubyte * max(self.size, 1)).from_address(self.host_pointer)
+        raw: Any = (ctypes.c_ubyte * max(self.size, 1)).from_address(self.host_pointer)  # numpy takes any buffer
         view: np.ndarray = np.frombuffer(raw, kind, count, offset).reshape(tuple(shape))
         return view
 
