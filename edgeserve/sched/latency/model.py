@@ -52,10 +52,10 @@ class ModelLatency:
     ``sizes`` are the batch sizes that have a time, and ``size_for[n]`` is the one that n jobs run as: the smallest that
     holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest.
     ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``observed_ns`` is when a batch was
-    measured last. ``learns_work``: somebody asks for
-    :meth:`usual`, so :meth:`observe` wants to know the work. What does not change: ``seeds``, the timings that the
-    tables began with, ``fixed_ns`` (c0 of the affine fit) and ``alone``, the profiled times alone by app, for models
-    whose time depends on the input, all at speed 1.
+    measured last. ``learns_work``: :meth:`observe` wants to know the work, since somebody asks for :meth:`usual`, or
+    since a policy that goes by what jobs declare has set it: inputs that are unequal as declared are no surprise. What
+    does not change: ``seeds``, the timings that the tables began with, ``fixed_ns`` (c0 of the affine fit) and
+    ``alone``, the profiled times alone by app, for models whose time depends on the input, all at speed 1.
     """
 
     __slots__ = ("model", "lane", "sizes", "size_max", "size_for", "seeds", "fixed_ns", "alone", "age_ns", "version",

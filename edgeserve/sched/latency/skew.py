@@ -7,6 +7,11 @@ much longer, with unequal inputs batches of one size differ. So the spread of th
 deviation of its logarithm, tells how much longer than the usual input the longest of any number of inputs is expected
 to be. Successive batches are compared, so that a pace that drifts is no spread; what noise explains counts as none.
 
+A spread alone does not tell that the longest input decides. Where every input adds its own time (a batch runs its
+inputs one after another, or its tokens count), batches differ too, but larger ones take as long as the profile says.
+So the spread counts only where the times themselves show a third of the rise that it tells of: from the profile to
+what was measured, and from smaller to larger batches where several sizes ran.
+
 Integers, millionths; logarithms are rounded to them, so that every machine decides alike.
 """
 
@@ -33,6 +38,13 @@ NOISE_PPM = 120_000
 
 CLEARLY = 4
 """A spread counts that is more than noise's by one part in so many: that of 48 batches is known to a tenth."""
+
+SHOWN = 3
+"""Measured times must show at least one part in so many of what a spread is expected to do to them."""
+
+SIZES_APART = 7
+"""The rise from smaller to larger batches is judged by their own times from this sum of squares on (of the expected
+maxima's distances from their mean): then the slope is known to a quarter of the skew."""
 
 STEP_PPM = 50_000
 """The skew moves when it is off by this much."""
@@ -117,6 +129,8 @@ class Skew:
         spread = min(SKEW_MAX_PPM, self._apart // (count - 1) * PPM // MEAN_APART_PPM)
         noise = self._noise(count // 2)
         skew_ppm = math.isqrt(spread * spread - noise * noise) if spread * CLEARLY > noise * (CLEARLY + 1) else 0
+        if skew_ppm and not self._is_shown(skew_ppm):
+            skew_ppm = 0
         if abs(skew_ppm - self.skew_ppm) < STEP_PPM:
             return False
         self.skew_ppm = skew_ppm
@@ -129,6 +143,28 @@ class Skew:
             return time_ns
         longer_ppm = round(PPM * math.exp(self.skew_ppm * self._longest_ppm[size] / (PPM * PPM)))
         return time_ns + self._growing_ns[size] * (longer_ppm - PPM) // PPM
+
+    def _is_shown(self, skew_ppm: int) -> bool:
+        """Whether the times rise with the expected maxima as inputs so unequal would have it: O(:data:`LOOKED_BACK`).
+
+        Where the longest input decides, the logarithms rise by the skew along the maxima; where all add up, they do
+        not. So their mean must be high enough, which a device that is slower than the profile raises too, and so must
+        their slope where several sizes ran, which holds at any pace. Lone inputs have no rise to show: the spread of
+        those is believed.
+
+        Inputs that add up are usual in the mean, and the mean of a lognormal is half its variance above its middle: the
+        logarithm of a batch is too low by that, and of a small batch by more."""
+        variance_ppm = skew_ppm * skew_ppm // PPM
+        rows = [(self._longest_ppm[size], log + variance_ppm // (2 * size)) for size, log, _ in self._logs]
+        count, along = len(rows), sum([longest for longest, _ in rows])
+        rise = sum([log for _, log in rows])
+        if along and rise * SHOWN < along * skew_ppm // PPM:
+            return False
+        squares = sum([longest * longest for longest, _ in rows]) // PPM - along * along // (PPM * count)
+        if squares < SIZES_APART * PPM:
+            return True
+        return (sum([longest * log for longest, log in rows]) - along * rise // count) // PPM * SHOWN \
+            >= squares * skew_ppm // PPM
 
     def _distance(self, size: int, log: int, before: int, log_before: int) -> int:
         """How far a batch is from the one before it, in the deviation of the maxima of so many inputs. Batches of two

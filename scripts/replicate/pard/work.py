@@ -38,6 +38,10 @@ REFERENCE: Mapping[str, Mapping[str, float]] = {
     TOLD: {"1.0 at 0.9": 1.7, "1.0 at 1.0": 2.8, "1.0 at 1.2": 10.0, "0.5 at 1.0": 3.5, "0.5 at 1.2": 18.0}}
 
 
+QUICK_POINTS, QUICK_RATIO = 1.5, 0.15
+"""What 5 s and one seed may be off by, in points of drop and in ratios: as far as they were from 15 s and two seeds."""
+
+
 class Case(NamedTuple):
     """One run."""
 
@@ -71,7 +75,7 @@ def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="5 s and one seed per cell")
+    parser.add_argument("--quick", action="store_true", help="5 s and one seed per cell: shows collapses")
     parser.add_argument("--seconds", type=int, default=15, help="of arrivals per cell")
     parser.add_argument("--seeds", default="31,32", help="of arrivals, work and errors")
     parser.add_argument("--processes", type=int, default=2)
@@ -96,15 +100,22 @@ def main() -> int:
         texts = [f"{cells[column]:.1f} ({invalid[row][column]:.1f}" + (f"; {known[column]:g})" if known else ")")
                  for column in columns]
         print(f"{row:18}" + "".join(f"{text:>22}" for text in texts))
+    points, ratio = 0.0, 0.0
+    if arguments.quick:
+        points, ratio = QUICK_POINTS, QUICK_RATIO
+        print(f"\n5 s are the planner's window once, and one seed is one draw of the work: bounds are {points} points "
+              f"and {ratio} wider.\nThis shows a policy that collapses; only a run without --quick shows whether the "
+              "stated bounds hold.")
     checks = Checks("scripts/replicate/pard/work.py")
     for column in columns:
         checks.at_most(f"variation {column}: drop, told over untold",
-                       drop[TOLD][column] / max(0.01, drop[UNTOLD][column]), 0.85 if column.startswith("1.0") else 0.95)
+                       drop[TOLD][column] / max(0.01, drop[UNTOLD][column]),
+                       (0.85 if column.startswith("1.0") else 0.95) + ratio)
         checks.at_most(f"variation {column}: told, points above the reference", drop[TOLD][column]
-                       - REFERENCE[TOLD][column], 1.0)
+                       - REFERENCE[TOLD][column], 1.0 + points)
     for error in ("... off by 0.3", "... off by 0.6"):
         checks.at_most(f"variation 1.0 at 1.2: drop, told {error[4:]} over untold",
-                       drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"], 1.0)
+                       drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"], 1.0 + ratio)
     return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
 
 

@@ -362,6 +362,8 @@ class Pard(Policy):
                 workers.append(worker)
                 self._by_number.append(worker)
                 self._at_lane.setdefault(lane.name, []).append(worker)
+                if self.options["work"]:
+                    board.latency(model, lane.name).learns_work = True
             if len({worker.lane.device for worker in workers}) > 1:
                 self._apart += workers
         for lane in board.lanes:

@@ -6,6 +6,7 @@ import math
 import random
 from statistics import NormalDist, fmean, median, pstdev
 
+import numpy as np
 import pytest
 
 from edgeserve.sched.latency.distribution import timing_constant
@@ -20,6 +21,8 @@ from edgeserve.sched.latency.skew import (
     MEAN_APART_PPM,
     NOISE_PPM,
     PPM,
+    SHOWN,
+    SIZES_APART,
     SKEW_MAX_PPM,
     STEP_PPM,
     Skew,
@@ -75,6 +78,32 @@ def test_neither_noise_nor_a_slow_device_is_taken_for_unequal_inputs(noise, size
     known = learnt(sizes, 0.0, noise, slow=2.5)
     assert known.skew.skew_ppm == 0
     assert known.typical_ns[1] == pytest.approx(2.5 * TOLD[1], rel=0.25)
+
+
+@pytest.mark.parametrize("deviation", [0.5, 0.83])
+@pytest.mark.parametrize(("sizes", "slow", "most"), [
+    ((4,), 1.0, 0.01), ((8,), 1.0, 0.01), (SIZES, 1.0, 0.01), ((4, 8), 0.6, 0.01), (SIZES, 2.5, 0.25)])
+def test_inputs_that_add_up_make_no_batch_longer_than_the_profile_says(sizes, slow, most, deviation):
+    rng = random.Random(f"skew/sums/{sizes}/{slow}/{deviation}")
+    known, believed = Drift(TOLD, fixed_ns=FIXED), 0
+    for step in range(1000):
+        size = sizes[step % len(sizes)]
+        work = sum([rng.lognormvariate(-deviation * deviation / 2, deviation) for _ in range(size)])  # of mean 1 each
+        known.observe(step * 50 * MS, size, round(slow * (FIXED + EACH * work) * rng.gauss(1.0, 0.03)))
+        believed += known.skew.skew_ppm > 0
+    assert believed <= most * 1000  # on a slow device, only the rise from small batches to large ones tells
+
+
+@pytest.mark.parametrize("slow", [1.0, 2.5])
+@pytest.mark.parametrize("sizes", [(1, 8), (4, 8), SIZES])
+def test_the_longest_of_unequal_inputs_is_found_beside_other_sizes(sizes, slow):
+    rng = random.Random(f"skew/longest/{sizes}/{slow}")
+    known, believed = Skew(TOLD, FIXED), 0
+    for step in range(1000):
+        size = sizes[step % len(sizes)]
+        known.observe(size, batch_ns(rng, size, 0.8, 0.03, slow))
+        believed += 400_000 < known.skew_ppm < PPM + 100_000
+    assert believed > 800
 
 
 def test_a_pace_that_changes_once_is_no_skew():
@@ -149,4 +178,12 @@ def naive_skew_ppm(rows, skew_ppm):
     spread = min(SKEW_MAX_PPM, apart // (len(rows) - 1) * PPM // MEAN_APART_PPM)
     noises = sorted(NOISE_PPM * TOLD[size] // (TOLD[size] - FIXED) * PPM // spread_ppm(size) for size, _ in rows)
     noise = noises[len(noises) // 2]
-    return math.isqrt(spread * spread - noise * noise) if spread * CLEARLY > noise * (CLEARLY + 1) else 0
+    if spread * CLEARLY <= noise * (CLEARLY + 1):
+        return 0
+    found = math.sqrt(spread * spread - noise * noise) / PPM
+    longest = [longest_ppm(size) / PPM for size, _ in rows]
+    logs = [log / PPM + found * found / (2 * size) for size, log in rows]
+    shown = [fmean(logs) / fmean(longest)] if any(longest) else []
+    if len(rows) * pstdev(longest) ** 2 >= SIZES_APART:
+        shown.append(float(np.polyfit(longest, logs, 1)[0]))
+    return math.isqrt(spread * spread - noise * noise) if min([found, *shown]) * SHOWN >= found else 0

@@ -61,3 +61,17 @@ def test_a_dear_one_is_judged_again_when_its_batch_starts(ends_at, outcome):
     assert world.outcome(2) == ""
     world.finish("a", at=ends_at)
     assert world.outcome(2) == outcome
+
+
+@pytest.mark.parametrize(("policy", "hints", "listens"), [
+    ("pard+", {"work": 1.0}, True), ("pard+", {}, False), ("pard", {"work": 1.0}, False)])
+def test_inputs_that_are_unequal_as_declared_surprise_only_who_does_not_listen(policy, hints, listens):
+    world = graph(policy=policy)
+    for step in range(40):
+        world.now_ms = 1000 * step
+        world.step(RequestArrived(world.request("app", 500, hints=hints)))
+        world.finish("a", at=1000 * step + (9, 40)[step % 2])
+        for after, name in ((60, "b"), (90, "c")):
+            world.finish(name, at=1000 * step + after)
+    skew = world.scheduler.state.latency["a", "a"].figures(0)["skew"]
+    assert (skew == 0.0) == listens
