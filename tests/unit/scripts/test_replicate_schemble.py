@@ -50,3 +50,19 @@ def test_a_run_counts_what_was_answered_by_whom(items, tmp_path):
     assert found["static, any"].models == 1.0 and 0.8 < found["static, any"].processed < 0.97
     assert found["schemble+"].accuracy > found["original"].accuracy
     assert found["schemble+"].missed <= found["original"].missed
+
+
+def test_uneven_times_under_load_do_not_put_schemble_plus_behind_the_fastest_model(items, tmp_path, monkeypatch):
+    """Every seventh batch takes up to ten times as long, and the fastest model alone would take half of the lane."""
+    monkeypatch.setattr(world, "TIMES_MS", (3.0, 9.0, 15.0))
+    monkeypatch.setattr(world, "SCORE_MS", 0.3)
+    profile, load = ensemble.fit(items), world.steady(1, 3000, 110.0, 6.0)
+    path, lasts_s = world.trace_path(str(tmp_path), load, items, "predicted", "uneven")
+    found = {}
+    for name, system in (("fastest", world.System("ensemble_static", {"pick": "static", "models": ["m0"]})),
+                         ("schemble", run.SYSTEMS["schemble"]), ("schemble+", run.SYSTEMS["schemble+"])):
+        table = world.scenario_of(system, path, profile, 150, lasts_s, on_late="partial", shared=True)
+        table["run"]["noise"], table["faults"] = 0.25, {"slow": 0.15, "slow_factor": 10.0}
+        found[name] = world.run(table, items, 1)
+    assert found["schemble+"].accuracy > found["fastest"].accuracy - 0.01
+    assert found["schemble+"].missed < found["schemble"].missed / 2

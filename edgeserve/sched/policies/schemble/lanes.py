@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.schemble.problem import Lanes
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
@@ -14,6 +15,9 @@ from edgeserve.sched.resources.lanes import Lane
 
 NEVER_NS = 2**61
 """When a model could start that no lane can run now."""
+
+STALE = 10
+"""A model that has not run for so many times what it takes is measured too long ago to be called slow by it."""
 
 
 class Places:
@@ -56,18 +60,24 @@ class Places:
         """Whether some lane would take a work now."""
         return any(lane.accepts(board.now_ns) for lanes in self._lanes for lane in lanes)
 
-    def problem(self, board: Board, backlog_ns: Mapping[int, int], batch: int = 1) -> Lanes:
-        """Times and lanes as of now, with batches of up to ``batch``. ``backlog_ns``: committed work by place."""
+    def problem(self, board: Board, backlog_ns: Mapping[int, int], batch: int = 1,
+                is_typical: bool = False) -> Lanes:
+        """Times and lanes as of now, with batches of up to ``batch``. ``backlog_ns``: committed work by place.
+        ``is_typical``: by the typical times of batches, not by the likely ones: where many follow one another, long
+        and short ones even out, and a few long ones do not make a model the slower of two."""
         times, sizes = [], []
         for model in self.models:
             best_ns, size = NEVER_NS, 1
             for lane in board.lanes_of(model):
                 latency = board.latency(model, lane.name)
                 fitting = latency.size_for[min(batch, latency.size_max)]
-                if latency.likely_ns[fitting] < best_ns:
-                    best_ns, size = latency.likely_ns[fitting], min(batch, fitting)
+                takes_ns = latency.typical_ns[fitting] if is_typical else latency.likely_ns[fitting]
+                if takes_ns < best_ns:
+                    best_ns, size = takes_ns, min(batch, fitting)
             times.append(max(1, best_ns))
             sizes.append(size)
+        if is_typical:
+            times = self._thawed(times, sizes, board)
         free: List[Tuple[int, ...]] = []
         for place, lanes in enumerate(self._lanes):
             at = sorted([lane.available_ns(board.now_ns) for lane in lanes if lane.up and not lane.hung])
@@ -75,11 +85,32 @@ class Places:
             free.append(tuple([free_ns + share_ns for free_ns in at]) or (NEVER_NS,))
         return Lanes(self.place_of, tuple(times), tuple(free), tuple(sizes))
 
+    def _thawed(self, times: List[int], sizes: List[int], board: Board) -> List[int]:
+        """The times, where a model that has not run for :data:`STALE` times its time takes no longer, beside its
+        profile, than those of its place that have: believed slow because of a few long runs, it would never be run, and
+        so never be measured, again."""
+        latencies = [min([board.latency(model, lane.name) for lane in board.lanes_of(model)], key=_alone_typical)
+                     for model in self.models]
+        is_fresh = [board.now_ns - latency.observed_ns <= STALE * time_ns for latency, time_ns in zip(latencies, times)]
+        told = [max(1, latency.profiled_ns[latency.size_for[size]]) for latency, size in zip(latencies, sizes)]
+        found = list(times)
+        for index, place in enumerate(self.place_of):
+            if is_fresh[index]:
+                continue
+            for other, its_place in enumerate(self.place_of):
+                if its_place == place and is_fresh[other]:
+                    found[index] = min(found[index], max(1, told[index] * times[other] // told[other]))
+        return found
+
     def resident_at_ns(self, index: int, board: Board) -> int:
         """When a model could run on one of its lanes at the earliest: it may have to be loaded."""
         model = self.models[index]
         times = [board.resident_at_ns(model, lane) for lane in board.lanes_of(model) if lane.up and not lane.hung]
         return min(times) if times else NEVER_NS
+
+
+def _alone_typical(latency: ModelLatency) -> int:
+    return latency.typical_ns[latency.sizes[0]]
 
 
 def ends_at_ns(lanes: Lanes, index: int, resident_ns: int) -> int:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, List, Sequence
+from typing import ClassVar, Final, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.policies.schemble.backlog import surcharge, taken
 from edgeserve.sched.policies.schemble.lanes import Places, ends_at_ns
-from edgeserve.sched.policies.schemble.problem import Lanes, Plan
+from edgeserve.sched.policies.schemble.planner import EXACT
+from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan
 from edgeserve.sched.policies.schemble.queries import Query
 from edgeserve.sched.policies.schemble.shared import EnsemblePolicy
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.requests.graph import App
+
+GUARD_PART: Final = 4
+"""Models are asked to end early by a quarter of a request's time at most."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,25 +45,57 @@ class SchemblePlus(EnsemblePolicy):
             fresh[0].planned = self._fastest_idle(fresh[0], board, places)
             if fresh[0].planned:
                 return
-        best: Plan | None = None
+        best, own = Plan((), -1, EXACT, 0), queries
+        terms = self._terms(fresh, places, board)
         for batch in self._batches(board, places, len(queries)):
-            lanes = places.problem(board, {}, batch)
-            asked = [self._asked(query, lanes, places, board, self._price) for query in queries]
+            lanes = places.problem(board, {}, batch, len(fresh) > 1)
+            able, asked = self._able(queries, lanes, places, board, terms)
             if batch > 1:
                 self._planner.forget()
             plan = self._planner.plan(lanes, asked)
             self._charge(plan, len(asked))
-            if best is None or plan.value > best.value:
-                best, self._size = plan, batch
-            if best.value >= sum([max([option.reward for option in item.options], default=0) for item in asked]):
+            if plan.value > best.value:
+                best, own, self._size = plan, able, batch
+            if best.value >= sum([max([option.reward for option in item.options]) for item in asked]):
                 break  # everybody gets everything
-        assert best is not None
-        for query, subset in zip(queries, best.subsets):
+        for query, subset in zip(own, best.subsets):
             query.planned = self._own(query, subset, places)
+
+    def _terms(self, fresh: List[Query], places: Places, board: Board) -> Tuple[float, int]:
+        """What the requests that wait make lane time cost beyond the price, and how much earlier than they must models
+        are to end: both nothing where one request waits, whom no other makes late."""
+        if len(fresh) < 2:
+            return 0.0, 0
+        lanes = places.problem(board, {}, 1, True)
+        part = taken(lanes, len(fresh), fresh[-1].due_ns)
+        return surcharge(lanes, self._price, part), _guard_ns(places.models[_fastest(lanes)], board)
+
+    def _able(self, queries: List[Query], lanes: Lanes, places: Places, board: Board,
+              terms: Tuple[float, int]) -> Tuple[List[Query], List[Asked]]:
+        """The requests that some model could end for with the guard, should it be slow; where there is none, those that
+        some model could end for by the likely times."""
+        more, guard_ns = terms
+        for early_ns in (guard_ns, 0):
+            able, asked = [], []
+            for query in queries:
+                request = query.request
+                limit_ns = 0 if request.on_late == "answer" else (
+                    request.deadline_ns - request.arrival_ns) // GUARD_PART
+                item = self._asked_by(query, lanes, places, board,
+                                      (self._price, more, query.due_ns - min(early_ns, limit_ns)))
+                if any(option.reward > 0 for option in item.options):
+                    able.append(query)
+                    asked.append(item)
+                if len(asked) == self._planner.look_ahead:
+                    break  # nobody behind would be planned
+            if asked or not early_ns:
+                break
+        return able, asked
 
     def _fastest_idle(self, query: Query, board: Board, places: Places) -> int:
         """The idle model that ends first, so that the others are free for who comes next: what it says may do."""
-        idle, lanes, best, best_ns = self._idle_models(board, places), places.problem(board, {}), 0, query.due_ns + 1
+        idle, best, best_ns = self._idle_models(board, places), 0, query.due_ns + 1
+        lanes = places.problem(board, {}, 1, True)
         for bit in sorted(query.jobs):
             index = places.number(query, bit)
             ends_ns = ends_at_ns(lanes, index, places.resident_at_ns(index, board))
@@ -88,4 +125,22 @@ class SchemblePlus(EnsemblePolicy):
             if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
                 more |= 1 << bit
         gain = query.worth(more) - now
-        return more == query.answered or (useful and gain < self._stop)
+        if more == query.answered or (useful and gain < self._stop):
+            return True
+        asked = self._asked(query, lanes, places, board, self._price)
+        return useful and not query.running and not any(option.reward > 0 for option in asked.options)
+
+
+def _fastest(lanes: Lanes) -> int:
+    """The model that takes the least time."""
+    return lanes.times_ns.index(min(lanes.times_ns))
+
+
+def _guard_ns(model: str, board: Board) -> int:
+    """How much longer than typically a model took when it was slowest lately, where that is least."""
+    spans = []
+    for lane in board.lanes_of(model):
+        latency = board.latency(model, lane.name)
+        size = latency.sizes[0]
+        spans.append(max(0, latency.slowest_ns[size] - latency.typical_ns[size]))
+    return min(spans, default=0)

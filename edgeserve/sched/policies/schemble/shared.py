@@ -13,6 +13,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.schemble.backlog import units
 from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns
 from edgeserve.sched.policies.schemble.planner import BOUNDED, Planner
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
@@ -239,6 +240,7 @@ class EnsemblePolicy(Edf):
             self._places = Places(self._ensembles.values(), board)
         places = self._places
         self._settle_all(board, places)
+        super().plan(board)  # a late request's join has just become ready: it gets a time at which it may run
         if self._queries and self._is_stale and (places.may_start(board) or self._must_load(board)):
             self._is_stale = False
             self._decide(board, places)
@@ -354,24 +356,39 @@ class EnsemblePolicy(Edf):
 
     def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, price: float) -> Asked:
         """A request as part of the local problem: the subsets of its waiting models that could end in time."""
+        return self._asked_by(query, lanes, places, board, (price, 0.0, query.due_ns))
+
+    def _asked_by(self, query: Query, lanes: Lanes, places: Places, board: Board,
+                  terms: Tuple[float, float, int]) -> Asked:
+        """The same on other ``terms``: the price of all models' time, what is charged on top of it for each unit of
+        work (:func:`~edgeserve.sched.policies.schemble.backlog.units`) beyond the least that a request without an
+        answer needs, and when the models are to end."""
+        price, surcharge, due_ns = terms
         bits, masks = [], []
         for bit in sorted(query.jobs):
             index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
+            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= due_ns:
                 bits.append(bit)
                 masks.append(1 << index)
-        options = []
         total_ns = sum(lanes.times_ns)
+        work = units(lanes) if surcharge else [0.0] * len(lanes.times_ns)
+        found: List[Tuple[int, float, float]] = []  # subset, what it brings, its units of work
         for chosen in range(1, 1 << len(bits)):
             own = subset = spent_ns = 0
+            needs = 0.0
             for place, bit in enumerate(bits):
                 if chosen >> place & 1:
                     own |= 1 << bit
                     subset |= masks[place]
-                    spent_ns += lanes.times_ns[places.number(query, bit)]
-            gain = query.gain(own) * query.request.value - price * spent_ns / total_ns
-            options.append(Option(subset, round(gain * REWARD_UNIT)))
-        return Asked(query.due_ns, options)
+                    index = places.number(query, bit)
+                    spent_ns += lanes.times_ns[index]
+                    needs += work[index]
+            gain = query.gain(own) * query.request.value
+            found.append((subset, gain - price * spent_ns / total_ns, needs))
+        has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
+        least = 0.0 if has_answer else min([needs for _, gain, needs in found if gain > 0.0], default=0.0)
+        return Asked(due_ns, [Option(subset, round((gain - surcharge * max(0.0, needs - least)) * REWARD_UNIT))
+                              for subset, gain, needs in found])
 
     def _charge(self, plan: Plan, asked: int) -> None:
         self._plans += 1
