@@ -247,7 +247,8 @@ class EnsemblePolicy(Edf):
             for query in self._queries.values():
                 for bit, job in query.jobs.items():
                     board.want(job, bool((query.planned | query.committed | query.wanted) >> bit & 1))
-            self._settle_unplanned(board, places)
+            if self._settle_unplanned(board, places):
+                super().plan(board)
 
     def _drop_late_leads(self, board: Board) -> None:
         """Give up the requests that wait for a node before their models, and have no time for any of them behind it."""
@@ -292,15 +293,17 @@ class EnsemblePolicy(Edf):
                 else:
                     board.drop(request, self._why_late(query, board))
 
-    def _settle_unplanned(self, board: Board, places: Places) -> None:
+    def _settle_unplanned(self, board: Board, places: Places) -> bool:
         """Answer the requests whose further models could all start now and are not worth it to the plan: nothing would
-        happen to them before their deadline."""
-        idle = self._idle_models(board, places)
+        happen to them before their deadline. Whether there was one."""
+        idle, settled = self._idle_models(board, places), False
         for query in list(self._queries.values()):
             if query.answered and not query.running and not (query.planned | query.committed & query.waiting()) and \
                     not query.request.ended and query.worth(query.answered) >= query.request.quality_min and \
                     not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]:
                 board.settle(query.request, query.ensemble.join.name)
+                settled = True
+        return settled
 
     def _renew(self, query: Query, lanes: Lanes, places: Places, board: Board) -> None:
         """A late request that is answered however late gets a new time, at which its slowest model would have ended
