@@ -10,9 +10,9 @@ from typing import Any, Dict, Iterator, Mapping, Sequence
 
 from edgeserve.errors import Cancelled
 
-BREAKDOWN_KEYS = ("queue", "load", "batch", "execute")
+BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
 """Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
-work on the lane, running."""
+work on the lane, running, and what remains of the total: transport, checks, decisions, hand-over."""
 
 
 class TimedOut(Cancelled, TimeoutError):
@@ -23,11 +23,11 @@ class Answer(Mapping[str, Any]):
     """Named outputs of one completed request, and how it went. ``answer["y"]`` is ``answer.outputs["y"]``.
 
     ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
-    answer is partial, then it says why; ``breakdown_ms`` has the keys of :data:`BREAKDOWN_KEYS`; ``total_ms`` runs to
-    its end from when it was sent, or arrived where that is not known. ``id`` is the number that the server gave the
-    request, for ``story``. ``quality`` is what the policy of an ensemble expects the answer to be worth beside that of
-    all its models (for a classifier the chance that both agree), and ``branches`` names the models that took part;
-    1.0 and nothing where no policy said. """
+    answer is partial, then it says why; ``breakdown_ms`` has the keys of :data:`BREAKDOWN_KEYS` and adds up to
+    ``total_ms``, which runs to its end from when it was sent, or arrived where that is not known. ``id`` is the number
+    that the server gave the request, for ``story``. ``quality`` is what the policy of an ensemble expects the answer to
+    be worth beside that of all its models (for a classifier the chance that both agree), and ``branches`` names the
+    models that took part; 1.0 and nothing where no policy said."""
 
     __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id", "quality", "branches")
 
@@ -40,6 +40,7 @@ class Answer(Mapping[str, Any]):
         self.reason = reason
         self.breakdown_ms: Dict[str, float] = dict.fromkeys(BREAKDOWN_KEYS, 0.0)
         self.breakdown_ms.update(breakdown_ms or {})
+        self.breakdown_ms["other"] = max(0.0, total_ms - sum(self.breakdown_ms.values()))
         self.total_ms = total_ms
         self.id = id
         self.quality = quality

@@ -379,6 +379,13 @@ class Client:
         key = next(self._keys)
         return self._post(key, [wire.encode_story(key, request_id)])
 
+    def trace(self, after: int = 0) -> Dict[str, Any]:
+        """A page of the scheduler's last steps, as lines of a recording: ``lines``, ``first`` (the number of the first
+        line's step), ``after`` (what to ask for next) and ``now_ns`` (the server's clock, which the steps are on)."""
+        key = next(self._keys)
+        info: Dict[str, Any] = self._wait(self._post(key, [wire.encode_trace(key, after)]), None, "trace")
+        return info
+
     def drain(self) -> Dict[str, Any]:
         """Ask the server to accept nothing more and to finish what it accepted."""
         return self.ask("drain")

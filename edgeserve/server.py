@@ -12,14 +12,19 @@ import logging
 import os
 import signal
 import sys
-from typing import Any, Dict, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
+from edgeserve import __version__
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
+from edgeserve.errors import ConfigError
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
 from edgeserve.runtime import Runtime
 from edgeserve.units import counted, format_duration
+
+if TYPE_CHECKING:
+    from edgeserve.metrics.endpoint import MetricsEndpoint
 
 log = logging.getLogger("edgeserve")
 
@@ -66,6 +71,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         runtime.ask_to_stop(drain=len(asked) == 1)
 
     before = {number: signal.signal(number, on_signal) for number in signals}
+    metrics = None
     try:
         log.info("loading %s ...", counted(len(config.models), "model"))
         manager.starting(f"loading {counted(len(config.models), 'model')}")
@@ -78,6 +84,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         # every thread for 15 to 30 ms at each full collection (measured with onnxruntime loaded); frozen, for none.
         gc.collect()
         gc.freeze()
+        metrics = metrics_of(runtime, config)
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
         heartbeat.beat()
         while not runtime.wait(manager.interval_s if manager.listens else LOOK_S):
@@ -89,5 +96,21 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if metrics is not None:
+            metrics.close()
         manager.close()
     return 0
+
+
+def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
+    """Where Prometheus scrapes ``runtime``, if ``[server] metrics`` says so."""
+    if not config.server.metrics:
+        return None
+    try:
+        from edgeserve.metrics.endpoint import MetricsEndpoint
+    except ImportError as error:
+        raise ConfigError(f"[server] metrics needs the package prometheus-client ({error}): "
+                          "pip install 'edgeserve-runtime[metrics]'") from None
+    endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
+    log.info("metrics on %s", endpoint.url)
+    return endpoint

@@ -36,7 +36,7 @@ ROOMS = {
     "testing": {"sched", "sim", "engines.base"},
     "live": {"sched", "recording", "metrics", "language", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
-    "server": {"live", "runtime", "sched", ""} | OUTSIDE,
+    "server": {"live", "runtime", "metrics", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
@@ -64,7 +64,8 @@ POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_
 OPTIONAL = {"onnxruntime": {"engines.onnx"}, "tensorrt": {"engines.tensorrt"}, "torch": {"engines.torch", "engines.lm"},
             "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": {"tools.fit"},
             "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
-            "pytest": {"testing"}, "transformers": {"engines.lm"}, "hypothesis": set()}
+            "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
+            "hypothesis": set()}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools", "testing.engine_conformance",

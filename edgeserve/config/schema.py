@@ -45,6 +45,8 @@ class ServerConfig:
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
+    metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
+    trace_steps: int = entry(integer(0, 1_000_000), 4096)  # the last decisions, kept for edgeserve trace; 0 = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve tune, simulate --replay)
 
 

@@ -73,16 +73,16 @@ class Cancel:
 
 class Control:
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``.
-    ``request_id``: the request that a ``story`` is asked of, else 0."""
+    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0."""
 
-    __slots__ = ("peer", "key", "is_req", "kind", "request_id")
+    __slots__ = ("peer", "key", "is_req", "kind", "number")
 
-    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, request_id: int = 0) -> None:
+    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, number: int = 0) -> None:
         self.peer = peer
         self.key = key
         self.is_req = is_req
         self.kind = kind
-        self.request_id = request_id
+        self.number = number
 
 
 class ClientGone:
@@ -320,7 +320,7 @@ class Bus:
     def _read_other(self, peer: _Peer, kind: str, key: Any, fields: Dict[str, Any], buffers: List[Any], is_req: bool,
                     news: List[News], refusal: RequestError | None) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
-        request_id = wire.take_request_id(fields) if kind == "story" else 0
+        number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if buffers:
             raise Malformed(f"a {kind} message has {len(buffers)} frames after its header, expected none")
@@ -339,7 +339,7 @@ class Bus:
         else:
             if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise _not_new(peer, key)
-            control = peer.open[key] = Control(peer, key, is_req, kind, request_id)
+            control = peer.open[key] = Control(peer, key, is_req, kind, number)
             self._in_flight += 1
             news.append(control)
 

@@ -41,7 +41,7 @@ ID_BYTES_MAX = 64
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
 
-CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "drain")
+CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain")
 REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
 
 _VERSION_BYTE = bytes([VERSION])
@@ -357,6 +357,19 @@ def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
 def encode_story(key: Key, request_id: int) -> bytes:
     """The question what happened to a request, by the server's number of it."""
     return pack_header({"kind": "story", "id": key, "request_id": request_id})
+
+
+def encode_trace(key: Key, after: int) -> bytes:
+    """The question which steps followed step ``after``, of those that the server keeps."""
+    return pack_header({"kind": "trace", "id": key, "after": after})
+
+
+def take_after(fields: Dict[str, Any]) -> int:
+    """The number of a step, removed from the fields of a ``trace`` header; 0 when it is left out."""
+    after = fields.pop("after", 0)
+    if type(after) is not int or not 0 <= after < 2**63:
+        raise Malformed(f"after = {show(after)}: expected the number of a step, 0 for all that are kept")
+    return after
 
 
 def take_request_id(fields: Dict[str, Any]) -> int:

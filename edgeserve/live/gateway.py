@@ -27,9 +27,9 @@ BURST_MAX = 64
 class Questions(Protocol):
     """Answers the control questions of ``ipc/wire.py``: the runtime's core, as the gateway sees it."""
 
-    def ask(self, kind: str, request_id: int = 0) -> Dict[str, Any]:
-        """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps. ``request_id``: which
-        request ``story`` is about."""
+    def ask(self, kind: str, number: int = 0) -> Dict[str, Any]:
+        """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps. ``number``: which
+        request ``story`` is about, or the step behind which ``trace`` begins."""
 
 
 class Gateway:
@@ -59,7 +59,7 @@ class Gateway:
             elif type(message) is ClientGone:
                 self._gone(message, events)
             elif type(message) is Control:
-                self.bus.control_reply(message, self._questions.ask(message.kind, message.request_id))
+                self.bus.control_reply(message, self._questions.ask(message.kind, message.number))
 
     @property
     def endpoints(self) -> List[str]:

@@ -27,6 +27,7 @@ from edgeserve.live.request import LiveRequest, RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.world import LiveWorld, StopAsked
+from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.sched.core.loop import OnStep, drive
@@ -55,6 +56,7 @@ class RuntimeCore:
         self._lanes: Dict[str, Lane] = {}
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
+        self._last_steps = LastSteps(config.server.trace_steps)
         self._watch: Optional[DeviceWatch] = None
         self.scheduler: Scheduler
         self.world: LiveWorld
@@ -91,8 +93,14 @@ class RuntimeCore:
 
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
-        on_step: Optional[OnStep] = self._recorder.record if self._recorder is not None else None
-        drive(self.scheduler, self.world, on_step)
+        taps: List[OnStep] = [self._last_steps.add] if self.config.server.trace_steps else []
+        if self._recorder is not None:
+            taps.append(self._recorder.record)
+
+        def both(now_ns: int, events: Any, actions: Any) -> None:
+            for tap in taps:
+                tap(now_ns, events, actions)
+        drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0] if taps else None)
 
     def close(self, error: RequestError) -> None:
         """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
@@ -140,10 +148,12 @@ class RuntimeCore:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def ask(self, kind: str, request_id: int = 0) -> Dict[str, Any]:
+    def ask(self, kind: str, number: int = 0) -> Dict[str, Any]:
         """The answer to a control question of the bus."""
         if kind == "story":
-            return {"story": self.story(request_id)}
+            return {"story": self.story(number)}
+        if kind == "trace":
+            return {"now_ns": clock_ns(), **self._last_steps.page(number)._asdict()}
         if kind == "drain":
             self.mailbox.post(StopAsked(self.config.server.drain_ns))
             return {"draining": True, "open": self.world.open_count}

@@ -6,6 +6,7 @@ Everything is bounded: latencies live in a ring, reasons beyond :data:`REASONS_M
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from typing import Any, Collection, Deque, Dict, Iterable, List, Mapping, Sequence
 
@@ -26,6 +27,12 @@ OTHER_REASONS = "(other reasons)"
 
 PERCENTILES = (50, 90, 99)
 
+BUCKETS_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
+"""Upper bounds of the latency histogram, the last bucket being without one: what metrics are made of, since percentiles
+of several servers or times cannot be added up."""
+
+_BUCKETS_NS = tuple(int(bound * NS_PER_MS) for bound in BUCKETS_MS)
+
 FIGURES_BYTES_MAX = 512 * 1024
 """The figures of all policies together: half of what a header of the bus may have, so that ``stats`` always fits."""
 
@@ -38,8 +45,8 @@ MORE = "..."
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_breakdown_ns", "_breakdown_count",
-                 "_rated")
+    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
+                 "_breakdown_ns", "_breakdown_count", "_rated")
 
     def __init__(self) -> None:
         self.accepted = 0  # given to the scheduler; what it rejects counts in both
@@ -47,6 +54,8 @@ class AppCounts:
         self.reasons: Dict[str, Dict[str, int]] = {}
         self.late = 0
         self._latencies_ns: Deque[int] = deque(maxlen=LATENCIES_KEPT)
+        self._latency_sum_ns = 0
+        self._buckets = [0] * (len(BUCKETS_MS) + 1)
         self._breakdown_ns = [0, 0, 0, 0]
         self._breakdown_count = 0
         self._rated = [0, 0.0, 0]  # answers with a quality, the sum of it, branches that took part
@@ -55,6 +64,8 @@ class AppCounts:
         self.outcomes[Outcome.COMPLETED] += 1
         self.late += late
         self._latencies_ns.append(latency_ns)
+        self._latency_sum_ns += latency_ns
+        self._buckets[bisect_left(_BUCKETS_NS, latency_ns)] += 1
         sums = self._breakdown_ns
         sums[0] += breakdown[0]
         sums[1] += breakdown[1]
@@ -86,7 +97,10 @@ class AppCounts:
             "reasons": {outcome: dict(table) for outcome, table in self.reasons.items()},
             "late": self.late,
             "latency_ms": percentiles_ms(self._latencies_ns),
-            "breakdown_ms": {key: ns_to_ms(total) / count for key, total in zip(BREAKDOWN_KEYS, self._breakdown_ns)},
+            "latency_histogram": {"bounds_ms": list(BUCKETS_MS), "counts": list(self._buckets),
+                                  "sum_ms": ns_to_ms(self._latency_sum_ns)},
+            "breakdown_ms": dict(zip(BREAKDOWN_KEYS, [ns_to_ms(total) / count for total in (
+                *self._breakdown_ns, max(0, self._latency_sum_ns - sum(self._breakdown_ns)))])),
             **({"quality": {"answers": self._rated[0], "mean": self._rated[1] / self._rated[0],
                             "branches": self._rated[2] / self._rated[0]}} if self._rated[0] else {}),
         }

@@ -115,6 +115,14 @@ def step_line(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -
                   "actions": [_table(item) for item in actions]})
 
 
+def step_of(line: str) -> Step:
+    """A step back from its line. Raises :class:`TraceError`."""
+    try:
+        return _step(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{line[:200]!r}: is no step of a recording ({error!r})") from None
+
+
 def dumps(table: Any) -> str:
     """JSON with sorted keys and no spaces: the same bytes whatever order the fields have."""
     return json.dumps(table, sort_keys=True, separators=(",", ":"))

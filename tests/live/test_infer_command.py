@@ -41,7 +41,7 @@ def test_json_holds_everything(endpoint, image, capsys):
     assert cli.main(["infer", "echo", "--in", f"x={image}", "--json", "--endpoint", endpoint]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["outputs"]["x"][2] == [8, 9, 10, 11]
-    assert sorted(said["breakdown_ms"]) == ["batch", "execute", "load", "queue"]
+    assert sorted(said["breakdown_ms"]) == ["batch", "execute", "load", "other", "queue"]
 
 
 def test_errors_of_the_server_are_typed(endpoint, capsys):

@@ -50,8 +50,18 @@ def test_an_apps_table_adds_up() -> None:
     counts.ended(Outcome.DROPPED, "expired")
     table = counts.table()
     assert (table["open"], table["late"], table["reasons"]) == (1, 1, {"dropped": {"expired": 1}})
-    assert table["breakdown_ms"] == {"queue": 2.0, "load": 0.0, "batch": 0.0, "execute": 1.0}
+    assert table["breakdown_ms"] == {"queue": 2.0, "load": 0.0, "batch": 0.0, "execute": 1.0, "other": 0.0}
     assert table["latency_ms"]["max"] == 4.0
+    histogram = dict(zip(table["latency_histogram"]["bounds_ms"], table["latency_histogram"]["counts"]))
+    assert histogram[2.5] == histogram[5.0] == 1
+    assert sum(table["latency_histogram"]["counts"]) == 2
+    assert table["latency_histogram"]["sum_ms"] == 6.0
+
+
+def test_what_no_phase_explains_is_told_as_other() -> None:
+    counts = AppCounts()
+    counts.completed(5 * 10**6, False, LatencyBreakdown(10**6, 0, 0, 2 * 10**6))
+    assert counts.table()["breakdown_ms"]["other"] == 2.0
 
 
 def test_reasons_with_numbers_in_them_do_not_grow_the_table_without_end() -> None:

@@ -1,0 +1,82 @@
+"""``edgeserve top``, ``stats`` and ``trace`` against a running server."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+
+import numpy as np
+import pytest
+
+from edgeserve import cli
+from edgeserve.client import Client
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import DeadlineExpired
+from edgeserve.recording.trace import read_recording
+from edgeserve.runtime import Runtime
+
+CONFIG = {"lane": {"cpu0": {}}, "app": {"echo": {"model": "echo", "slo": "10s"}},
+          "model": {"echo": {"engine": "synthetic", "batch": [1, 2, 4],
+                             "expected": {"1": "1ms", "2": "1ms", "4": "1ms"}}}}
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with tempfile.TemporaryDirectory(prefix="edgeserve-top-") as place:
+        config = parse_config({"server": {"endpoint": f"ipc://{place}/bus", "trace_steps": 300}, **CONFIG})
+        with Runtime(config, serve=True) as runtime:
+            with Client(runtime.endpoints[0]) as client:
+                for _ in range(20):
+                    client.infer("echo", {"x": np.zeros(4, np.float32)})
+                with pytest.raises(DeadlineExpired):
+                    client.infer("echo", {"x": np.zeros(4, np.float32)}, slo_ms=1e-6)
+            yield runtime.endpoints[0]
+
+
+def test_top_prints_tables_of_80_columns(endpoint, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["top", "--count", "2", "--interval", "100ms", "--endpoint", endpoint]) == 0
+    printed = capsys.readouterr().out
+    assert max(len(line) for line in printed.splitlines()) <= 80
+    assert len(re.findall(r"^ ?app +/s +in time +late +none", printed, re.MULTILINE)) == 2
+    assert re.search(r"^ ?echo +[\d.]+ +100%", printed, re.MULTILINE)
+    assert re.search(r"^ ?cpu0 +up", printed, re.MULTILINE)
+
+
+def test_stats_as_json_are_those_of_the_server(endpoint, capsys):
+    assert cli.main(["stats", "--json", "--endpoint", endpoint]) == 0
+    stats = json.loads(capsys.readouterr().out)
+    assert stats["apps"]["echo"]["outcomes"]["completed"] == 20
+    assert cli.main(["stats", "--endpoint", endpoint]) == 0
+    assert "echo" in capsys.readouterr().out
+
+
+def test_a_trace_of_what_has_just_happened(endpoint, tmp_path, capsys):
+    out, recording = str(tmp_path / "trace.json"), str(tmp_path / "steps.jsonl")
+    assert cli.main(["trace", "--endpoint", endpoint, "--out", out, "--recording", recording]) == 0
+    assert "ui.perfetto.dev" in capsys.readouterr().out
+    with open(out, encoding="utf-8") as file:
+        entries = json.load(file)["traceEvents"]
+    assert sum(1 for entry in entries if entry["ph"] == "X" and entry["name"] == "echo x1") == 20
+    assert sum(1 for entry in entries if entry["ph"] == "b") == 20
+    assert len(read_recording(recording).steps) >= 40
+    again = str(tmp_path / "again.json")
+    assert cli.main(["trace", "--from", recording, "--out", again]) == 0
+    with open(again, encoding="utf-8") as file:
+        assert json.load(file)["traceEvents"] == entries
+
+
+def test_a_trace_goes_on_for_some_time(endpoint, tmp_path):
+    out = str(tmp_path / "trace.json")
+    with Client(endpoint) as client:
+        future = client.submit("echo", {"x": np.zeros(4, np.float32)})
+        assert cli.main(["trace", "--seconds", "0.3", "--endpoint", endpoint, "--out", out]) == 0
+        future.result(30)
+
+
+def test_wrong_arguments_are_named(endpoint, capsys):
+    assert cli.main(["top", "--interval", "1ms", "--endpoint", endpoint]) == 2
+    assert cli.main(["trace", "--seconds", "-1", "--endpoint", endpoint]) == 2
+    assert cli.main(["trace", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
+    assert "/no/such/place.json" in capsys.readouterr().err
