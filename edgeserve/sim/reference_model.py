@@ -14,6 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from edgeserve.config.schema import AppConfig, Config, NodeConfig
 from edgeserve.sched.protocol.actions import (
     Action,
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
@@ -21,6 +22,7 @@ from edgeserve.sched.protocol.actions import (
     LoadModel,
     Outcome,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
 )
@@ -124,6 +126,10 @@ class ReferenceModel:
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
             self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
+        elif isinstance(action, ReleaseState):
+            self._rule(action.job not in self._jobs_out, now_ns, f"{action}: the job runs")
+        elif isinstance(action, CutBatch):
+            self._rule(action.work_id in self._works, now_ns, f"{action}: no lane has this work")
         elif isinstance(action, LeaveOut):
             self._leave_out(now_ns, action)
         elif isinstance(action, RetainInputs):

@@ -13,6 +13,7 @@ from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
@@ -21,6 +22,7 @@ from edgeserve.sched.protocol.actions import (
     LoadModel,
     Outcome,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
 )
@@ -207,7 +209,7 @@ class SimWorld:
         self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
             self._finish(action)
-        elif isinstance(action, (DropState, LeaveOut)):
+        elif isinstance(action, (CutBatch, DropState, LeaveOut, ReleaseState)):
             pass  # states are counted by the scheduler, values there are none; the reference model looks at both
         elif isinstance(action, RetainInputs):
             self._retained[action.job] = self._open[action.job.request_id]
