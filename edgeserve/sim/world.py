@@ -77,12 +77,25 @@ class Ended(NamedTuple):
     branches: Tuple[str, ...] = ()
 
 
+class _Steps:
+    """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, and the
+    lane that holds its state (``""``: none)."""
+
+    __slots__ = ("needed", "done", "faults", "lane")
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self.done = 0
+        self.faults = 0
+        self.lane = ""
+
+
 class _Open(NamedTuple):
     request: Request  # with its true hints, whatever the scheduler is told
     source: Optional[Source]
     arrival: Arrival
     place: str
-    steps: Dict[JobId, List[int]]  # [needed, done, times unfinished by a fault]
+    steps: Dict[JobId, _Steps]
 
 
 class SimWorld:
@@ -280,7 +293,7 @@ class SimWorld:
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
         self.reference_model.arrived(request)
-        self._events.append(RequestArrived(self._planned(self._results.declared(request))))
+        self._events.append(RequestArrived(self._planned(self._results.declared(request, place))))
         if arrival.cancel_after_ns is not None:
             self._at(self.now_ns + arrival.cancel_after_ns, self._emit, RequestCancelled(request.id))
         if self._trouble is not None:
@@ -477,28 +490,45 @@ class SimWorld:
         known: List[Optional[_Open]] = [self._probed[action.work_id]] if action.probe else [
             self._open.get(job.request_id) for job in action.jobs]
         hints = [entry.request.hints if entry is not None else {} for entry in known]
-        return self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
+        takes_ns: int = self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
+        return takes_ns + self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
+
+    def _prompts(self, lane: SimLane, action: RunBatch) -> List[float]:
+        """The tokens of the jobs that have no state on this lane: they are read before the first step."""
+        if action.probe:
+            probed = self._probed[action.work_id].request
+            return [self._results.tokens(probed.app, action.jobs[0], probed.hints)]
+        found = []
+        for job in action.jobs:
+            entry = self._open.get(job.request_id)
+            if entry is None:
+                continue
+            progress = self._progress(entry, job)
+            if progress.lane != lane.name:
+                found.append(self._results.tokens(entry.request.app, job, entry.request.hints) + progress.done)
+        return found
 
     def _steps(self, action: RunBatch) -> int:
         """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
         longest, bound = 1, action.steps_max or 0
         if action.probe:  # from its beginning, whatever the request's own job had behind it
             app, job = self._probed[action.work_id].request.app, action.jobs[0]
-            longest = self._results.steps(app, self._probed[action.work_id].place, job)
+            longest = self._results.steps(app, self._probed[action.work_id].place, job,
+                                          self._probed[action.work_id].request.hints)
             bound = self._results.steps_per_run(app, job.node)
             return min(longest, bound) if bound else longest
         for job in action.jobs:
             entry = self._open.get(job.request_id)
             if entry is not None:
-                needed, done, _ = self._progress(entry, job)
-                longest = max(longest, needed - done)
+                progress = self._progress(entry, job)
+                longest = max(longest, progress.needed - progress.done)
                 own = self._results.steps_per_run(entry.request.app, job.node)
                 bound = min(bound, own) if bound and own else bound or own
         return min(longest, bound) if bound else longest
 
-    def _progress(self, entry: _Open, job: JobId) -> List[int]:
+    def _progress(self, entry: _Open, job: JobId) -> _Steps:
         if job not in entry.steps:
-            entry.steps[job] = [self._results.steps(entry.request.app, entry.place, job), 0, 0]
+            entry.steps[job] = _Steps(self._results.steps(entry.request.app, entry.place, job, entry.request.hints))
         return entry.steps[job]
 
     def _refuse(self, action: Any, reason: str) -> None:
@@ -527,10 +557,7 @@ class SimWorld:
             broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(self.now_ns)
             steps = self._steps(action)
             results = (self._probe_result(action, steps),) if action.probe else tuple(
-                self._result(job, steps, broken) for job in action.jobs)
-            if action.steps_max is not None:
-                for result in results:
-                    result.steps = steps
+                self._result(job, lane, steps, broken, action.steps_max is not None) for job in action.jobs)
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.reference_model.answered(self.now_ns, action, results, bool(failed))
@@ -555,23 +582,34 @@ class SimWorld:
             self._at(self.now_ns + wait_ns, self._finished, (lane, lane.epoch))
         return wait_ns > 0
 
-    def _result(self, job: JobId, steps: int, broken: bool) -> JobResult:
+    def _result(self, job: JobId, lane: SimLane, steps: int, broken: bool, bounded: bool) -> JobResult:
+        """What a job returns of a batch that made so many ``steps``. Sequences say how many were their own, others the
+        batch's where it was ``bounded``."""
         entry = self._open.get(job.request_id)
-        if entry is None:
-            return JobResult(job)  # its request has ended; whatever it says is ignored
+        if entry is None:  # its request has ended; whatever it says is ignored
+            return JobResult(job, steps=steps if bounded else 1)
+        if self._results.is_sequence(entry.request.app, job.node):
+            progress = self._progress(entry, job)
+            steps, bounded = max(1, min(steps, progress.needed - progress.done)), True
+        result = self._outcome(entry, job, lane, steps, broken)
+        if bounded:
+            result.steps = steps
+        return result
+
+    def _outcome(self, entry: _Open, job: JobId, lane: SimLane, steps: int, broken: bool) -> JobResult:
         app, trouble = entry.request.app, self._trouble
         if broken or self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
             return JobResult(job, "failed", reason="the engine raised")
-        progress = self._progress(entry, job)
-        progress[1] += steps
-        state_bytes = self._results.state_bytes(app, job)
-        if progress[1] < progress[0]:
-            return JobResult(job, "unfinished", hints={"steps": progress[1]}, state_bytes=state_bytes)
-        if trouble and trouble.job_unfinished(self.now_ns, progress[2]):
-            progress[2] += 1
-            progress[1] = progress[0] - 1
+        progress, hints = self._progress(entry, job), entry.request.hints
+        progress.done += steps
+        progress.lane = lane.name
+        state_bytes = self._results.state_bytes(app, job, self._results.tokens(app, job, hints) + progress.done)
+        if progress.done < progress.needed:
+            return JobResult(job, "unfinished", hints={"steps": progress.done}, state_bytes=state_bytes)
+        if trouble and trouble.job_unfinished(self.now_ns, progress.faults):
+            progress.faults += 1
+            progress.done = progress.needed - 1
             return JobResult(job, "unfinished", state_bytes=state_bytes)
-        hints = entry.request.hints
         return JobResult(job, "done", self._results.parts(app, entry.place, job, hints),
                          self._results.route(app, entry.place, job), self._results.said(app, job, hints),
                          state_bytes=state_bytes if entry.request.stream is not None else 0)
@@ -582,7 +620,8 @@ class SimWorld:
         app, trouble = entry.request.app, self._trouble
         if self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
             return JobResult(job, "failed", reason="the engine raised")
-        return JobResult(job, "done" if steps >= self._results.steps(app, entry.place, job) else "unfinished")
+        needed = self._results.steps(app, entry.place, job, entry.request.hints)
+        return JobResult(job, "done" if steps >= needed else "unfinished")
 
     # --- trouble --------------------------------------------------------------------------------------------------
 
