@@ -70,13 +70,15 @@ class SequenceRun:
     ``step_ns(count)`` is a step of so many; ``before_ns`` passes before the first (prompts are read). With ``padded``
     above 0 a step always costs what so many sequences do.
 
-    Knows no lane and no clock. Sequences are named by their place in the batch.
+    Knows no lane and no clock. Sequences are named by their place in the batch; one that needs nothing is of no request
+    any more.
     """
 
     def __init__(self, needs: Sequence[int], bound: Optional[int], before_ns: int, step_ns: Callable[[int], int],
                  padded: int = 0) -> None:
         self.made = [0] * len(needs)  # steps that each has made
-        self.left = list(range(len(needs)))  # those that are not over
+        self.left = [place for place, need in enumerate(needs) if need > 0]  # those that are not over
+        self.told: List[int] = []  # those that were over and answered before the batch
         self.stretch_ns = 0  # the length of the present stretch
         self._needs = list(needs)
         self._quotas = list(needs) if bound is None else [min(need, bound) for need in needs]
