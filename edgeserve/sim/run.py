@@ -20,6 +20,7 @@ from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.machine import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import Scenario
+from edgeserve.sim.sequences_config import STATIC
 from edgeserve.sim.spreads import Lognormal
 from edgeserve.sim.workload import Source, origins
 from edgeserve.sim.world import SimWorld
@@ -114,7 +115,8 @@ def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
         scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints,
-                                    measured=told_times(scenario, profiles), resident=setting.resident)
+                                    measured=told_times(scenario, profiles), resident=setting.resident,
+                                    sequences=sequences_of(scenario))
     world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain,
                        settle=settle)
     world.thought_ns = scheduler.thought_ns
@@ -133,6 +135,13 @@ def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tup
     times = TrueTimes(config, scenario.truths, profiles, 0.0, random.Random(0))
     return {(name, lane): {size: [times.step_ns(name, lane, size)] * TOLD_RUNS for size in config.models[name].batch}
             for name in told for lane in model_lanes(config, config.models[name])}
+
+
+def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int]]:
+    """What the engines say of models whose sequences are answered one by one: tokens of the context, bytes per token of
+    their states, and as many slots per lane as the largest batch has."""
+    return {name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1])
+            for name, truth in scenario.truths.items() if truth.batching != STATIC}
 
 
 def machine_to_simulate(config: Config, directory: str = "") -> Measured:

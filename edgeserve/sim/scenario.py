@@ -135,6 +135,7 @@ class TruthConfig:
     prefill_steps: float = entry(number(0.0, 1000.0), 0.0)  # besides, so many steps of these sequences
     tokens_hint: str = entry(string, "")  # which hint says the tokens of a prompt; "" = "tokens", or "NODE.tokens"
     state_token_bytes: int = entry(size, 0, key="state_token")  # what each token of a sequence's state occupies
+    context: int = entry(integer(1), 1_000_000)  # tokens that one sequence may have in all
     lanes: Dict[str, LaneTruth] = entry(read_lane_truths, factory=dict, key="lane")  # where a lane differs
     told: bool = entry(boolean, False)  # True: the scheduler knows the times of every lane, as from a profile
 

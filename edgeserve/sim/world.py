@@ -725,7 +725,8 @@ class SimWorld:
         progress.lane = lane.name
         state_bytes = self._results.state_bytes(app, job, self._results.tokens(app, job, hints) + progress.done)
         if progress.done < progress.needed:
-            return JobResult(job, "unfinished", hints={"steps": progress.done}, state_bytes=state_bytes)
+            said = None if self._results.is_sequence(app, job.node) else {"steps": progress.done}
+            return JobResult(job, "unfinished", hints=said, state_bytes=state_bytes)
         if is_last and trouble and trouble.job_unfinished(self.now_ns, progress.faults):
             progress.faults += 1
             progress.done = progress.needed - 1

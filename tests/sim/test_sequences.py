@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
 import pytest
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
+from edgeserve.sched.protocol.actions import CutBatch, FinishRequest, Outcome, ReleaseState, RunBatch
+from edgeserve.sched.protocol.events import (
+    BatchProgress,
+    JobId,
+    LaneChanged,
+    RequestArrived,
+    RequestCancelled,
+    WorkFinished,
+)
 from edgeserve.sim.run import simulate, told_times
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.sequences import SequenceRun
@@ -197,3 +206,173 @@ def test_a_lost_lane_leaves_the_steps_that_were_over():
     run.begin()
     run.interrupt(5 + 59)
     assert run.made == [2, 2]
+
+
+# --- in the world -----------------------------------------------------------------------------------------------------
+
+
+class Continuous:
+    """A scheduler by itself: all that waits joins the batch of the one lane, which is cut for that."""
+
+    def __init__(self, lane="gpu0", steps_max=None, cuts=True, releases=False):
+        self.lane, self.steps_max, self.cuts, self.releases = lane, steps_max, cuts, releases
+        self.ready, self.out, self.up = [], {}, True
+        self.next_id, self.gone = 1, set()
+
+    def wake_at(self):
+        return None
+
+    def thought_ns(self):
+        return 0
+
+    def step(self, now_ns, events=()):
+        actions = []
+        for event in events:
+            if isinstance(event, RequestArrived):
+                self.ready.append(JobId(event.request.id, "chat", ()))
+            elif isinstance(event, RequestCancelled):
+                self._cancel(event.request_id, actions)
+            elif isinstance(event, BatchProgress):
+                self._returned(event.work_id, event.results, actions)
+            elif isinstance(event, WorkFinished):
+                self._returned(event.work_id, event.results, actions)
+                assert not self.out.pop(event.work_id)
+            elif isinstance(event, LaneChanged):
+                self.up = event.up
+                self.ready += [job for jobs in self.out.values() for job in jobs]
+                self.out.clear()
+        if self.out and self.ready and self.cuts:
+            actions.append(CutBatch(next(iter(self.out)), self.lane))
+        elif not self.out and self.ready and self.up:
+            jobs, self.ready = self.ready[:8], self.ready[8:]
+            actions.append(RunBatch(self.next_id, self.lane, "chat", tuple(jobs), 8, now_ns, 2**62, 1, self.steps_max))
+            self.out[self.next_id] = list(jobs)
+            self.next_id += 1
+        return actions
+
+    def _returned(self, work_id, results, actions):
+        for result in results:
+            self.out[work_id].remove(result.job)
+            if result.status == "unfinished":
+                self.ready.append(result.job)
+                if self.releases:
+                    actions.append(ReleaseState(result.job))
+            elif result.status == "done" and result.job.request_id not in self.gone:
+                actions.append(FinishRequest(result.job.request_id, Outcome.COMPLETED))
+
+    def _cancel(self, request_id, actions):
+        if any(job.request_id == request_id for jobs in self.out.values() for job in jobs) \
+                and request_id not in self.gone:
+            self.gone.add(request_id)
+            actions.append(FinishRequest(request_id, Outcome.CANCELLED))
+
+
+def events_of(scenario, scheduler, kind, seed=1):
+    """The world of a run, and its events of one kind."""
+    found = []
+
+    def on_step(now_ns, events, actions):
+        found.extend(event for event in events if isinstance(event, kind))
+
+    return simulate(scenario, seed, [], scheduler=scheduler, on_step=on_step).world, found
+
+
+LINEAR = {"step": {"full": "8ms", "saturates": 8, "alone": 0.0}, "batching": "continuous"}  # 1 ms per sequence and step
+
+
+def test_each_sequence_is_answered_when_it_ends_and_costs_nothing_from_then_on():
+    scenario = chat({**LINEAR, "prefill": "3ms", "steps_hint": "", "steps": {"2": 0.5, "5": 0.5}}, rate=20.0,
+                    kind="periodic", seconds=2)
+    world, events = events_of(scenario, Continuous(cuts=False), (BatchProgress, WorkFinished))
+    batches = [works for works in world.usage.batches if works[1] > 1]
+    assert not batches  # 20 requests a second of at most 8 ms: each alone
+    assert {event.results[0].steps for event in events if isinstance(event, BatchProgress)} == {2, 5}
+    assert {item.end_ns - item.request.arrival_ns for item in world.ended} == {5 * MS, 8 * MS}
+
+
+def test_a_batch_of_two_lengths_takes_what_its_stretches_take():
+    scenario = chat({**LINEAR, "prefill_token": "100us"}, kind="closed", clients=2, think="10s", seconds=5,
+                    hints={"words": {"3": 0.5, "9": 0.5}})
+    seeds = {}
+    for seed in range(8):
+        world, events = events_of(scenario, Slow(), (BatchProgress, WorkFinished), seed)
+        words = tuple(sorted(round(item.request.hints["words"]) for item in world.ended))
+        started_ns = events[-1].started_ns
+        seeds[words] = [event.at_ns - started_ns for event in events if isinstance(event, BatchProgress)]
+        assert events[-1].results == ()  # all were told of before
+    assert seeds == {(3, 3): [2 * MS + 6 * MS], (3, 9): [2 * MS + 6 * MS, 2 * MS + 12 * MS], (9, 9): [2 * MS + 18 * MS]}
+
+
+class Slow(Continuous):
+    """Waits for two requests before it begins."""
+
+    def __init__(self):
+        super().__init__(cuts=False)
+
+    def step(self, now_ns, events=()):
+        held = self.ready + [event for event in events if isinstance(event, RequestArrived)]
+        if not self.out and len(held) < 2:
+            self.ready += [JobId(event.request.id, "chat", ()) for event in events if isinstance(event, RequestArrived)]
+            return []
+        return super().step(now_ns, events)
+
+
+def test_a_cut_lets_others_join_after_the_present_step():
+    scenario = chat({**LINEAR, "prefill_token": "100us"}, rate=25.0, hints={"words": [1, 40]})
+    cuts, works, steps = {}, {}, {}
+
+    def on_step(now_ns, events, actions):
+        for event in events:
+            if isinstance(event, (BatchProgress, WorkFinished)):
+                for result in event.results:
+                    steps.setdefault(result.job.request_id, []).append(result.steps)
+            if isinstance(event, WorkFinished) and event.work_id in cuts:
+                count, cut_ns = len(works[event.work_id]), cuts[event.work_id]
+                is_first = event.started_ns > cut_ns - 2 * count * MS  # which reads prompts besides, 1 ms each
+                assert 0 <= event.finished_ns - cut_ns <= (2 if is_first else 1) * count * MS
+        for action in actions:
+            if isinstance(action, CutBatch):
+                cuts.setdefault(action.work_id, now_ns)
+            elif isinstance(action, RunBatch):
+                works[action.work_id] = action.jobs
+
+    world = simulate(scenario, 1, [], scheduler=Continuous(), on_step=on_step).world
+    assert len(cuts) > 100
+    assert {key: sum(found) for key, found in steps.items()} == true_words(scenario, world)
+    assert max(map(len, steps.values())) > 3
+
+
+def works_of(scenario, scheduler):
+    """How long each work took."""
+    return [event.finished_ns - event.started_ns for event in events_of(scenario, scheduler, WorkFinished)[1]]
+
+
+def test_a_released_state_is_computed_again_from_the_prompt_and_what_was_answered():
+    scenario = chat({**LINEAR, "prefill_token": "100us"}, kind="closed", clients=1, think="10s", seconds=5,
+                    hints={"words": 6})
+    assert works_of(scenario, Continuous(steps_max=2)) == [3 * MS, 2 * MS, 2 * MS]
+    assert works_of(scenario, Continuous(steps_max=2, releases=True)) == [3 * MS, 3_200_000, 3_400_000]
+
+
+def test_a_sequence_whose_client_is_gone_costs_one_more_step_at_most():
+    scenario = chat(LINEAR, kind="closed", clients=2, think="10s", retry="10s", seconds=5, slo="50ms",
+                    hints={"words": 50})
+    scenario = replace(scenario, faults=replace(scenario.faults, cancel=0.5))
+    seen = set()
+    for seed in range(12):
+        gone, ends = [], []
+
+        def on_step(now_ns, events, actions, gone=gone, ends=ends):
+            gone += [now_ns for event in events if isinstance(event, RequestCancelled) for action in actions
+                     if isinstance(action, FinishRequest)]
+            ends += [event for event in events if isinstance(event, WorkFinished)]
+
+        simulate(scenario, seed, [], scheduler=Slow(), on_step=on_step)
+        seen.add(len(gone))
+        (work,) = ends
+        steps = sorted(result.steps for result in work.results)
+        both = [-(-(at_ns - work.started_ns) // (2 * MS)) for at_ns in gone[:1]] or [50]
+        if len(gone) < 2:
+            assert work.finished_ns - work.started_ns == 2 * MS * both[0] + MS * (50 - both[0])
+        assert steps[:1] == both[:len(gone)]
+    assert seen >= {0, 1}
