@@ -97,6 +97,8 @@ class ModelConfig:
     shapes: Dict[str, Tuple[int, ...]] = entry(table_of(tuple_of(integer(0))), factory=dict)  # per item, for warm-up
     pad: Dict[str, float] = entry(table_of(number(float("-inf"))), factory=dict)  # inputs padded to a common shape
     state: Dict[str, str] = entry(table_of(string), factory=dict)  # state input -> the output that replaces it
+    slots: int = entry(integer(0), 0)  # sequences of a lane at once; 0 = as the engine says
+    state_memory_bytes: int = entry(size, 0, key="state_memory")  # bound of all sequences' states on a device; 0 = none
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)

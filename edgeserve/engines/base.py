@@ -8,7 +8,7 @@ nothing. ``edgeserve.testing.EngineConformance`` holds every engine to this page
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
@@ -38,13 +38,52 @@ class LaneInfo(NamedTuple):
     common: Optional[Dict[str, Any]] = None
 
 
+class SequenceInfo(NamedTuple):
+    """What the scheduler must know of a model whose items are sequences that grow step by step: how many tokens one
+    sequence may have in all (``context_tokens``), the bytes of device memory that each token of its state occupies, and
+    how many sequences one lane can hold at once (``slots``)."""
+
+    context_tokens: int
+    bytes_per_token: int
+    slots: int
+
+
+class BatchControl:
+    """What an engine may ask and tell while its batch runs, between two steps. The lane implements it; its methods may
+    be called from any thread, and cost about a microsecond where nothing is to be told. Items are named by their place
+    in the batch."""
+
+    def emit(self, index: int, result: Result) -> None:
+        """Tell of one item before the batch is over.
+
+        With ``done=False``, ``result.outputs`` are a piece of the item's answer, which its client gets now, and
+        ``result.state`` is from where the item can go on behind this piece, should the lane be lost; the item goes on.
+        With ``done=True``, or with an ``error``, the item is over and answered now: its place in the batch's
+        results holds :data:`ANSWERED`, and nothing more is told of it.
+        """
+        raise NotImplementedError
+
+    @property
+    def stop(self) -> bool:
+        """Whether the batch is to end after the present step: the items that are not over are returned with
+        ``done=False``. Stays true."""
+        raise NotImplementedError
+
+    def dropped(self, index: int) -> bool:
+        """Whether nobody waits for an item any more. The engine makes no further step for it, frees what it holds and
+        returns it with ``done=True`` and no outputs. Stays true."""
+        raise NotImplementedError
+
+
 class Batch(NamedTuple):
     """What ``launch`` and ``run`` get. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size to pad
     to.
 
     ``states[i]`` is what job i's last result left behind (``None`` at the start of a stream or sequence).
     ``steps_max`` bounds the steps of an iterative model in this call; ``None`` leaves the number to the engine.
-    ``variant`` is one of the engine's ``variants``, or ``""`` for its own choice.
+    ``variant`` is one of the engine's ``variants``, or ``""`` for its own choice: a way to run the model, or one phase
+    of a model that has phases. ``control`` is for models that make several steps per call; ``None`` in warm-up and
+    measurements, where nobody listens.
     """
 
     items: Sequence[Values]
@@ -52,12 +91,34 @@ class Batch(NamedTuple):
     states: Sequence[Any] = ()
     steps_max: Optional[int] = None
     variant: str = ""
+    control: Optional[BatchControl] = None
 
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
         kept = [index for index in range(len(self.items)) if index not in failed]
         return self._replace(items=[self.items[index] for index in kept],
-                             states=[self.states[index] for index in kept] if self.states else ())
+                             states=[self.states[index] for index in kept] if self.states else (),
+                             control=None if self.control is None else _ControlOfSome(self.control, kept))
+
+
+class _ControlOfSome(BatchControl):
+    """The control of a batch for some of its items, which are counted anew."""
+
+    __slots__ = ("_whole", "_places")
+
+    def __init__(self, whole: BatchControl, places: Sequence[int]) -> None:
+        self._whole = whole
+        self._places = places
+
+    def emit(self, index: int, result: Result) -> None:
+        self._whole.emit(self._places[index], result)
+
+    @property
+    def stop(self) -> bool:
+        return self._whole.stop
+
+    def dropped(self, index: int) -> bool:
+        return self._whole.dropped(self._places[index])
 
 
 class Result:
@@ -66,7 +127,8 @@ class Result:
     ``outputs`` the named values; ``parts`` (fan-out nodes only) a list of named values, one per part, ``outputs`` then
     holds what all parts share; ``route`` the successor taken; ``hints`` numbers for the scheduler, which count for the
     nodes behind (``{"read.work": 2.5}``: of the request, or of the one part that the item is); ``state`` kept for the
-    next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again).
+    next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again), and
+    its ``hints`` re-estimate what is left (``{"answer.steps": 37}``: steps that node ``answer`` still needs).
     ``steps`` are the steps that the call made for this item where ``batch.steps_max`` bounds them: the scheduler learns
     the time of one step. A call without that bound counts as one step, as a profile measures it.
     ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
@@ -87,6 +149,18 @@ class Result:
         self.done = done
         self.error = error
         self.steps = steps
+
+
+ANSWERED: Final = Result({})
+"""Stands in the results of a batch at the place of an item that :meth:`BatchControl.emit` told to be over."""
+
+
+def release_state(state: Any) -> None:
+    """Have a state give back what it occupies on its device, if it can (its ``release`` method). It keeps what is
+    needed to compute that again, on any lane."""
+    release = getattr(state, "release", None)
+    if release is not None:
+        release()
 
 
 class Footprint(NamedTuple):
@@ -184,7 +258,15 @@ class Engine:
     """
 
     variants: Tuple[str, ...] = ()
-    """Ways to run the same model that a batch may ask for by name (a precision, an optimisation profile)."""
+    """Ways to run the same model that a batch may ask for by name (a precision, an optimisation profile), and phases
+    that it may ask for alone (``"prefill"``, ``"decode"``)."""
+
+    def sequence(self) -> Optional[SequenceInfo]:
+        """What the scheduler must know of a model whose items are sequences, asked after ``load``; ``None`` for any
+        other. A model of sequences listens to :class:`BatchControl`, and its states have a ``release`` method: it
+        drops what the state holds on its device. Given a released state, or one that another session made, a session
+        computes that part again."""
+        return None
 
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""

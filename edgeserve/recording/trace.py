@@ -59,10 +59,15 @@ class Recording(NamedTuple):
 
 def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Mapping[str, Sequence[str]],
              measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
-             profiled: Parts | None = None) -> Dict[str, Any]:
+             profiled: Parts | None = None,
+             sequences: Mapping[str, Tuple[int, int, int]] | None = None) -> Dict[str, Any]:
     """The first line's table of a recording, from what was given to ``build_scheduler``. ``profiled`` are the
     parts of profiles that were used."""
-    known = {} if profiled is None else {"profiled": [[*key, list(apps)] for key, apps in profiled.items()]}
+    known: Dict[str, Any] = {}
+    if profiled is not None:
+        known["profiled"] = [[*key, list(apps)] for key, apps in profiled.items()]
+    if sequences:
+        known["sequences"] = {name: list(facts) for name, facts in sequences.items()}
     return {"footprints": [[*key, *value] for key, value in footprints.items()],
             "resident": {name: list(models) for name, models in resident.items()},
             "measured": [[*key, {str(size): list(times) for size, times in value.items()}]
@@ -82,7 +87,8 @@ def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
     return {"footprints": {(row[0], row[1]): (row[2], row[3]) for row in start.get("footprints", ())},
             "resident": {name: list(models) for name, models in start.get("resident", {}).items()},
             "measured": {(row[0], row[1]): {int(size): list(times) for size, times in row[2].items()}
-                         for row in start.get("measured", ())}}
+                         for row in start.get("measured", ())},
+            "sequences": {name: tuple(facts) for name, facts in start.get("sequences", {}).items()}}
 
 
 def read_recording(path: str) -> Recording:

@@ -6,6 +6,7 @@ expectation, each with noise. The scheduler sees none of this, only what the lan
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -15,6 +16,12 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.quantiles import bend_of, value_at
 from edgeserve.sim.scenario import TruthConfig
+from edgeserve.sim.sequences import Predictor, hint_of, steps_of
+from edgeserve.sim.sequences_config import STATIC
+from edgeserve.sim.spreads import Lognormal
+
+Laws = Mapping[Tuple[str, str], Lognormal]
+"""(workload, hint) -> what the workload draws the hint from, for predictors that know it."""
 
 _NO_TRUTH = TruthConfig(model="")
 _ROOT_3 = 1.7320508075688772  # makes the sum of four uniforms' deviation one
@@ -46,16 +53,16 @@ class TrueTimes:
         for name, model in config.models.items():
             truth = truths.get(name, _NO_TRUTH)
             profile = profiled.get(name)
-            told = truth.times or truth.per_unit_ns or truth.fixed_ns  # a hint alone stretches the profile
-            measured = profile.lanes if profile is not None and not told else {}
-            timings = {lane: item.timings for lane, item in measured.items()}
+            stated = truth.times or truth.per_unit_ns or truth.fixed_ns or truth.step  # a hint alone stretches them
+            measured = profile.lanes if profile is not None and not stated else {}
+            timings = {lane: item.timings for lane, item in measured.items() if lane not in truth.lanes}
             self._bends.update({timing: bend_of(timing) for item in timings.values() for timing in item.values()})
             times = dict(truth.times or model.expected)
-            if not times and not timings and not truth.per_unit_ns and not truth.fixed_ns:
+            if not times and not timings and not truth.per_unit_ns and not truth.fixed_ns and truth.step is None:
                 raise ConfigError(f"model {name!r} has no time to simulate: give [truth.{name}] times = {{1 = '5ms'}}, "
                                   f"[model.{name}] expected, or a profile")
             self._models[name] = _Model(model, truth, truth.noise if truth.noise >= 0 else noise,
-                                        tuple(sorted(times)), times, timings)
+                                        tuple(sorted(times)) if truth.step is None else model.batch, times, timings)
 
     def batch_ns(self, model: str, lane: str, size: int, hints: Sequence[Mapping[str, float]], steps: int) -> int:
         """The true time of a batch padded to ``size`` whose jobs declare ``hints``, for ``steps`` steps."""
@@ -65,10 +72,37 @@ class TrueTimes:
             bend = self._bends[timing]
             drawn_ns = sum(value_at(timing.quantiles_ns, self._draw.random(), bend) for _ in range(steps))
             return max(1, round(drawn_ns * _longest(entry.truth, hints)))
-        base_ns = self._base_ns(entry, size, hints) * steps
+        base_ns = self._base_ns(entry, lane, size, hints) * steps
         if entry.noise:
             base_ns = round(base_ns * (1.0 + entry.noise * deviate(self._draw)))
         return max(1, base_ns)
+
+    def batching(self, model: str) -> str:
+        """When the sequences of a batch of the model are answered (``[truth.MODEL] batching``)."""
+        return self._models[model].truth.batching
+
+    def step_ns(self, model: str, lane: str, count: int) -> int:
+        """A step of so many sequences, without noise."""
+        return max(1, self._base_ns(self._models[model], lane, count, ()))
+
+    def pace(self, model: str) -> float:
+        """How many times the usual the steps of one batch take: its noise."""
+        noise = self._models[model].noise
+        return 1.0 + noise * deviate(self._draw) if noise else 1.0
+
+    def prefill_ns(self, model: str, lane: str, tokens: Sequence[float]) -> int:
+        """What it takes to read the prompts of these sequences, of so many tokens each, before their first step."""
+        truth = self._models[model].truth
+        if not tokens:
+            return 0
+        here, slower = truth.lanes.get(lane), 1.0
+        fixed_ns, token_ns = truth.prefill_ns, truth.prefill_token_ns
+        if here is not None:
+            slower = here.slower
+            fixed_ns = round(fixed_ns * slower) if here.prefill_ns < 0 else here.prefill_ns
+            token_ns = round(token_ns * slower) if here.prefill_token_ns < 0 else here.prefill_token_ns
+        steps_ns = truth.prefill_steps * self.step_ns(model, lane, len(tokens)) if truth.prefill_steps else 0.0
+        return fixed_ns + round(token_ns * math.fsum(tokens) + steps_ns)
 
     def is_measured(self, model: str, lane: str) -> bool:
         """Whether batches of the model take times that were measured on this lane, with all that held them up."""
@@ -89,42 +123,59 @@ class TrueTimes:
     def share_ns(self, model: str, hints: Mapping[str, float]) -> float:
         """One job's share of a full batch, all its steps: what it counts in a request's worth."""
         entry = self._models[model]
-        steps = entry.truth.steps.mean() if entry.truth.steps else 1.0
+        steps = entry.truth.steps.mean() if entry.truth.steps else steps_of(entry.truth, hints)
         if not entry.timings:
             size = entry.sizes[-1] if entry.sizes else 1
-            return self._base_ns(entry, size, (hints,)) / size * steps
+            return self._base_ns(entry, "", size, (hints,)) / size * steps
         timings = next(iter(entry.timings.values()))
         return max(timings[max(timings)].median_ns, 1) / max(timings) * steps * _longest(entry.truth, (hints,))
 
-    def _base_ns(self, entry: _Model, size: int, hints: Sequence[Mapping[str, float]]) -> int:
+    def _base_ns(self, entry: _Model, lane: str, size: int, hints: Sequence[Mapping[str, float]]) -> int:
+        truth = entry.truth
+        here = truth.lanes.get(lane)
+        if here is None:
+            return self._usual_ns(entry, size, hints)
+        if here.step is not None:
+            return here.step.takes_ns(size)
+        return _in_table(here.times, size) if here.times else round(self._usual_ns(entry, size, hints) * here.slower)
+
+    def _usual_ns(self, entry: _Model, size: int, hints: Sequence[Mapping[str, float]]) -> int:
         truth = entry.truth
         if truth.hint or truth.per_unit_ns:
             return round(truth.fixed_ns + truth.per_unit_ns * size * _longest(truth, hints))
-        for measured in entry.sizes:
-            if measured >= size:
-                return entry.times[measured]
-        last = entry.sizes[-1]
-        return entry.times[last] * -(-size // last)  # as that many batches of the largest known size
+        return truth.step.takes_ns(size) if truth.step is not None else _in_table(entry.times, size)
 
 
 class TrueResults:
     """What each job really returns: parts, route, steps, failure. Drawn from the seed and the request's place in its
     workload alone, so that two policies meet the same requests."""
 
-    def __init__(self, config: Config, truths: Mapping[str, TruthConfig], seed: Any) -> None:
+    def __init__(self, config: Config, truths: Mapping[str, TruthConfig], seed: Any,
+                 laws: Optional[Laws] = None) -> None:
         self._seed = seed
         self._truths = truths
         self._nodes = {(app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
                        for app in config.apps.values() for node in app.nodes}
-        self._hidden = {app.name: {hint for node in app.nodes for hint in self._nodes[app.name, node.name][1].says}
+        self._hidden = {app.name: {hint for node in app.nodes for hint in _hidden(self._nodes[app.name, node.name][1])}
                         for app in config.apps.values()}
+        self._predictors: Dict[str, List[Predictor]] = {name: [] for name in config.apps}
+        for (name, node_name), (_, truth) in self._nodes.items():
+            if truth.predict is not None:
+                hint = hint_of(config.apps[name], node_name, "steps", truth.predict.hint)
+                self._predictors[name].append(Predictor(truth, hint, laws or {}))
+        self._tokens = {key: hint_of(config.apps[key[0]], key[1], "tokens", truth.tokens_hint)
+                        for key, (_, truth) in self._nodes.items()}
 
-    def declared(self, request: Request) -> Request:
-        """The request as the scheduler is to see it: without the hints that only results will tell."""
+    def declared(self, request: Request, place: str) -> Request:
+        """The request as the scheduler is to see it: without the hints that only results will tell, and with what is
+        predicted of its steps."""
         hidden = self._hidden[request.app]
         if not hidden:
             return request
         hints = {name: value for name, value in request.hints.items() if name not in hidden}
+        for predictor in self._predictors[request.app]:
+            uniform = random.Random(f"{self._seed}/truth/{place}/{predictor.hint}").random()
+            hints.update(predictor.says(request.hints, place.rpartition("/")[0], uniform))
         return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
                        request.value, request.stream, request.on_late, hints, request.quality_min)
 
@@ -133,9 +184,20 @@ class TrueResults:
         says = self._nodes[app, job.node][1].says
         return {name: hints[name] for name in says if name in hints} if says else None
 
-    def steps(self, app: str, place: str, job: JobId) -> int:
+    def is_sequence(self, app: str, node: str) -> bool:
+        """Whether jobs of the node are sequences, which say how many steps each made."""
+        truth = self._nodes[app, node][1]
+        return bool(truth.steps_hint) or truth.batching != STATIC
+
+    def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> float:
+        """How many tokens the job's prompt has."""
+        return max(0.0, hints.get(self._tokens[app, job.node], 0.0))
+
+    def steps(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> int:
         """How many steps the job needs in all."""
         truth = self._nodes[app, job.node][1]
+        if truth.steps_hint:
+            return steps_of(truth, hints)
         return max(1, truth.steps.pick(self._of(place, job, "steps").random())) if truth.steps else 1
 
     def parts(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> Optional[int]:
@@ -172,9 +234,10 @@ class TrueResults:
         truth = self._nodes[app, job.node][1]
         return truth.fail > 0 and self._of(place, job, "fail").random() < truth.fail
 
-    def state_bytes(self, app: str, job: JobId) -> int:
-        """What the state of the job's stream or sequence occupies."""
-        return self._nodes[app, job.node][1].state_bytes
+    def state_bytes(self, app: str, job: JobId, tokens: float = 0.0) -> int:
+        """What the state of the job's stream or sequence occupies, which has so many tokens."""
+        truth = self._nodes[app, job.node][1]
+        return truth.state_bytes + round(tokens * truth.state_token_bytes)
 
     def steps_per_run(self, app: str, node: str) -> int:
         """After how many steps the model returns by itself; 0 = when it is done."""
@@ -182,6 +245,18 @@ class TrueResults:
 
     def _of(self, place: str, job: JobId, what: str) -> random.Random:
         return random.Random(f"{self._seed}/truth/{place}/{job.node}/{job.part}/{what}")
+
+
+def _hidden(truth: TruthConfig) -> Tuple[str, ...]:
+    """Hints of requests that the scheduler is not told when they arrive."""
+    return (*truth.says, truth.steps_hint) if truth.steps_hint else truth.says
+
+
+def _in_table(times: Mapping[int, int], size: int) -> int:
+    """The time of the next larger size that is known, or of as many batches of the largest as are needed."""
+    sizes = sorted(times)
+    last = sizes[-1]
+    return next((times[known] for known in sizes if known >= size), times[last] * -(-size // last))
 
 
 def _longest(truth: TruthConfig, hints: Sequence[Mapping[str, float]]) -> float:

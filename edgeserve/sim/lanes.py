@@ -10,16 +10,20 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel
+from edgeserve.sim.sequences import SequenceRun
 
 
 class Running:
     """A work that a device runs. ``left_ns`` is what it needed alone as of ``since_ns``; it takes ``pace`` times as
     long while other lanes run beside it. ``share``: of its time it holds the interpreter lock for so much. ``over``:
-    the device is done, and its thread waits for that lock."""
+    the device is done, and its thread waits for that lock. A batch of sequences goes on in the stretches of its
+    ``sequences``, each ``slow`` times as long as they say; ``left_ns`` is then what its present stretch needed."""
 
-    __slots__ = ("action", "started_ns", "left_ns", "since_ns", "pace", "share", "over", "done_ns")
+    __slots__ = ("action", "started_ns", "left_ns", "since_ns", "pace", "share", "over", "done_ns", "sequences", "slow",
+                 "stretch_ns", "began_ns")
 
-    def __init__(self, action: Any, started_ns: int, duration_ns: int, share: float = 0.0) -> None:
+    def __init__(self, action: Any, started_ns: int, duration_ns: int, share: float = 0.0,
+                 sequences: Optional[SequenceRun] = None, slow: float = 1.0) -> None:
         self.action = action
         self.started_ns = started_ns
         self.left_ns = duration_ns
@@ -28,6 +32,10 @@ class Running:
         self.share = share
         self.over = False
         self.done_ns = 0  # when it was over, where the loop is told only later
+        self.sequences = sequences
+        self.slow = slow
+        self.stretch_ns = duration_ns  # of which left_ns are left
+        self.began_ns = started_ns  # when the present stretch began
 
     def ends_ns(self) -> int:
         """When it is over, as far as is known."""
@@ -38,6 +46,22 @@ class Running:
         if self.pace:
             self.left_ns = max(0, self.left_ns - round((now_ns - self.since_ns) / self.pace))
         self.since_ns = now_ns
+
+    def passed_ns(self, now_ns: int) -> int:
+        """What of the present stretch of its sequences is over now, at their own pace."""
+        self.brought_to(now_ns)
+        return round((self.stretch_ns - self.left_ns) / self.slow)
+
+    def goes_on(self, now_ns: int, stretch_ns: int) -> None:
+        """A stretch is over; the next one is so long, at the sequences' own pace."""
+        self.began_ns = self.since_ns = now_ns
+        self.left_ns = self.stretch_ns = round(stretch_ns * self.slow)
+
+    def shorten(self, stretch_ns: int) -> None:
+        """The present stretch is only so long, as brought to now."""
+        passed_ns = self.stretch_ns - self.left_ns
+        self.stretch_ns = round(stretch_ns * self.slow)
+        self.left_ns = max(0, self.stretch_ns - passed_ns)
 
 
 class SimLane:

@@ -191,7 +191,7 @@ class RecordedResults:
                 if told.status != "unfinished":  # else its request ended before it did
                     self._others[past.request.app, node].append(told)
 
-    def declared(self, request: Request) -> Request:
+    def declared(self, request: Request, place: str) -> Request:
         """The request as the scheduler is to see it."""
         hints = {name: value for name, value in request.hints.items() if name != PLACE_HINT}
         return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
@@ -202,7 +202,7 @@ class RecordedResults:
         told = self._told(app, job)
         return (told.hints or None) if told is not None else None
 
-    def steps(self, app: str, place: str, job: JobId) -> int:
+    def steps(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> int:
         """How many steps the job needs in all; of a model that came back by itself, how many runs."""
         told = self._told(app, job)
         if told is None:
@@ -238,7 +238,15 @@ class RecordedResults:
         told = self._told(app, job)
         return told is not None and told.status == "failed"
 
-    def state_bytes(self, app: str, job: JobId) -> int:
+    def is_sequence(self, app: str, node: str) -> bool:
+        """False: what jobs returned says how many steps they made."""
+        return False
+
+    def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> float:
+        """0: what reading a prompt took is part of what was recorded."""
+        return 0.0
+
+    def state_bytes(self, app: str, job: JobId, tokens: float = 0.0) -> int:
         """What the state of the job's stream or sequence occupies."""
         told = self._told(app, job)
         return told.state_bytes if told is not None else 0

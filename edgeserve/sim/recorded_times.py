@@ -19,6 +19,7 @@ from edgeserve.config.schema import Config
 from edgeserve.recording.history import History, Past, Ran
 from edgeserve.sched.core.build import Measured, model_lanes, seed_timings
 from edgeserve.sched.latency.confidence import ASSUMED
+from edgeserve.sim.sequences_config import STATIC
 
 PLACE_HINT = "~recorded"
 """A hint of the true request, hidden from the scheduler: the request's place in the recording."""
@@ -275,6 +276,14 @@ class RecordedTimes:
         places = [int(item[PLACE_HINT]) for item in hints if PLACE_HINT in item]
         deviation = known.deviation(model, lane, places, self._draw.random())
         return max(1, round(known.base_ns(model, lane, size) * known.factor(model, places) * deviation * steps))
+
+    def batching(self, model: str) -> str:
+        """Batches are as long as they were, whoever ended before."""
+        return STATIC
+
+    def prefill_ns(self, model: str, lane: str, tokens: Sequence[float]) -> int:
+        """0: recorded durations have it in them."""
+        return 0
 
     def is_measured(self, model: str, lane: str) -> bool:
         """True: recorded durations have in them all that held them up."""

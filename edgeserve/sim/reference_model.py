@@ -14,6 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from edgeserve.config.schema import AppConfig, Config, NodeConfig
 from edgeserve.sched.protocol.actions import (
     Action,
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
@@ -21,6 +22,7 @@ from edgeserve.sched.protocol.actions import (
     LoadModel,
     Outcome,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
 )
@@ -87,6 +89,7 @@ class ReferenceModel:
             for lane in model.lanes or config.lanes:
                 self._models_on[lane].add(model.name)
         self._retained: Dict[JobId, str] = {}  # job -> its model
+        self._told: Dict[int, Set[JobId]] = {}  # work -> its jobs that were over before it
         self._draining = False
         self._streams: Dict[Tuple[str, str], List[int]] = {}
 
@@ -124,6 +127,13 @@ class ReferenceModel:
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
             self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
+        elif isinstance(action, ReleaseState):
+            self._release(now_ns, action.job)
+        elif isinstance(action, CutBatch):  # it may be over by now, which the scheduler hears only later
+            work = self._works.get(action.work_id)
+            self._rule(action.work_id in self._work_ids and (work is None or isinstance(work, RunBatch)
+                                                             and work.lane == action.lane), now_ns,
+                       f"{action}: this lane was given no such batch")
         elif isinstance(action, LeaveOut):
             self._leave_out(now_ns, action)
         elif isinstance(action, RetainInputs):
@@ -168,17 +178,36 @@ class ReferenceModel:
              self._ready[self._device_of[action.lane]].add)(action.model)
         if not isinstance(action, RunBatch):
             return
+        told = self._told.pop(work_id, ())
         for job in action.jobs:
-            if self._jobs_out.get(job) == work_id:
-                del self._jobs_out[job]
-            entry = self._entries.get(job.request_id)
-            if entry is not None and not action.probe:
-                entry.out -= 1
-                entry.free_since_ns = now_ns
-                request = entry.request
-                if not entry.out and now_ns >= request.deadline_ns and request.on_late == "drop":
-                    heapq.heappush(self._deadlines, (now_ns, request.id))
-                self._forget(entry)
+            if job not in told:
+                self._come_back(now_ns, action, job)
+        self._learn(action, results)
+
+    def progressed(self, now_ns: int, action: RunBatch, results: Sequence[JobResult]) -> None:
+        """A lane says that some jobs of a batch are over, which goes on."""
+        told = self._told.setdefault(action.work_id, set())
+        for result in results:
+            self._rule(result.job in action.jobs and result.job not in told and result.status in (DONE, FAILED), now_ns,
+                       f"{result} is no job of work {action.work_id} that is over now")
+            told.add(result.job)
+            self._come_back(now_ns, action, result.job)
+        self._learn(action, results)
+
+    def _come_back(self, now_ns: int, action: RunBatch, job: JobId) -> None:
+        """A job is on no lane any more."""
+        if self._jobs_out.get(job) == action.work_id:
+            del self._jobs_out[job]
+        entry = self._entries.get(job.request_id)
+        if entry is not None and not action.probe:
+            entry.out -= 1
+            entry.free_since_ns = now_ns
+            request = entry.request
+            if not entry.out and now_ns >= request.deadline_ns and request.on_late == "drop":
+                heapq.heappush(self._deadlines, (now_ns, request.id))
+            self._forget(entry)
+
+    def _learn(self, action: RunBatch, results: Sequence[JobResult]) -> None:
         for result in results:
             entry = self._entries.get(result.job.request_id)
             if entry is None or action.probe:
@@ -246,6 +275,13 @@ class ReferenceModel:
             entry.started = True
             self._jobs_out[job] = action.work_id
             entry.out += 1
+
+    def _release(self, now_ns: int, job: JobId) -> None:
+        """A job that waits gives back its state; it may go on anywhere."""
+        entry = self._entries.get(job.request_id)
+        self._rule(entry is not None and entry.finished is None and job not in self._jobs_out
+                   and entry.bound.pop((job.node, job.part), None) is not None, now_ns,
+                   f"the state of {job} is released, but it runs, has ended or holds none")
 
     def _leave_out(self, now_ns: int, action: LeaveOut) -> None:
         """A branch is given up: it has not run to its end, and nothing waits for it from now on."""

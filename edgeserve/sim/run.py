@@ -12,6 +12,7 @@ from edgeserve.config.profile_match import match_profile
 from edgeserve.config.profiles import Profile, find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
@@ -19,12 +20,18 @@ from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.machine import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import Scenario
+from edgeserve.sim.sequences_config import STATIC
+from edgeserve.sim.spreads import Lognormal
 from edgeserve.sim.workload import Source, origins
 from edgeserve.sim.world import SimWorld
 
 log = logging.getLogger("edgeserve")
 
 Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
+
+
+TOLD_RUNS = 20
+"""Durations per batch size that a scheduler counts as measured, which is told the true times."""
 
 
 class Setting(NamedTuple):
@@ -75,9 +82,11 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
     sources = [Source(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
                for item in scenario.workloads]
     times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))
+    laws = {(item.name, hint): law for item in scenario.workloads for hint, law in item.hints.items()
+            if isinstance(law, Lognormal)}
     costs = charged(scenario, measured)
     machine = Machine(costs.machine, config, seed) if costs.machine is not None else None
-    return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed),
+    return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed, laws),
                     ReferenceModel(config, setting.footprints, setting.resident),
                     trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
                     step_cost_ns=costs.step_ns, event_cost_ns=costs.event_ns, machine=machine, drain=drain,
@@ -105,15 +114,34 @@ def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]
         measured = measured or machine_to_simulate(scenario.config)
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
-        from edgeserve.sched.core.build import build_scheduler
-        scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints, measured={},
-                                    resident=setting.resident)
+        scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints,
+                                    measured=told_times(scenario, profiles), resident=setting.resident,
+                                    sequences=sequences_of(scenario))
     world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain,
                        settle=settle)
     world.thought_ns = scheduler.thought_ns
     drive(scheduler, world, on_step)
     world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)
+
+
+def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tuple[str, str], Dict[int, List[int]]]:
+    """What the scheduler knows of the times of models with ``[truth.MODEL] told``, by (model, lane): the true ones of
+    all batch sizes, as if they had been measured at start-up."""
+    config = scenario.config
+    told = {name: truth for name, truth in scenario.truths.items() if truth.told}
+    if not told:
+        return {}
+    times = TrueTimes(config, scenario.truths, profiles, 0.0, random.Random(0))
+    return {(name, lane): {size: [times.step_ns(name, lane, size)] * TOLD_RUNS for size in config.models[name].batch}
+            for name in told for lane in model_lanes(config, config.models[name])}
+
+
+def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int]]:
+    """What the engines say of models whose sequences are answered one by one: tokens of the context, bytes per token of
+    their states, and as many slots per lane as the largest batch has."""
+    return {name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1])
+            for name, truth in scenario.truths.items() if truth.batching != STATIC}
 
 
 def machine_to_simulate(config: Config, directory: str = "") -> Measured:

@@ -29,7 +29,17 @@ from edgeserve.config.readers import (
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sim.hardware_config import HardwareConfig, check_hardware
-from edgeserve.sim.spreads import Hint, Spread, read_hint, read_spread
+from edgeserve.sim.sequences_config import (
+    BATCHING,
+    STATIC,
+    LaneTruth,
+    PredictConfig,
+    StepConfig,
+    read_lane_truths,
+    read_predict,
+    read_step,
+)
+from edgeserve.sim.spreads import Hint, Lognormal, Spread, read_hint, read_spread
 from edgeserve.units import format_duration
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
@@ -115,6 +125,19 @@ class TruthConfig:
     fail: float = entry(number(0.0, 1.0), 0.0)  # probability that a job fails
     state_bytes: int = entry(size, 0, key="state")  # what a stream's or sequence's state occupies
     load_ns: int = entry(duration, 0, key="load")  # time to load; 0 = as configured
+    steps_hint: str = entry(string, "")  # a job needs as many steps as this hint says, which the scheduler is not told
+    steps_max: int = entry(integer(1, 10**6), 10**6)  # more steps than so many no job makes
+    predict: Optional[PredictConfig] = entry(read_predict, None)  # what requests declare of their steps; none: nothing
+    batching: str = entry(one_of(*BATCHING), STATIC)  # static: all return together; the others: each when it ends
+    step: Optional[StepConfig] = entry(read_step, None)  # a formula in place of ``times``
+    prefill_ns: int = entry(duration, 0, key="prefill")  # before the first step of sequences that have no state here
+    prefill_token_ns: int = entry(duration, 0, key="prefill_token")  # besides, per token that is read
+    prefill_steps: float = entry(number(0.0, 1000.0), 0.0)  # besides, so many steps of these sequences
+    tokens_hint: str = entry(string, "")  # which hint says the tokens of a prompt; "" = "tokens", or "NODE.tokens"
+    state_token_bytes: int = entry(size, 0, key="state_token")  # what each token of a sequence's state occupies
+    context: int = entry(integer(1), 1_000_000)  # tokens that one sequence may have in all
+    lanes: Dict[str, LaneTruth] = entry(read_lane_truths, factory=dict, key="lane")  # where a lane differs
+    told: bool = entry(boolean, False)  # True: the scheduler knows the times of every lane, as from a profile
 
 
 @dataclass(frozen=True)
@@ -260,11 +283,35 @@ def _check(scenario: Scenario) -> None:
     for name in scenario.truths:
         if name not in scenario.config.models:
             raise ConfigError(f"[truth.{name}]: there is no such model{nearest(name, scenario.config.models)}")
+        _check_sequences(scenario, scenario.truths[name])
     for name, hardware in scenario.hardware.items():
         if name not in scenario.config.devices:
             raise ConfigError(f"[hardware.{name}]: there is no such device{nearest(name, scenario.config.devices)}")
         check_hardware(hardware)
     _check_routes(scenario)
+
+
+def _check_sequences(scenario: Scenario, truth: TruthConfig) -> None:
+    where = f"[truth.{truth.model}]"
+    for lane in truth.lanes:
+        if lane not in scenario.config.lanes:
+            raise ConfigError(f"{where} lane.{lane}: there is no such lane{nearest(lane, scenario.config.lanes)}")
+    if truth.steps is not None and truth.steps_hint:
+        raise ConfigError(f"{where} steps and steps_hint = {truth.steps_hint!r} both say how many steps a job needs; "
+                          "take one of them away")
+    if truth.predict is not None and not truth.steps_hint:
+        raise ConfigError(f"{where} predict needs steps_hint = '...': the hint that says the true number of steps")
+    if truth.batching != STATIC and (truth.steps_per_run or not (truth.steps or truth.steps_hint)):
+        raise ConfigError(f"{where} batching = {truth.batching!r} is for a model with steps or steps_hint, and without "
+                          "steps_per_run: its batches run until all their sequences are over")
+    if truth.step is not None and truth.times:
+        raise ConfigError(f"{where} times and step both say what a step takes; take one of them away")
+    if truth.predict is not None and (truth.predict.sigma < 0 or not truth.predict.median):
+        nodes = {app.name for app in scenario.config.apps.values() for node in app.nodes if node.model == truth.model}
+        for item in scenario.workloads:
+            if nodes & set(item.apps) and not isinstance(item.hints.get(truth.steps_hint), Lognormal):
+                raise ConfigError(f"{where} predict: [workload.{item.name}] draws no hints.{truth.steps_hint} from "
+                                  "{ lognormal = [median, sigma] }; give predict median and sigma of the true numbers")
 
 
 def _check_changes(item: WorkloadConfig, where: str) -> None:

@@ -16,7 +16,7 @@ from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
-from edgeserve.sim.run import make_world, setting_of
+from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_said
 from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
@@ -64,10 +64,12 @@ def hold(scenario: Scenario, seed: int, drain: bool, record: str = "",
     before the first step."""
     setting = setting_of(scenario.config)
     from edgeserve.sched.core.build import build_scheduler
-    scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
-                                resident=setting.resident)
+    told = told_times(scenario)
+    scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured=told,
+                                resident=setting.resident, sequences=sequences_of(scenario))
     digest, steps, accounts = hashlib.sha256(), 0, Accounts(scenario.config)
-    recorder = Recorder(record, start_of(setting.footprints, setting.resident)) if record else None
+    recorder = Recorder(record, start_of(setting.footprints, setting.resident, told,
+                                        sequences=sequences_of(scenario))) if record else None
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         nonlocal steps

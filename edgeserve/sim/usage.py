@@ -21,9 +21,10 @@ class Usage:
         if not isinstance(action, RunBatch) or action.probe:
             return
         self.batches[action.model, len(action.jobs)] += 1
-        self._charge(lane, action.jobs, took_ns)
+        self.charge(lane, action.jobs, took_ns)
 
-    def _charge(self, lane: str, jobs: Sequence[Any], took_ns: int) -> None:
+    def charge(self, lane: str, jobs: Sequence[Any], took_ns: int) -> None:
+        """These jobs had the lane together for so long."""
         for job in jobs:
             spent = self.spent_ns[job.request_id]
             spent[lane] = spent.get(lane, 0.0) + took_ns / len(jobs)

@@ -7,12 +7,13 @@ thinking costs virtual time, so a slow policy sees events late and acts late. ""
 from __future__ import annotations
 
 import heapq
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
@@ -21,10 +22,12 @@ from edgeserve.sched.protocol.actions import (
     LoadModel,
     Outcome,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
 )
 from edgeserve.sched.protocol.events import (
+    BatchProgress,
     DeviceChanged,
     DrainRequested,
     Event,
@@ -43,6 +46,8 @@ from edgeserve.sim.hardware import POLL_NS, SimHardware
 from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
 from edgeserve.sim.machine import RETURN_TAKES, Function, Machine, slowed_by_lock
 from edgeserve.sim.reference_model import LOST, ReferenceModel
+from edgeserve.sim.sequences import SequenceRun
+from edgeserve.sim.sequences_config import CONTINUOUS, EARLY_EXIT, STATIC
 from edgeserve.sim.usage import Usage
 from edgeserve.sim.workload import Arrival, Source
 from edgeserve.units import NS_PER_S
@@ -52,6 +57,9 @@ SETTLE_NS_MAX = 3600 * NS_PER_S
 
 READS_MAX = 16
 """How often one turn of the loop looks for requests that came while it read others."""
+
+RAISED = "the engine raised"
+"""Reason of jobs that fail by themselves."""
 
 IDLE_STEPS_MAX = 10_000
 """Steps in a row that bring no event and no action: more means that the scheduler's timer makes no progress."""
@@ -75,12 +83,30 @@ class Ended(NamedTuple):
     branches: Tuple[str, ...] = ()
 
 
+class _Steps:
+    """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, and the
+    lane that holds its state (``""``: none)."""
+
+    __slots__ = ("needed", "done", "faults", "lane")
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self.done = 0
+        self.faults = 0
+        self.lane = ""
+
+    @property
+    def left(self) -> int:
+        """Steps that it still needs."""
+        return self.needed - self.done
+
+
 class _Open(NamedTuple):
     request: Request  # with its true hints, whatever the scheduler is told
     source: Optional[Source]
     arrival: Arrival
     place: str
-    steps: Dict[JobId, List[int]]  # [needed, done, times unfinished by a fault]
+    steps: Dict[JobId, _Steps]
 
 
 class SimWorld:
@@ -124,6 +150,7 @@ class SimWorld:
         self._retained: Dict[JobId, _Open] = {}
         self._given_ns: Dict[int, int] = {}  # work -> when its lane was given it
         self._probed: Dict[int, _Open] = {}  # work -> whose retained inputs it runs
+        self._cut: Set[int] = set()  # works that are to end after their first step
         self._request_id = 0
         self._sources = list(sources)
         self._share_ns: Dict[str, int] = {}
@@ -207,8 +234,14 @@ class SimWorld:
         self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
             self._finish(action)
-        elif isinstance(action, (DropState, LeaveOut)):
-            pass  # states are counted by the scheduler, values there are none; the reference model looks at both
+        elif isinstance(action, DropState):
+            pass  # states are counted by the scheduler; the reference model looks at both
+        elif isinstance(action, LeaveOut):
+            self._when_acted(self._drop_job, action.job)
+        elif isinstance(action, ReleaseState):
+            self._progress(self._open[action.job.request_id], action.job).lane = ""
+        elif isinstance(action, CutBatch):
+            self._when_acted(self._cut_batch, action)
         elif isinstance(action, RetainInputs):
             self._retained[action.job] = self._open[action.job.request_id]
         elif isinstance(action, ReleaseInputs):
@@ -216,10 +249,14 @@ class SimWorld:
         else:
             if isinstance(action, RunBatch) and action.probe:
                 self._probed[action.work_id] = self._retained.pop(action.jobs[0])
-            if self._acts_ns > self.now_ns:
-                self._at(self._acts_ns, self._deliver, action)
-            else:
-                self._deliver(action)
+            self._when_acted(self._deliver, action)
+
+    def _when_acted(self, what: Callable[[Any], None], argument: Any) -> None:
+        """Do something when the actions of the present step take effect."""
+        if self._acts_ns > self.now_ns:
+            self._at(self._acts_ns, what, argument)
+        else:
+            what(argument)
 
     def _think(self) -> None:
         """The plans of the present step took their time: its actions take effect later, and so does the next step."""
@@ -278,7 +315,7 @@ class SimWorld:
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
         self.reference_model.arrived(request)
-        self._events.append(RequestArrived(self._planned(self._results.declared(request))))
+        self._events.append(RequestArrived(self._planned(self._results.declared(request, place))))
         if arrival.cancel_after_ns is not None:
             self._at(self.now_ns + arrival.cancel_after_ns, self._emit, RequestCancelled(request.id))
         if self._trouble is not None:
@@ -296,6 +333,8 @@ class SimWorld:
     def _finish(self, action: FinishRequest) -> None:
         entry = self._open.pop(action.request_id)
         request, source = entry.request, entry.source
+        for job in entry.steps:
+            self._when_acted(self._drop_job, job)
         if self._machine is not None:  # one answer after the other, once all lanes were given their works
             self._free_ns += self._machine.answer_ns(self._functions(self._free_ns))
             if action.outcome == Outcome.COMPLETED:
@@ -395,6 +434,9 @@ class SimWorld:
         return True
 
     def _start(self, lane: SimLane, action: Any) -> None:
+        if isinstance(action, RunBatch) and not action.probe and self.times.batching(action.model) != STATIC:
+            self._start_sequences(lane, action)
+            return
         duration_ns = max(1, round(self._duration_ns(lane, action) / lane.speed))
         if self._trouble is not None and isinstance(action, RunBatch):
             duration_ns = self._trouble.slowed(self.now_ns, duration_ns)
@@ -409,6 +451,84 @@ class SimWorld:
         lane.running = Running(action, self.now_ns, duration_ns, share)
         lane.works += 1
         self._repace(lane, share)
+
+    def _start_sequences(self, lane: SimLane, action: RunBatch) -> None:
+        """As :meth:`_start`, of a batch whose sequences end one after the other."""
+        slow, hangs_ns = self.times.pace(action.model) / lane.speed, 0
+        if self._trouble is not None:
+            slow *= self._trouble.slowed(self.now_ns, NS_PER_S) / NS_PER_S
+            hangs_ns = lane.hang_ns + round(lane.hangs * lane.hang_ns) if lane.hangs else 0
+            lane.hangs = 0.0
+        share = self._machine.share(action.model) if self._machine is not None else 0.0
+        needs = [self._progress(self._open[job.request_id], job).left if job.request_id in self._open else 0
+                 for job in action.jobs]
+        before_ns = self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
+        run = SequenceRun(needs, action.steps_max, before_ns + round(hangs_ns / slow),
+                          lambda count: int(self.times.step_ns(action.model, lane.name, count)),
+                          action.size if self.times.batching(action.model) == EARLY_EXIT else 0)
+        stretch_ns = run.begin()
+        if action.work_id in self._cut:
+            self._cut.discard(action.work_id)
+            stretch_ns = run.stop(0)
+        lane.running = Running(action, self.now_ns, max(1, round(stretch_ns * slow)), share, run, slow)
+        lane.works += 1
+        self._repace(lane, share)
+
+    def _goes_on(self, lane: SimLane, running: Running, run: SequenceRun) -> bool:
+        """A stretch of a batch of sequences is over: tell of those that ended with it, and begin the next one. False
+        where the batch is over."""
+        action, computed = running.action, list(run.left)
+        ended = run.pass_stretch()
+        self.usage.charge(lane.name, [action.jobs[place] for place in computed], self.now_ns - running.began_ns)
+        running.began_ns = self.now_ns
+        goes_on = run.begin() > 0
+        if ended and (goes_on or self.times.batching(action.model) == CONTINUOUS):
+            results = tuple(self._sequence_result(lane, running, run, place, False) for place in ended)
+            run.told += ended
+            self.reference_model.progressed(self.now_ns, action, results)
+            self._events.append(BatchProgress(action.work_id, self.now_ns, results))
+        if goes_on:
+            running.goes_on(self.now_ns, run.stretch_ns)
+            self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
+        return goes_on
+
+    def _sequence_result(self, lane: SimLane, running: Running, run: SequenceRun, place: int,
+                         is_last: bool) -> JobResult:
+        """What one sequence of a batch returns, before the batch is over or with it (``is_last``)."""
+        job = running.action.jobs[place]
+        entry, steps = self._open.get(job.request_id), max(1, run.made[place])
+        if entry is None:  # nobody waits for it
+            return JobResult(job, steps=steps)
+        result = self._outcome(entry, job, lane, steps, False, is_last)
+        result.steps = steps
+        return result
+
+    def _cut_batch(self, action: CutBatch) -> None:
+        """End a batch after its present step, or after its first one where it has not begun. An engine that returns all
+        its sequences together does not ask whether it should."""
+        lane = self.lanes[action.lane]
+        running = lane.running
+        if running is not None and running.action.work_id == action.work_id:
+            if running.sequences is not None and not running.over:
+                self._shortened(lane, running, running.sequences.stop(running.passed_ns(self.now_ns)))
+        elif any(work.work_id == action.work_id for work in (*lane.inbox, *(item for item, _ in lane.launched))):
+            self._cut.add(action.work_id)
+
+    def _drop_job(self, job: JobId) -> None:
+        """Nobody waits for a job any more: if it runs in a batch of sequences, no further step is made for it."""
+        for lane in self.lanes.values():
+            running = lane.running
+            if running is None or running.sequences is None or running.over:
+                continue
+            for place in running.sequences.left:
+                if running.action.jobs[place] == job:
+                    self._shortened(lane, running, running.sequences.drop(place, running.passed_ns(self.now_ns)))
+                    return
+
+    def _shortened(self, lane: SimLane, running: Running, stretch_ns: int) -> None:
+        running.shorten(stretch_ns)
+        lane.epoch += 1
+        self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
 
     def _repace(self, changed: SimLane, share: float = 0.0) -> None:
         """A work of a lane began or ended: those that run on its device go on slower or faster, and if it held the
@@ -475,33 +595,51 @@ class SimWorld:
         known: List[Optional[_Open]] = [self._probed[action.work_id]] if action.probe else [
             self._open.get(job.request_id) for job in action.jobs]
         hints = [entry.request.hints if entry is not None else {} for entry in known]
-        return self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
+        takes_ns: int = self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
+        return takes_ns + self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
+
+    def _prompts(self, lane: SimLane, action: RunBatch) -> List[float]:
+        """The tokens of the jobs that have no state on this lane: they are read before the first step."""
+        if action.probe:
+            probed = self._probed[action.work_id].request
+            return [self._results.tokens(probed.app, action.jobs[0], probed.hints)]
+        found = []
+        for job in action.jobs:
+            entry = self._open.get(job.request_id)
+            if entry is None:
+                continue
+            progress = self._progress(entry, job)
+            if progress.lane != lane.name:
+                found.append(self._results.tokens(entry.request.app, job, entry.request.hints) + progress.done)
+        return found
 
     def _steps(self, action: RunBatch) -> int:
         """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
         longest, bound = 1, action.steps_max or 0
         if action.probe:  # from its beginning, whatever the request's own job had behind it
             app, job = self._probed[action.work_id].request.app, action.jobs[0]
-            longest = self._results.steps(app, self._probed[action.work_id].place, job)
+            longest = self._results.steps(app, self._probed[action.work_id].place, job,
+                                          self._probed[action.work_id].request.hints)
             bound = self._results.steps_per_run(app, job.node)
             return min(longest, bound) if bound else longest
         for job in action.jobs:
             entry = self._open.get(job.request_id)
             if entry is not None:
-                needed, done, _ = self._progress(entry, job)
-                longest = max(longest, needed - done)
+                progress = self._progress(entry, job)
+                longest = max(longest, progress.left)
                 own = self._results.steps_per_run(entry.request.app, job.node)
                 bound = min(bound, own) if bound and own else bound or own
         return min(longest, bound) if bound else longest
 
-    def _progress(self, entry: _Open, job: JobId) -> List[int]:
+    def _progress(self, entry: _Open, job: JobId) -> _Steps:
         if job not in entry.steps:
-            entry.steps[job] = [self._results.steps(entry.request.app, entry.place, job), 0, 0]
+            entry.steps[job] = _Steps(self._results.steps(entry.request.app, entry.place, job, entry.request.hints))
         return entry.steps[job]
 
     def _refuse(self, action: Any, reason: str) -> None:
         self._probed.pop(action.work_id, None)
         self._given_ns.pop(action.work_id, None)
+        self._cut.discard(action.work_id)
         self.reference_model.answered(self.now_ns, action, failed=True)
         self._events.append(WorkRefused(action.work_id, reason))
 
@@ -509,11 +647,15 @@ class SimWorld:
         lane, epoch = item
         if epoch != lane.epoch or lane.running is None:
             return
+        run = lane.running.sequences
+        if run is not None and not lane.running.over and self._goes_on(lane, lane.running, run):
+            return
         if self._waits_for_lock(lane, lane.running) or self._is_held_back(lane, lane.running):
             return
+        running = lane.running
         done_ns = lane.running.done_ns or self.now_ns
         action, started_ns, share = lane.running.action, lane.running.started_ns, lane.running.share
-        self.usage.ran(lane.name, action, self.now_ns - started_ns)
+        self.usage.ran(lane.name, action, self.now_ns - running.began_ns)
         lane_free_ns, lane.free_ns = lane.free_ns, self.now_ns
         ready_ns = max(self._given_ns.pop(action.work_id), lane_free_ns)
         self._overhead_from_ns = self.now_ns - max(0, started_ns - ready_ns)
@@ -522,18 +664,24 @@ class SimWorld:
         results: Tuple[JobResult, ...] = ()
         failed = ""
         if isinstance(action, RunBatch):
-            broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(self.now_ns)
-            steps = self._steps(action)
-            results = (self._probe_result(action, steps),) if action.probe else tuple(
-                self._result(job, steps, broken) for job in action.jobs)
-            if action.steps_max is not None:
-                for result in results:
-                    result.steps = steps
+            results = self._results_of(lane, running)
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.reference_model.answered(self.now_ns, action, results, bool(failed))
         self._events.append(WorkFinished(action.work_id, started_ns, done_ns, results, failed))
         self._advance(lane)
+
+    def _results_of(self, lane: SimLane, running: Running) -> Tuple[JobResult, ...]:
+        """What the jobs of a batch return that is over, but those that were told of before."""
+        action, run = running.action, running.sequences
+        broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(self.now_ns)
+        if run is not None:
+            places = [place for place in range(len(action.jobs)) if place not in run.told]
+            return tuple(JobResult(action.jobs[place], "failed", reason=RAISED) if broken
+                         else self._sequence_result(lane, running, run, place, True) for place in places)
+        steps = self._steps(action)
+        return (self._probe_result(action, steps),) if action.probe else tuple(
+            self._result(job, lane, steps, broken, action.steps_max is not None) for job in action.jobs)
 
     def _is_held_back(self, lane: SimLane, running: Running) -> bool:
         """Whether the loop is told of the work only later; its lane is not free before, since nobody gives it work."""
@@ -553,23 +701,36 @@ class SimWorld:
             self._at(self.now_ns + wait_ns, self._finished, (lane, lane.epoch))
         return wait_ns > 0
 
-    def _result(self, job: JobId, steps: int, broken: bool) -> JobResult:
+    def _result(self, job: JobId, lane: SimLane, steps: int, broken: bool, bounded: bool) -> JobResult:
+        """What a job returns of a batch that made so many ``steps``. Sequences say how many were their own, others the
+        batch's where it was ``bounded``."""
         entry = self._open.get(job.request_id)
-        if entry is None:
-            return JobResult(job)  # its request has ended; whatever it says is ignored
+        if entry is None:  # its request has ended; whatever it says is ignored
+            return JobResult(job, steps=steps if bounded else 1)
+        if self._results.is_sequence(entry.request.app, job.node):
+            progress = self._progress(entry, job)
+            steps, bounded = max(1, min(steps, progress.left)), True
+        result = self._outcome(entry, job, lane, steps, broken)
+        if bounded:
+            result.steps = steps
+        return result
+
+    def _outcome(self, entry: _Open, job: JobId, lane: SimLane, steps: int, broken: bool,
+                 is_last: bool = True) -> JobResult:
         app, trouble = entry.request.app, self._trouble
         if broken or self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
-            return JobResult(job, "failed", reason="the engine raised")
-        progress = self._progress(entry, job)
-        progress[1] += steps
-        state_bytes = self._results.state_bytes(app, job)
-        if progress[1] < progress[0]:
-            return JobResult(job, "unfinished", hints={"steps": progress[1]}, state_bytes=state_bytes)
-        if trouble and trouble.job_unfinished(self.now_ns, progress[2]):
-            progress[2] += 1
-            progress[1] = progress[0] - 1
+            return JobResult(job, "failed", reason=RAISED)
+        progress, hints = self._progress(entry, job), entry.request.hints
+        progress.done += steps
+        progress.lane = lane.name
+        state_bytes = self._results.state_bytes(app, job, self._results.tokens(app, job, hints) + progress.done)
+        if progress.done < progress.needed:
+            said = None if self._results.is_sequence(app, job.node) else {"steps": progress.done}
+            return JobResult(job, "unfinished", hints=said, state_bytes=state_bytes)
+        if is_last and trouble and trouble.job_unfinished(self.now_ns, progress.faults):
+            progress.faults += 1
+            progress.done = progress.needed - 1
             return JobResult(job, "unfinished", state_bytes=state_bytes)
-        hints = entry.request.hints
         return JobResult(job, "done", self._results.parts(app, entry.place, job, hints),
                          self._results.route(app, entry.place, job), self._results.said(app, job, hints),
                          state_bytes=state_bytes if entry.request.stream is not None else 0)
@@ -579,8 +740,9 @@ class SimWorld:
         entry, job = self._probed.pop(action.work_id), action.jobs[0]
         app, trouble = entry.request.app, self._trouble
         if self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
-            return JobResult(job, "failed", reason="the engine raised")
-        return JobResult(job, "done" if steps >= self._results.steps(app, entry.place, job) else "unfinished")
+            return JobResult(job, "failed", reason=RAISED)
+        needed = self._results.steps(app, entry.place, job, entry.request.hints)
+        return JobResult(job, "done" if steps >= needed else "unfinished")
 
     # --- trouble --------------------------------------------------------------------------------------------------
 
@@ -615,21 +777,37 @@ class SimWorld:
         lane.up = False
         lane.epoch += 1
         self._emit(LaneChanged(lane.name, False, lane.speed, "lost"))
-        share = 0.0
+        share, told = 0.0, set()
         if lane.running is not None:
-            share = lane.running.share
-            self.usage.ran(lane.name, lane.running.action, self.now_ns - lane.running.started_ns)
+            running, share = lane.running, lane.running.share
+            self.usage.ran(lane.name, running.action, self.now_ns - running.began_ns)
+            if running.sequences is not None:
+                told = self._interrupt(running, running.sequences)
+        for entry in self._open.values():  # no state that the lane held can be used any more
+            for progress in entry.steps.values():
+                progress.lane = "" if progress.lane == lane.name else progress.lane
         lost = lane.clear(self.now_ns)
         self._repace(lane, share)
         for action in lost:
             self._probed.pop(action.work_id, None)
             self._given_ns.pop(action.work_id, None)
-            jobs = action.jobs if isinstance(action, RunBatch) else ()
+            self._cut.discard(action.work_id)
+            jobs = [job for job in action.jobs if job not in told] if isinstance(action, RunBatch) else ()
             self.reference_model.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs],
                                           True)
             if amount < 0.5:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
+
+    def _interrupt(self, running: Running, run: SequenceRun) -> Set[JobId]:
+        """The lane of a batch of sequences is lost: what its clients have got of their answers stays. Says which jobs
+        were over before."""
+        run.interrupt(running.passed_ns(self.now_ns))
+        for place in run.left:
+            job = running.action.jobs[place]
+            if job.request_id in self._open:
+                self._progress(self._open[job.request_id], job).done += run.made[place]
+        return {running.action.jobs[place] for place in run.told}
 
     def _revive(self, lane: SimLane) -> None:
         lane.up = True

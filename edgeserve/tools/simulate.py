@@ -24,7 +24,14 @@ from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sim.machine import Measured, charged
 from edgeserve.sim.report import Report, print_reports, print_sweep, report_of
-from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, setting_of, simulate
+from edgeserve.sim.run import (
+    machine_to_simulate,
+    profiles_to_simulate,
+    sequences_of,
+    setting_of,
+    simulate,
+    told_times,
+)
 from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
 from edgeserve.tools import plots
@@ -166,7 +173,8 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile],
     recorder = None
     if record:
         recorder = Recorder(record, {"config": scenario.edge, **start_of(
-            setting.footprints, setting.resident, profiled=parts_of(profiles))})
+            setting.footprints, setting.resident, told_times(scenario, profiles), parts_of(profiles),
+            sequences_of(scenario))})
         watchers.append(recorder.record)
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:

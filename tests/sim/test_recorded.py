@@ -216,7 +216,7 @@ def test_steps_and_failures_are_as_recorded():
     for place, past in enumerate(truth.history.requests):
         job = JobId(place + 1, "m", ())
         if past.outcome == "completed":
-            assert results.steps(past.request.app, "", job) == past.told[("m", ())].runs
+            assert results.steps(past.request.app, "", job, {}) == past.told[("m", ())].runs
         if past.outcome == "failed":
             assert results.fails(past.request.app, "", job)
     simulated = shares(truth, run_recorded(truth, parsed.config, 0))

@@ -120,7 +120,8 @@ class Auction:
         latency = self._state.latency[bid.model, lane.name]
         expected_ns = max(1, bid.expected_ns * latency.likely_ns[size] // latency.likely_ns[bid.size])
         cut = Bid(bid.model, bid.jobs[:size], size, expected_ns, bid.utility, bid.remaining_ns, bid.start_after_ns,
-                  bid.start_before_ns, bid.latest_start_ns, bid.drops, bid.steps_max, klass=bid.klass)
+                  bid.start_before_ns, bid.latest_start_ns, bid.drops, bid.steps_max, klass=bid.klass,
+                  variant=bid.variant)
         cut.policy = bid.policy
         return cut
 
@@ -153,6 +154,7 @@ class Auction:
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
+        work.steps_max, work.variant = bid.steps_max, bid.variant
         self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
@@ -172,7 +174,8 @@ class Auction:
             state.devices[lane.device].touch(placement, now)
         ids = tuple([job.id for job in work.jobs]) if others else (work.jobs[0].id,)
         state.actions.append(RunBatch(work.id, lane.name, bid.model, ids, bid.size, bid.start_after_ns,
-                                      min(bid.start_before_ns, patience_ns), bid.expected_ns, bid.steps_max))
+                                      min(bid.start_before_ns, patience_ns), bid.expected_ns, bid.steps_max,
+                                      variant=bid.variant))
         work.policy.on_started(work, self._board)
 
     def _launch_probe(self, lane: Lane, bid: Bid, placement: Placement) -> None:

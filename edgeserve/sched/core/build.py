@@ -19,6 +19,7 @@ from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOAD_AHEAD_NS, Device, Placement
+from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.units import NS_PER_S, NS_PER_US
 
 COPY_RATE_BYTES_PER_S = 12_000_000_000
@@ -29,6 +30,9 @@ Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
 
 Measured = Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]
 """(model, lane) -> batch size -> durations in ns, as measured by a warm-up; none where the model could not be tried."""
+
+SequenceFacts = Mapping[str, Tuple[int, int, int]]
+"""Model -> what its engine says of its sequences: tokens of the context, bytes per token, slots per lane."""
 
 ASSUMED_NS = 100 * NS_PER_US
 """What a batch is assumed to take before it ran, where nothing gave it an input to try. Too short rather than too long:
@@ -53,13 +57,14 @@ def model_lanes(config: Config, model: ModelConfig) -> List[str]:
 
 
 def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footprints: Footprints | None = None,
-                    measured: Measured | None = None,
-                    resident: Mapping[str, Sequence[str]] | None = None) -> Scheduler:
+                    measured: Measured | None = None, resident: Mapping[str, Sequence[str]] | None = None,
+                    sequences: SequenceFacts | None = None) -> Scheduler:
     """Put a scheduler together.
 
     Times come from ``profiles``, else from ``measured``, else from the models' ``expected``; a batch size without any
     raises :class:`ProfileError` naming the mend. ``resident`` names the models in memory at start per device; by
-    default as many as fit, pinned ones first, in the order of the file.
+    default as many as fit, pinned ones first, in the order of the file. ``sequences`` are the models whose items are
+    sequences.
     """
     lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth, waits=lane.wait)
              for name, lane in config.lanes.items()}
@@ -79,7 +84,17 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]
     apps = [App(app, app.policy or next(iter(config.policies))) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
-    return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency)
+    return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency,
+                     sequence_models(config, sequences or {}))
+
+
+def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:
+    """The models of sequences by name, as their engines describe them and the configuration bounds them."""
+    known = {}
+    for name, (context_tokens, bytes_per_token, slots) in facts.items():
+        model = config.models[name]
+        known[name] = SequenceModel(context_tokens, bytes_per_token, model.slots or slots, model.state_memory_bytes)
+    return known
 
 
 def seed_timings(config: Config, profiles: Sequence[Profile],

@@ -34,7 +34,7 @@ def _check_lanes(state: State) -> Dict[int, Job]:
             assert work.lane is lane, f"work {work.id} names lane {work.lane.name}, stands on {lane.name}"
             if work.kind != RUN or work.lost:
                 continue
-            for job in work.jobs:
+            for job in work.left():
                 assert job.seq not in seen, f"{job!r} is in two works"
                 assert job.state in (RUNNING, ORPHAN), f"{job!r} is on a lane"
                 seen[job.seq] = job
@@ -96,7 +96,7 @@ def _check_memory(state: State) -> None:
             key = (work.lane.device, work.model)
             in_flight[key] = in_flight.get(key, 0) + 1
     holders = {job.seq: job for request in state.requests.values() for job in request.jobs.values()}
-    holders.update({job.seq: job for work in state.works.by_id.values() for job in work.jobs})
+    holders.update({job.seq: job for work in state.works.by_id.values() for job in work.left()})
     for device in state.devices.values():
         used = sum(item.bytes for item in device.placements.values() if item.state in (RESIDENT, LOADING))
         assert used == device.used_bytes, f"device {device.name}: {device.used_bytes} bytes booked, {used} used"

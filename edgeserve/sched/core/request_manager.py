@@ -471,7 +471,7 @@ class RequestManager(RequestMoves):
 
     def lost(self, work: Work, reason: str) -> None:
         """The lane will not finish this work, which was running: its jobs fail."""
-        for job in work.jobs:
+        for job in work.left():
             job.request.running -= 1
             if job.state == ORPHAN:
                 move_job(job, "fail")
@@ -482,7 +482,7 @@ class RequestManager(RequestMoves):
 
     def give_back(self, work: Work) -> None:
         """The jobs of a work that never started are ready again, unless their request has ended."""
-        for job in work.jobs:
+        for job in work.left():
             job.request.running -= 1
             move_job(job, "refuse")
             if job.state != READY:

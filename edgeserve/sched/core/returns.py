@@ -156,7 +156,7 @@ class Returns:
         part, whole = WINDOW_SHARE
         window_ns = min(took_ns * part // (whole * len(self._state.lanes_of[work.model])), WINDOW_NS_MAX)
         seen = set()
-        for job in work.jobs:
+        for job in work.left():
             request = job.request
             clients = self._known.get(request.app.name)
             if clients is None or job.state != DONE or request.state != COMPLETED or request.id in seen:

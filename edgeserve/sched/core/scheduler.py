@@ -20,6 +20,7 @@ from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import (
+    BatchProgress,
     DeviceChanged,
     DrainRequested,
     Event,
@@ -31,8 +32,9 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.work import over_usual_milli
-from edgeserve.sched.resources.lanes import RUN, Lane, Work
+from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.units import NS_PER_MS
 
 SPEED_TOLERANCE = 0.02
@@ -47,12 +49,14 @@ class Scheduler:
     """All requests, all lanes, one device or several. Not subclassed; what differs between systems is a policy.
 
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
-    every (model, lane) that is allowed. ``state`` has all tables, for reading.
+    every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``state`` has all
+    tables, for reading.
     """
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
-                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency]) -> None:
-        self.state = state = State(apps, policies, devices, lanes, latency)
+                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
+                 sequences: Mapping[str, SequenceModel] | None = None) -> None:
+        self.state = state = State(apps, policies, devices, lanes, latency, sequences or {})
         self._board = state.board
         self._request_manager = RequestManager(state)
         self._probes = Probes(state)
@@ -68,8 +72,8 @@ class Scheduler:
         self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
         self._handlers: Dict[type, Callable[[Any], None]] = {
             RequestArrived: self._request_manager.arrived, RequestCancelled: self._cancelled,
-            WorkFinished: self._finished, WorkRefused: self._refused, LaneChanged: self._lane_changed,
-            DeviceChanged: self._device_changed, DrainRequested: self._drain_requested}
+            BatchProgress: self._progressed, WorkFinished: self._finished, WorkRefused: self._refused,
+            LaneChanged: self._lane_changed, DeviceChanged: self._device_changed, DrainRequested: self._drain_requested}
 
     # --- the interface ------------------------------------------------------------------------------------------------
 
@@ -188,6 +192,25 @@ class Scheduler:
         if request is not None:
             self._request_manager.end(request, "cancel", event.reason)
 
+    def _progressed(self, event: BatchProgress) -> None:
+        """Some jobs of a batch that goes on are over."""
+        work = self.state.works.running(event.work_id)
+        if work is None or work.lost:
+            return
+        by_id = {job.id: job for job in work.left()}
+        took = (max(work.launched_ns, min(work.starts_ns, event.at_ns)), event.at_ns)
+        for result in event.results:
+            job = by_id.pop(result.job, None)
+            if job is None or result.status == "unfinished":
+                raise PolicyError(f"work {work.id}: {result!r} before its end: expected a job of it that was not over, "
+                                  "done or failed")
+            if work.over is NO_JOBS:
+                work.over = {}
+            work.over[job.seq] = job
+            work.steps = max(work.steps, result.steps)
+            work.failed = work.failed or result.status == "done"  # until it is over: something of it was done
+            self._request_manager.returned(job, result, work, took)
+
     def _finished(self, event: WorkFinished) -> None:
         work = self._answered(event.work_id, event.finished_ns)
         if work is None:
@@ -205,13 +228,13 @@ class Scheduler:
             self._charge(work, event.finished_ns - event.started_ns)
         if work.lost:
             return
-        jobs, results = work.jobs, event.results
+        jobs, results = work.left(), event.results
         if work.probe is not None:
             self._probed(work, event)
             return
         if len(results) != len(jobs):
             raise PolicyError(f"work {work.id} on lane {lane.name!r} has {len(jobs)} jobs but {len(results)} results")
-        work.failed = True
+        work.failed = not work.failed
         took = (event.started_ns, event.finished_ns)
         for job, result in zip(jobs, results):
             if result.job != job.id:
@@ -222,6 +245,8 @@ class Scheduler:
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
+            if work.variant:
+                latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             took_ns = event.finished_ns - event.started_ns
             warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns

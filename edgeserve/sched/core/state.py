@@ -22,6 +22,7 @@ from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_loader import Memory
+from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.sched.resources.streams import Streams
 
 
@@ -39,10 +40,11 @@ class State:
 
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
                  "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
-                 "works", "memory", "retained", "actions", "board", "trials", "energy")
+                 "works", "memory", "retained", "actions", "board", "trials", "energy", "sequences")
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
-                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency]) -> None:
+                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
+                 sequences: Mapping[str, SequenceModel]) -> None:
         self.apps = {app.name: app for app in apps}
         self.policies = tuple(policies)
         self.policy_of: Dict[str, Policy] = {app.name: policy for policy in policies for app in policy.apps}
@@ -54,6 +56,7 @@ class State:
         self.lanes_of: Dict[str, Tuple[Lane, ...]] = {
             model: tuple([lane for lane in self.run_lanes if (model, lane.name) in latency]) for model in models}
         self.latency = latency
+        self.sequences = sequences
         self.latencies_of: Dict[str, List[ModelLatency]] = {
             model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()}
         self.costs = {app.name: AppCosts(app, self.latencies_of) for app in apps}

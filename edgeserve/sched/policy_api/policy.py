@@ -46,16 +46,17 @@ class Bid:
     lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
     cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
     reason, if and only if the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
-    the time of all of them, while estimates are of one step.
+    the time of all of them, while estimates are of one step. ``variant`` names the engine's way to run the model, or
+    the phase of it, whose times the latency model keeps apart (``latency.phase(variant)``).
     """
 
     __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
-                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy")
+                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant")
 
     def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, utility: UtilityOfStart,
                  remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
                  latest_start_ns: int | None = None, drops: Sequence[Tuple[RequestRecord, str]] = (),
-                 steps_max: int | None = None, probe: bool = False, klass: str = "normal") -> None:
+                 steps_max: int | None = None, probe: bool = False, klass: str = "normal", variant: str = "") -> None:
         self.model = model
         self.jobs = jobs
         self.size = size
@@ -69,6 +70,7 @@ class Bid:
         self.steps_max = steps_max
         self.probe = probe
         self.klass = klass
+        self.variant = variant
         self.policy: Policy | None = None  # filled in by the scheduler
 
     def __repr__(self) -> str:
@@ -126,6 +128,12 @@ class Policy:
 
     def on_started(self, work: Work, board: Board) -> None:
         """Your bid won; its jobs are running: unqueue them."""
+
+    def cut(self, work: Work, board: Board) -> bool:
+        """Whether your batch that runs is to end after its present step, since another one would be better by now (jobs
+        of it are over, or others wait). Asked in steps that bring news, for batches of sequence models (``work.left()``
+        are its jobs that are not over). The jobs come back unfinished. Changes nothing."""
+        return False
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         """A work of yours ended: learn from it. (The shared latency model has learnt already.) ``work.failed`` says

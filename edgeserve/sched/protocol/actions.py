@@ -68,6 +68,7 @@ class RunBatch:
     ``size`` is the batch size that was profiled and that the engine pads to (``len(jobs) <= size``). The lane waits
     until ``start_after_ns`` and refuses to start after ``start_before_ns``. ``expected_ns`` is the predicted
     execution time. ``steps_max`` bounds the steps of an iterative model before it returns ``unfinished`` jobs.
+    ``variant`` names the engine's way to run the model, or the phase of it, ``""`` for its own choice.
     ``probe`` marks work that nobody waits for (the online profiler): its one job's inputs were kept
     (:class:`RetainInputs`), this batch takes them, and its result is thrown away.
     """
@@ -82,6 +83,16 @@ class RunBatch:
     expected_ns: int
     steps_max: Optional[int] = None
     probe: bool = False
+    variant: str = field(default="", metadata={"sparse": True})
+
+
+@dataclass(frozen=True)
+class CutBatch:
+    """End a batch that runs on ``lane`` after its present step: it is answered as ever, with the jobs that are not over
+    ``unfinished``. Nothing happens where it is over, or has been cut."""
+
+    work_id: int
+    lane: str
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,14 @@ class DropState:
     job: Optional[JobId] = None
     app: str = ""
     stream: str = ""
+
+
+@dataclass(frozen=True)
+class ReleaseState:
+    """Give back what the state of a job occupies on its device. The job is ready, and computes that part again when it
+    goes on, on any lane."""
+
+    job: JobId
 
 
 @dataclass(frozen=True)
@@ -155,10 +174,12 @@ class FinishRequest:
     branches: Tuple[str, ...] = field(default=(), metadata={"sparse": True})
 
 
-Action = Union[RunBatch, LoadModel, EvictModel, DropState, LeaveOut, RetainInputs, ReleaseInputs, FinishRequest]
+Action = Union[RunBatch, CutBatch, LoadModel, EvictModel, DropState, ReleaseState, LeaveOut, RetainInputs,
+               ReleaseInputs, FinishRequest]
 
 ACTION_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in (
-    RunBatch, LoadModel, EvictModel, DropState, LeaveOut, RetainInputs, ReleaseInputs, FinishRequest)}
+    RunBatch, CutBatch, LoadModel, EvictModel, DropState, ReleaseState, LeaveOut, RetainInputs, ReleaseInputs,
+    FinishRequest)}
 
 START_ANY_TIME_NS = 2**62
 """A ``start_before_ns`` that never passes."""

@@ -76,9 +76,10 @@ class JobResult:
     state) or ``failed``.
 
     ``parts`` is the number of parts it fans out into (only for a fan-out node), ``route`` the successor that was
-    taken (only for a node with ``route = "one"``), ``hints`` what it says of the request, or of its part, for the nodes
-    behind it (only when ``done``), ``state_bytes`` what its state occupies on the device from now on. ``steps`` are the
-    steps of an iterative model that the call made: 1 where ``steps_max`` did not bound it.
+    taken (only for a node with ``route = "one"``), ``hints`` what it says of the request, or of its part: when
+    ``done``, for the nodes behind it; when ``unfinished``, of what is left of itself (``NODE.steps``: the steps that it
+    still needs). ``state_bytes`` is what its state occupies on the device from now on. ``steps`` are the steps of an
+    iterative model that the call made: 1 where ``steps_max`` did not bound it.
     """
 
     fields: ClassVar[Tuple[str, ...]] = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps")
@@ -123,9 +124,20 @@ class RequestCancelled:
 
 
 @dataclass(frozen=True)
+class BatchProgress:
+    """These jobs of a batch that goes on are over: ``done`` or ``failed``. Each is answered now, once: it is not among
+    the results of the :class:`WorkFinished` to come."""
+
+    work_id: int
+    at_ns: int
+    results: Tuple[JobResult, ...]
+
+
+@dataclass(frozen=True)
 class WorkFinished:
-    """A lane finished a work. ``results`` holds one :class:`JobResult` per job of a batch, in the order of the batch;
-    for loads and evictions it is empty. ``failed`` is the reason when a load failed, else ``""``."""
+    """A lane finished a work. ``results`` holds one :class:`JobResult` per job of a batch that no
+    :class:`BatchProgress` told of, in the order of the batch; for loads and evictions it is empty. ``failed`` is the
+    reason when a load failed, else ``""``."""
 
     work_id: int
     started_ns: int
@@ -184,9 +196,11 @@ class DrainRequested:
     """Accept nothing more; finish what was accepted."""
 
 
-Event = Union[RequestArrived, RequestCancelled, WorkFinished, WorkRefused, LaneChanged, DeviceChanged, DrainRequested]
+Event = Union[RequestArrived, RequestCancelled, BatchProgress, WorkFinished, WorkRefused, LaneChanged, DeviceChanged,
+              DrainRequested]
 """Everything :meth:`edgeserve.sched.core.scheduler.Scheduler.step` accepts."""
 
 EVENT_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (
-    RequestArrived, RequestCancelled, WorkFinished, WorkRefused, LaneChanged, DeviceChanged, DrainRequested)}
+    RequestArrived, RequestCancelled, BatchProgress, WorkFinished, WorkRefused, LaneChanged, DeviceChanged,
+    DrainRequested)}
 

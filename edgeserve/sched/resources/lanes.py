@@ -27,6 +27,10 @@ LOST_KEPT = 1024
 RUN, LOAD, EVICT = "run", "load", "evict"
 
 
+NO_JOBS: Dict[int, Job] = {}
+"""Of most works no job is over before the work is. Nobody writes into it."""
+
+
 class Work:
     """Something a lane was asked to do and has not answered. ``jobs`` is empty for loads, evictions and probes.
 
@@ -35,10 +39,12 @@ class Work:
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
     steps of an iterative model the call made.
+    ``over`` are the jobs that were over before the batch (by ``seq``), ``cut`` says that it was told to end after its
+    present step, ``steps_max`` and ``variant`` are what it was asked for.
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps", "cold")
+                 "lost", "probe", "failed", "steps", "cold", "over", "cut", "steps_max", "variant")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -57,6 +63,14 @@ class Work:
         self.failed = False
         self.steps = 1
         self.cold = False  # it is the first batch after an idle gap of its lane
+        self.over: Dict[int, Job] = NO_JOBS
+        self.cut = False
+        self.steps_max: int | None = None
+        self.variant = ""
+
+    def left(self) -> Tuple[Job, ...]:
+        """Its jobs that are not over, in the order of the batch."""
+        return tuple([job for job in self.jobs if job.seq not in self.over]) if self.over else self.jobs
 
 
 class Lane:
@@ -170,6 +184,13 @@ class Works:
         work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy, probe)
         lane.put(work)
         self.by_id[work.id] = work
+        return work
+
+    def running(self, work_id: int) -> Work | None:
+        """The work of this id; None for one that was forgotten with its lane."""
+        work = self.by_id.get(work_id)
+        if work is None and work_id not in self._lost:
+            raise PolicyError(f"work {work_id} is said to go on but is on no lane")
         return work
 
     def answered(self, work_id: int, at_ns: int) -> Work | None:

@@ -10,16 +10,19 @@ from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import Recorder, Step, TraceError, build_inputs, read_recording, start_of, step_line
 from edgeserve.sched.protocol.actions import (
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
     LatencyBreakdown,
     LoadModel,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
 )
 from edgeserve.sched.protocol.events import (
+    BatchProgress,
     DeviceChanged,
     DrainRequested,
     JobId,
@@ -40,16 +43,18 @@ EVENTS = (
     WorkFinished(3, 5, 6, (JobResult(JOB, "done", 4, "left", {"x": 0.1}, "", 12, 4), JobResult(JOB))),
     WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7),
     LaneChanged("l", None, 0.6, "clock", 17), DeviceChanged("d", None, 0.5, None, 4096, "soft", "hard", 7),
-    DrainRequested())
+    BatchProgress(3, 4, (JobResult(JOB, "failed", reason="bad"),)), DrainRequested())
 ACTIONS = (
     RunBatch(3, "l", "m", (JOB, JobId(8, "read", ())), 4, 0, 2**62, 17, 2, True), LoadModel(4, "copy:d", "m", 5, 6),
+    RunBatch(6, "l", "m", (JOB,), 1, 0, 9, 17, 8, variant="decode"), CutBatch(6, "l"), ReleaseState(JOB),
     EvictModel(5, "copy:d", "m"), DropState(JOB), DropState(None, "a", "cam"), RetainInputs(JOB), ReleaseInputs(JOB),
     FinishRequest(7, "completed", "", LatencyBreakdown(1, 2, 3, 4)))
 
 
 def test_every_event_and_action_survives_a_recording(tmp_path):
     path = str(tmp_path / "r.jsonl")
-    start = start_of({("m", "d"): (1, 2)}, {"d": ["m"]}, {("m", "l"): {1: [5, 6]}})
+    start = start_of({("m", "d"): (1, 2)}, {"d": ["m"]}, {("m", "l"): {1: [5, 6]}},
+                     sequences={"m": (512, 1024, 8)})
     recorder = Recorder(path, start)
     recorder.record(11, EVENTS, ACTIONS)
     recorder.record(12, (), ())
@@ -57,7 +62,8 @@ def test_every_event_and_action_survives_a_recording(tmp_path):
     recording = read_recording(path)
     assert recording.steps == [Step(11, EVENTS, ACTIONS), Step(12, (), ())]
     assert build_inputs(recording.start) == {"footprints": {("m", "d"): (1, 2)}, "resident": {"d": ["m"]},
-                                             "measured": {("m", "l"): {1: [5, 6]}}}
+                                             "measured": {("m", "l"): {1: [5, 6]}},
+                                             "sequences": {"m": (512, 1024, 8)}}
 
 
 def test_a_configuration_keeps_its_order(tmp_path):

@@ -1,0 +1,136 @@
+"""Models that answer step by step in the simulated world: how long answers are, what is predicted of them, and how a
+batch of sequences of unequal length goes on.
+
+Pure: the world makes it happen, and draws nothing here but from numbers that are handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from edgeserve.config.hints import known_hints
+from edgeserve.config.schema import AppConfig
+from edgeserve.sim.scenario import TruthConfig
+from edgeserve.sim.spreads import Lognormal
+
+_NORMAL = NormalDist()
+_TAIL = 1e-9  # further out a draw is cut
+
+
+def hint_of(app: AppConfig, node: str, what: str, given: str = "") -> str:
+    """The name of a hint about a node: as it was ``given``, else ``what`` of an app of one plain node, else
+    ``NODE.what``."""
+    return given or (what if "steps" in known_hints(app.nodes) else f"{node}.{what}")
+
+
+def steps_of(truth: TruthConfig, hints: Mapping[str, float]) -> int:
+    """The steps that a job needs whose request says them; 1 of any other model."""
+    if not truth.steps_hint:
+        return 1
+    return min(truth.steps_max, max(1, round(hints.get(truth.steps_hint, 1.0))))
+
+
+class Predictor:
+    """What is predicted of the steps of one model's requests (``[truth.MODEL.predict]``). Of the logarithm of the true
+    number, whose law is normal, it sees a number that correlates with it by ``rho``, and says the mean of the numbers
+    that are possible then (the RT-LM specification, section 9)."""
+
+    def __init__(self, truth: TruthConfig, hint: str, laws: Mapping[Tuple[str, str], Lognormal]) -> None:
+        assert truth.predict is not None
+        self.hint = hint
+        self._truth = truth
+        self._config = truth.predict
+        self._laws = laws
+
+    def says(self, hints: Mapping[str, float], workload: str, uniform: float) -> Dict[str, float]:
+        """What a request with these true hints declares; ``uniform`` is a draw in [0, 1)."""
+        config, truth = self._config, self._truth
+        law = self._laws.get((workload, truth.steps_hint))
+        median = config.median or (law.median if law is not None else 1.0)
+        sigma = config.sigma if config.sigma >= 0 else law.sigma if law is not None else 0.0
+        true, rho = steps_of(truth, hints), config.rho
+        unexplained = sigma * math.sqrt(1.0 - rho * rho)
+        if sigma and rho < 1.0:
+            error = _NORMAL.inv_cdf(min(max(uniform, _TAIL), 1.0 - _TAIL))
+            seen = rho * math.log(max(true, 1) / median) + unexplained * error
+            mean = median * math.exp(rho * seen + unexplained * unexplained / 2.0)
+        else:
+            mean = float(true)
+        found = {self.hint: min(float(truth.steps_max), max(1.0, mean * config.scale))}
+        if config.sd:
+            found[f"{self.hint}_sd"] = unexplained
+        return found
+
+
+class SequenceRun:
+    """One batch of sequences on a lane. ``needs`` are the steps that each still needs, ``bound`` how many each may
+    make in this batch (None: all). Time passes in *stretches*: some steps during which the same sequences go on.
+    ``step_ns(count)`` is a step of so many; ``before_ns`` passes before the first (prompts are read). With ``padded``
+    above 0 a step always costs what so many sequences do.
+
+    Knows no lane and no clock. Sequences are named by their place in the batch; one that needs nothing is of no request
+    any more.
+    """
+
+    def __init__(self, needs: Sequence[int], bound: Optional[int], before_ns: int, step_ns: Callable[[int], int],
+                 padded: int = 0) -> None:
+        self.made = [0] * len(needs)  # steps that each has made
+        self.left = [place for place, need in enumerate(needs) if need > 0]  # those that are not over
+        self.told: List[int] = []  # those that were over and answered before the batch
+        self.stretch_ns = 0  # the length of the present stretch
+        self._needs = list(needs)
+        self._quotas = list(needs) if bound is None else [min(need, bound) for need in needs]
+        self._dropped: List[int] = []  # those for which no further step is to be made
+        self._stops = False
+        self._before_ns = before_ns
+        self._step_ns = step_ns
+        self._padded = padded
+        self._steps = 0  # of the present stretch
+        self._each_ns = 0
+
+    def begin(self) -> int:
+        """Begin the next stretch and say how long it is; 0 where no step is left to be made."""
+        computed = [] if self._stops else [place for place in self.left if self.made[place] < self._quotas[place]]
+        self._steps = min([self._quotas[place] - self.made[place] for place in computed], default=0)
+        self._each_ns = self._step_ns(self._padded or len(computed)) if computed else 0
+        self.stretch_ns = self._before_ns + self._steps * self._each_ns
+        return self.stretch_ns
+
+    def pass_stretch(self) -> List[int]:
+        """The present stretch is over: the places of those that have just ended, which go on no more."""
+        self._book(self._steps)
+        self._steps = self._before_ns = self.stretch_ns = 0
+        ended = [place for place in self.left if self.made[place] >= self._needs[place] and place not in self._dropped]
+        self.left = [place for place in self.left if place not in ended and place not in self._dropped]
+        return ended
+
+    def stop(self, passed_ns: int) -> int:
+        """End the batch after the present step. Says how long the present stretch is now, of which ``passed_ns`` have
+        passed."""
+        self._stops = True
+        return self._shorten(passed_ns)
+
+    def drop(self, place: int, passed_ns: int) -> int:
+        """Make no step for one of them after the present one; as :meth:`stop`."""
+        self._dropped.append(place)
+        return self._shorten(passed_ns)
+
+    def interrupt(self, passed_ns: int) -> None:
+        """The lane is lost: the steps that were over count."""
+        if self._steps:
+            self._book(min(self._steps, max(0, passed_ns - self._before_ns) // self._each_ns))
+            self._steps = 0
+
+    def _book(self, steps: int) -> None:
+        for place in self.left:
+            self.made[place] += min(steps, self._quotas[place] - self.made[place])
+
+    def _shorten(self, passed_ns: int) -> int:
+        """End the present stretch with the step that is being made. A batch makes one step at least."""
+        if self._steps:
+            begun = -(-(passed_ns - self._before_ns) // self._each_ns)
+            self._steps = min(self._steps, max(begun, 0 if any(self.made) else 1))
+            self.stretch_ns = self._before_ns + self._steps * self._each_ns
+        return self.stretch_ns
