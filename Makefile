@@ -14,11 +14,12 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets test test-torch gpu-check test-compiled lint soak plant-bugs mutants ci clean
+.PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
+	@echo "make clients     install what the Node.js package needs, so that its tests run (npm)"
 	@echo "make test        the tests that need no GPU"
 	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
 	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
@@ -58,6 +59,9 @@ demo: $(VENV)/.demo
 
 assets: $(VENV)/.demo
 	$(IN) -m edgeserve.tools.assets $(ASSETS)
+
+clients:
+	cd clients/node && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --silent
 
 test: $(VENV)/.test
 	$(IN) -m pytest -n $(JOBS) $(ARGS)
