@@ -359,7 +359,8 @@ def test_architecture_names_every_place():
 
 INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies
     "Board": (Board, {"connect", "ends_ns"}),
-    "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device"}),
+    "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device", "cuts",
+                  "has_state", "tokens_in", "steps_total"}),
     "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "left_out",
                                 "leave_out", "part_hints", "fate", "fates", "skipped",
                                 "learn", "hints_at", "note"}),

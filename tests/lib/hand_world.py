@@ -6,12 +6,13 @@ so each test holds those too. :func:`like` makes partial matchers: a test states
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Union
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Action, EvictModel, FinishRequest, LatencyBreakdown, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import (
+    BatchProgress,
     DeviceChanged,
     DrainRequested,
     Event,
@@ -98,11 +99,12 @@ class Driver:
 
     def __init__(self, models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any],
                  policy: Union[str, Mapping[str, Any]] = "edf",
-                 resident: Mapping[str, Sequence[str]] | None = None, trials: bool = False, **sections: Any) -> None:
+                 resident: Mapping[str, Sequence[str]] | None = None, trials: bool = False,
+                 sequences: Mapping[str, Tuple[int, int, int]] | None = None, **sections: Any) -> None:
         kinds = {policy: {}} if isinstance(policy, str) else policy
         sections["policy"] = {name: {"trials": trials, **options} for name, options in kinds.items()}
         self.config = parse_config(table(models, apps, **sections))
-        self.scheduler = build_scheduler(self.config, resident=resident)
+        self.scheduler = build_scheduler(self.config, resident=resident, sequences=sequences)
         self.now_ms: float = 0
         self.on_lane: Dict[int, Work] = {}  # works that wait for their answer
         self.given_ms: Dict[int, float] = {}
@@ -110,6 +112,7 @@ class Driver:
         self.actions: List[Action] = []  # of the last step
         self.seen: List[Action] = []  # of all steps
         self._last_id = 0
+        self._over: Dict[int, List[JobId]] = {}  # by work: jobs that were over before it
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -187,8 +190,18 @@ class Driver:
         results = ()
         if isinstance(work, RunBatch):
             results = tuple(JobResult(job, **{**result, **((each or {}).get(index, {}))})
-                            for index, job in enumerate(work.jobs))
+                            for index, job in enumerate(work.jobs) if job not in self._over.get(work.work_id, ()))
         return WorkFinished(work.work_id, started_ns, now_ns, results, failed)
+
+    def progress(self, *request_ids: int, lane: str | None = None, at: float | None = None,
+                 **result: Any) -> List[Action]:
+        """Jobs of these requests are over before the work at the head of a lane is."""
+        self.now_ms = self.now_ms if at is None else at
+        work = self.work(lane)
+        jobs = [job for job in work.jobs if job.request_id in request_ids]
+        self._over.setdefault(work.work_id, []).extend(jobs)
+        return self.step(BatchProgress(work.work_id, round(self.now_ms * MS),
+                                       tuple(JobResult(job, **result) for job in jobs)))
 
     def refuse(self, lane: str | None = None, reason: str = "the start window has passed",
                at: float | None = None) -> List[Action]:

@@ -10,7 +10,7 @@ from typing import Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.probes import Probes
-from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.request_manager import SEQUENCE_TOO_LONG, RequestManager
 from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.state import State
@@ -21,6 +21,7 @@ from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import READY, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
+from edgeserve.sched.resources.sequences import Fit
 
 
 class Auction:
@@ -44,14 +45,17 @@ class Auction:
         """Fill every lane that accepts a work with the best bid for it."""
         board = self._board
         now = board.now_ns
-        returns, saving = self.returns, self.saving
+        returns, saving, sequences = self.returns, self.saving, self._state.sequences.models
         returns.wake_ns = saving.wake_ns = None
         for lane in self._state.run_lanes:
             pressed = self._state.devices[lane.device].pressure > 0
+            full: Tuple[str, ...] = ()  # models of sequences that find no room
             while lane.accepts(now):
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
                     bid = policy.bid(lane, board)
+                    if full and bid is not None and bid.model in full:
+                        continue
                     if bid is not None:
                         bid.policy = policy
                         bids.append(bid)
@@ -74,7 +78,10 @@ class Auction:
                     bid = yielding
                 if (returns.waits or now < returns.awaited_until_ns) and returns.holds(lane, bid, bids):
                     break
-                self.launch(lane, bid, at_ns)
+                if bid.model not in sequences:
+                    self.launch(lane, bid, at_ns)
+                elif not self._launch_sequences(lane, bid, at_ns):
+                    full = (*full, bid.model)
 
     def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:
         """Whether a trial may have the lane: nobody else wants it, or who wants it can wait, and no critical request
@@ -111,7 +118,7 @@ class Auction:
         latency = self._state.latency[bid.model, lane.name]
         takes_ns = max(latency.slowest_ns[size], latency.estimate_ns[size])
         likely_ns = latency.likely_ns[bid.size]
-        if bid.expected_ns > likely_ns:  # several steps, or more work than usual
+        if bid.expected_ns > likely_ns and bid.model not in self._state.sequences.models:  # several steps, more work
             takes_ns = takes_ns * bid.expected_ns // likely_ns
         return lane.available_ns(now) - now + takes_ns <= room_ns
 
@@ -135,7 +142,42 @@ class Auction:
                 return True
         return False
 
-    def launch(self, lane: Lane, bid: Bid, at_ns: int) -> None:
+    def _launch_sequences(self, lane: Lane, bid: Bid, at_ns: int) -> bool:
+        """Launch what of a batch of sequences finds room on the lane: slots, and bytes for what its jobs may grow to.
+        Where there is none, those that took their places last give them up. False: nothing can run until a batch of
+        the model that runs elsewhere has ended."""
+        if self._illegal(lane, bid, self._state.devices[lane.device].placements.get(bid.model)):
+            self.launch(lane, bid, at_ns)  # which says why not
+        sequences = self._state.sequences
+        jobs = bid.jobs
+        while jobs:
+            fit = sequences.fit(jobs, bid.steps_max, lane)
+            if fit.jobs:
+                self.launch(lane, self._of_steps(bid, fit, lane), at_ns, fit.extra_bytes)
+                return True
+            if fit.release is not None:
+                self._request_manager.release(fit.release, "others need its place")
+            elif sequences.is_alone(jobs[0], lane):
+                self._request_manager.end(jobs[0].request, "fail", f"{SEQUENCE_TOO_LONG}: its state cannot grow within "
+                                                                   f"the memory for sequences of {bid.model}")
+            else:
+                return False
+            jobs = [job for job in bid.jobs if job.state == READY and job.lane in ("", lane.name)]
+        return True
+
+    def _of_steps(self, bid: Bid, fit: Fit, lane: Lane) -> Bid:
+        """A bid for these jobs of another one, for so many steps."""
+        likely_ns = self._state.latency[bid.model, lane.name]
+        size = bid.size if len(fit.jobs) == len(bid.jobs) else likely_ns.size_for[len(fit.jobs)]
+        step_ns = max(1, bid.expected_ns // (bid.steps_max or 1) * likely_ns.likely_ns[size]
+                      // likely_ns.likely_ns[bid.size])
+        found = Bid(bid.model, fit.jobs, size, step_ns * fit.steps, bid.utility, bid.remaining_ns, bid.start_after_ns,
+                    bid.start_before_ns, bid.latest_start_ns, bid.drops, fit.steps, klass=bid.klass,
+                    variant=bid.variant)
+        found.policy = bid.policy
+        return found
+
+    def launch(self, lane: Lane, bid: Bid, at_ns: int, extra_bytes: int = 0) -> None:
         """Put a bid's batch on the lane, where it starts at ``at_ns``. An illegal one raises :class:`PolicyError` and
         changes nothing."""
         state, now = self._state, self._board.now_ns
@@ -155,6 +197,9 @@ class Auction:
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
+        if bid.model in state.sequences.models:
+            work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
+            state.sequences.started(work, extra_bytes)
         self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1

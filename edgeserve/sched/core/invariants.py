@@ -20,6 +20,7 @@ def check_invariants(state: State) -> None:
     _check_queues(state)
     _check_memory(state)
     _check_streams(state)
+    _check_sequences(state)
     _check_probes(state)
 
 
@@ -112,6 +113,7 @@ def _check_memory(state: State) -> None:
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
         states += sum(bytes for _, stream in state.streams for node, bytes in stream.state_bytes.items()
                       if stream.device[node] == device.name)
+        states += state.sequences.booked_bytes(device.name)
         assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
 
 
@@ -123,6 +125,37 @@ def _check_streams(state: State) -> None:
         for request in stream.held:
             assert request.state == HELD, f"stream {key}: a waiting request is {request.state}"
             assert stream.active is not None, f"stream {key}: requests wait for nobody"
+
+
+def _check_sequences(state: State) -> None:
+    """Jobs of sequence models hold one place while they run or have a state, within the slots of lanes and the bytes
+    of devices, and nobody else holds any."""
+    sequences = state.sequences
+    held: Dict[int, str] = {}
+    for name, jobs in sequences.holders.items():
+        counts: Dict[str, int] = {}
+        for job in jobs.values():
+            assert job.seq not in held, f"{job!r} holds places on {held[job.seq]} and {name}"
+            held[job.seq] = name
+            assert job.lane == name and job.state_device == state.lanes[name].device, f"{job!r} holds a place on {name}"
+            assert job.state in (READY, RUNNING, ORPHAN), f"{job!r} is over and holds a place on {name}"
+            counts[job.node.model] = counts.get(job.node.model, 0) + 1
+        for model, count in counts.items():
+            assert count <= sequences.models[model].slots, f"{count} sequences of {model} on lane {name}"
+    for request in state.requests.values():
+        for job in request.jobs.values():
+            if job.node.model in sequences.models:
+                assert (job.seq in held) == (job.state == RUNNING or job.has_state), f"{job!r} against its place"
+    running = {work.id for work in state.works.by_id.values() if work.kind == RUN and work.model in sequences.models}
+    assert running == set(sequences.working), f"batches of sequences {sorted(running)}, booked {sequences.working}"
+    for model in sequences.models:
+        for device in state.devices:
+            in_use = sum(job.state_bytes for jobs in sequences.holders.values() for job in jobs.values()
+                         if job.node.model == model and job.state_device == device)
+            in_use += sum(extra for work, extra in sequences.working.values()
+                          if work.model == model and work.lane.device == device)
+            booked = sequences.reserved_bytes(model, device)
+            assert in_use == booked, f"sequences of {model} hold {in_use} bytes on {device}, {booked} are booked"
 
 
 def _check_probes(state: State) -> None:

@@ -40,6 +40,8 @@ class Probes(ProbeMoves):
         if job.state != READY or job.steps or request.stream is not None or job.seq in self._retained:
             raise PolicyError(f"retain({job!r}): the job must be ready, not retained yet, and have neither a stream's "
                               "state nor steps behind it\n" + "\n".join(request.story()))
+        if job.node.model in self._state.sequences.models:
+            return False
         if self._state.draining:
             return False
         self._retained[job.seq] = job

@@ -16,7 +16,14 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.board import RequestMoves
-from edgeserve.sched.protocol.actions import DropState, FinishRequest, LatencyBreakdown, LeaveOut, Shortfall
+from edgeserve.sched.protocol.actions import (
+    DropState,
+    FinishRequest,
+    LatencyBreakdown,
+    LeaveOut,
+    ReleaseState,
+    Shortfall,
+)
 from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request, RequestArrived
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.admission import OVER_SHARE, QUEUE_FULL
@@ -38,7 +45,7 @@ from edgeserve.sched.requests.states import (
     new_tuple,
     steps_left,
 )
-from edgeserve.sched.resources.lanes import Work
+from edgeserve.sched.resources.lanes import Lane, Work
 
 STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
@@ -46,6 +53,10 @@ STORIES_KEPT = 512
 EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "partial"
 QUALITY_TOO_LOW = "quality_too_low"
 """Reason of a request whose answer would be worth less than its client wants."""
+
+
+SEQUENCE_TOO_LONG = "sequence_too_long"
+"""Begins the reason of a request whose sequence cannot fit into its model's context or memory."""
 
 
 class RequestManager(RequestMoves):
@@ -320,7 +331,8 @@ class RequestManager(RequestMoves):
         self._job_seq += 1
         job = Job(self._job_seq, request, node, part, self._board.now_ns, breakdown)
         request.jobs[job.seq] = job
-        if job.hints or node.succs or self._memory.tracked or request.on_late == "answer":
+        if job.hints or node.succs or self._state.sequences.models or self._memory.tracked \
+                or request.on_late == "answer":
             self._make_ready(job)
         else:
             job.queued = True
@@ -330,12 +342,17 @@ class RequestManager(RequestMoves):
         request, node = job.request, job.node
         if request.on_late == "answer" and self.fail_if_stranded(job):  # nothing else bounds its wait
             return
+        if node.model in self._state.sequences.models:
+            problem = self._state.sequences.why_never(job)
+            if problem:
+                self.end(request, "fail", f"{SEQUENCE_TOO_LONG}: {problem}")
+                return
         alone_ns = batch_time_ns(self._state.latencies_of[node.model], 1) if job.hints or self._memory.tracked else 0
         if self._memory.tracked:
             self._memory.want(job, alone_ns)
         behind_ns = self._state.costs[request.app.name].rest_ns[node.name] if node.succs else 0
         job.deadline_ns = request.deadline_ns - behind_ns
-        if job.hints:  # an iterative job's next step must leave time for those behind it
+        if job.hints or job.steps_total:  # an iterative job's next step must leave time for those behind it
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         job.queued = True
         request.policy.on_ready(job, self._board)
@@ -390,6 +407,8 @@ class RequestManager(RequestMoves):
         move_job(job, "finish")
         del request.jobs[job.seq]
         if job.state_device:
+            if node.model in self._state.sequences.models:
+                self._state.sequences.learn(job, result.steps)
             self._drop_state(job)
         request.breakdown = job.breakdown
         if request.app.simple:
@@ -424,7 +443,13 @@ class RequestManager(RequestMoves):
     def _job_unfinished(self, job: Job, result: JobResult, work: Work) -> None:
         move_job(job, "unfinished")
         job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + result.steps, self._board.now_ns
-        if result.state_bytes and job.request.stream is None:
+        if job.node.model in self._state.sequences.models:
+            said = result.hints.get("steps", result.hints.get(f"{job.node.name}.steps", 0)) if result.hints else 0
+            if said >= 1:
+                job.steps_total = job.steps + int(said)
+            job.has_state = True
+            self._state.sequences.kept(job, result.state_bytes)
+        elif result.state_bytes and job.request.stream is None:
             self._keep_state(job, work.lane.device, result.state_bytes)
         if not self._expire_on_return(job.request):
             self._make_ready(job)
@@ -488,6 +513,8 @@ class RequestManager(RequestMoves):
             if job.state != READY:
                 self._drop_state(job)
             elif not self._expire_on_return(job.request):
+                if not job.has_state and self._state.sequences.free(job):
+                    job.lane = ""
                 self._make_ready(job)
             self._after_return(job)
 
@@ -499,10 +526,31 @@ class RequestManager(RequestMoves):
 
     def _drop_state(self, job: Job) -> None:
         """The job is over: its state goes."""
-        if job.state_device:
+        if job.node.model in self._state.sequences.models and self._state.sequences.free(job):
+            self._state.actions.append(DropState(job=job.id))
+        elif job.state_device:
             self._memory.devices[job.state_device].state_bytes -= job.state_bytes
             job.state_bytes, job.state_device = 0, ""
             self._state.actions.append(DropState(job=job.id))
+
+    def release(self, job: Job, why: str) -> None:
+        """A ready job gives up its place and what its state occupies: it can go on anywhere, by computing that
+        again."""
+        job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
+        if job.queued:
+            job.queued = False
+            self._memory.unwant(job)
+            job.request.policy.on_gone(job, self._board)
+        self._state.sequences.free(job)
+        self._state.actions.append(ReleaseState(job.id))
+        job.lane, job.has_state = "", False
+        self._make_ready(job)
+
+    def release_all(self, lane: Lane) -> None:
+        """A lane is down or hangs: the sequences that it held, and that did not run, go on elsewhere."""
+        for job in list(self._state.sequences.holders.get(lane.name, {}).values()):
+            if job.state == READY and not job.request.ended:
+                self.release(job, "the lane is down")
 
     def _after_return(self, job: Job) -> None:
         """Let the next request of the stream go when nothing of this one runs any more."""

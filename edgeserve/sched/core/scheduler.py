@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
+from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
@@ -62,6 +63,7 @@ class Scheduler:
         self._probes = Probes(state)
         self._auction = Auction(state, self._request_manager, self._probes)
         self._returns = self._auction.returns
+        self._cuts = Cuts(state)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
         self._wakers = tuple([policy for policy in policies
@@ -108,6 +110,8 @@ class Scheduler:
         for policy in state.policies:
             policy.plan(board)
         self._auction.run()
+        if events and state.sequences.working:
+            self._cuts.run()
         if state.memory.tracked:
             managed = state.memory.manage(now_ns)
             actions.extend(managed)
@@ -316,6 +320,7 @@ class Scheduler:
             self._lose(work, running=index == 0,
                        reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}")
         if change.up is False:
+            self._request_manager.release_all(lane)
             self._fail_stranded()
         if change.up is not None or change.speed is not None:
             self._tell(change)
@@ -372,6 +377,7 @@ class Scheduler:
             self._lose(work, running=index < lane.depth, forget=False,
                        reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
                        f"[lane.{lane.name}] hang after its expected end")
+        self._request_manager.release_all(lane)
         self._fail_stranded()
         self._tell(Change(lane=lane.name, up=False))
 
@@ -382,13 +388,14 @@ class Scheduler:
             self.state.works.forget(work)
             if work.kind == RUN:
                 self.state.devices[work.lane.device].placements[work.model].in_flight -= 1
+                self.state.sequences.ended(work)
             else:
                 self.state.memory.refused(work, self._board.now_ns)
         if work.kind != RUN or work.lost:
             return
         work.lost = True
         work.policy.on_lost(work, self._board)
-        if running:
+        if running and not (forget and work.model in self.state.sequences.models):
             self._request_manager.lost(work, reason)
         else:
             self._request_manager.give_back(work)
@@ -399,6 +406,7 @@ class Scheduler:
         self._board.ends_ns.clear()
         if work is not None and work.kind == RUN:
             self.state.devices[work.lane.device].placements[work.model].in_flight -= 1
+            self.state.sequences.ended(work)
         return work
 
     def _fail_stranded(self) -> None:

@@ -22,7 +22,7 @@ from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_loader import Memory
-from edgeserve.sched.resources.sequences import SequenceModel
+from edgeserve.sched.resources.sequences import SequenceModel, Sequences
 from edgeserve.sched.resources.streams import Streams
 
 
@@ -33,9 +33,9 @@ class State:
     ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by
     model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*: ``requests``, ``admission`` (by app),
     ``streams``, ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``,
-    ``memory``, ``energy`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``,
-    oldest first), ``trials`` (who decides about requests that were taken from their policies). ``actions`` is what this
-    step asks of the world, in order.
+    ``memory``, ``sequences``, ``energy`` (by device), ``retained`` (inputs that the world keeps for a probe, by the
+    job's ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
+    ``actions`` is what this step asks of the world, in order.
     """
 
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
@@ -56,7 +56,7 @@ class State:
         self.lanes_of: Dict[str, Tuple[Lane, ...]] = {
             model: tuple([lane for lane in self.run_lanes if (model, lane.name) in latency]) for model in models}
         self.latency = latency
-        self.sequences = sequences
+        self.sequences = Sequences(sequences, self.devices, self.run_lanes)
         self.latencies_of: Dict[str, List[ModelLatency]] = {
             model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()}
         self.costs = {app.name: AppCosts(app, self.latencies_of) for app in apps}
@@ -73,7 +73,7 @@ class State:
         self.actions: List[Action] = []
         self.trials: Policy | None = None
         self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
-                           self.retained, self.critical, self.apps)
+                           self.retained, self.critical, self.apps, self.sequences)
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed, for the first batch after an idle gap where that is next."""

@@ -84,6 +84,8 @@ class Trials(Policy):
         policy, now = request.policy, self._state.board.now_ns
         if policy is self or reason not in policy.by_estimate or not policy.options["trials"]:
             return False
+        if any(node.model in self._state.sequences.models for node in request.app.nodes):
+            return False  # one alone would hold the lane for a whole sequence
         mine = self._of[request.app.name]
         places = self._state.lanes_of[request.app.entries[0].model]
         if mine.open >= len(places) or self._state.draining or request.deadline_ns <= now:

@@ -18,6 +18,7 @@ from edgeserve.sched.requests.joins import Branch, branches
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
+from edgeserve.sched.resources.sequences import Room, Sequences
 
 
 class RequestMoves:
@@ -79,13 +80,14 @@ class Board:
     """
 
     __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
-                 "_critical", "apps_on", "background_at_ns", "forced_ns", "_places", "ends_ns", "_request_moves",
-                 "_probe_moves")
+                 "_critical", "_sequences", "apps_on", "background_at_ns", "forced_ns", "_places", "ends_ns",
+                 "_request_moves", "_probe_moves")
 
     def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
                  latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
                  copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job],
-                 critical: CriticalArrivals, apps: Mapping[str, App]) -> None:
+                 critical: CriticalArrivals, apps: Mapping[str, App],
+                 sequences: Sequences) -> None:
         self.now_ns = -1
         self.lanes = lanes
         self._lanes_of = lanes_of
@@ -95,6 +97,7 @@ class Board:
         self._costs = costs
         self._retained = retained
         self._critical = critical
+        self._sequences = sequences
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
@@ -212,6 +215,20 @@ class Board:
     def can_probe(self, model: str, lane: Lane) -> bool:
         """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
         return self._probe_moves.fits(model, lane)
+
+    def sequence_room(self, model: str, lane: Lane) -> Room | None:
+        """The slots of a lane and the bytes of its device that new sequences of a model could have now; None for a
+        model whose items are no sequences. A batch takes only the jobs that find room."""
+        return self._sequences.room(model, lane) if model in self._sequences.models else None
+
+    def sequence_bytes(self, job: Job) -> int:
+        """What a sequence is expected to occupy when it ends: what it reserves before it first runs."""
+        return self._sequences.needs_bytes(job)
+
+    def sequence_steps(self, job: Job) -> int:
+        """Steps that a sequence is expected to need still: by what its model said last, else by its hint, else by the
+        usual length of its model's."""
+        return self._sequences.steps_left(job)
 
     def branches(self, request: RequestRecord, join: str, part: Part = ()) -> List[Branch]:
         """What became of each predecessor of a join, in the order of the graph."""

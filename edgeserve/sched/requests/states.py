@@ -200,7 +200,8 @@ class Job:
     """
 
     __slots__ = ("id", "seq", "request", "node", "part", "hints", "state", "ready_ns", "launched_ns", "key",
-                 "demand_ns", "lane", "steps", "breakdown", "deadline_ns", "queued", "state_bytes", "state_device")
+                 "demand_ns", "lane", "steps", "breakdown", "deadline_ns", "queued", "state_bytes", "state_device",
+                 "steps_total", "tokens_in", "cuts", "has_state")
 
     def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int,
                  breakdown: LatencyBreakdown) -> None:
@@ -219,7 +220,11 @@ class Job:
         self.steps = 0
         self.breakdown = breakdown
         self.queued = False  # a policy holds it
-        self.state_bytes = 0  # of an unfinished job outside a stream
+        self.steps_total = 0  # that it needs, as its model said last; 0: it said nothing
+        self.tokens_in = 0  # of its input, at least
+        self.has_state = False  # a lane holds what it left behind when it came back unfinished
+        self.cuts = 0  # batches that were cut for its sake
+        self.state_bytes = 0  # of an unfinished job outside a stream, or reserved for its sequence
         self.state_device = ""  # that holds them
         self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
 
@@ -230,6 +235,8 @@ class Job:
 def steps_left(job: Job) -> int:
     """Steps an iterative job still needs, as far as they were declared or said: the hint ``steps`` of an app with one
     node, ``NODE.steps`` otherwise. At least 1: a job that was expected to be over needs one more."""
+    if job.steps_total:
+        return max(1, job.steps_total - job.steps)
     hints = job.hints
     if not hints:
         return 1

@@ -44,7 +44,7 @@ class Work:
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps", "cold", "over", "cut", "steps_max", "variant")
+                 "lost", "probe", "failed", "steps", "cold", "over", "cut", "steps_max", "variant", "step_ns")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -67,6 +67,7 @@ class Work:
         self.cut = False
         self.steps_max: int | None = None
         self.variant = ""
+        self.step_ns = 0  # it can be cut after one step, which takes so long; 0: it cannot be cut
 
     def left(self) -> Tuple[Job, ...]:
         """Its jobs that are not over, in the order of the batch."""
@@ -117,8 +118,11 @@ class Lane:
         return len(works) < self.depth
 
     def available_ns(self, now_ns: int) -> int:
-        """When a work given now would start."""
-        return self.free_at_ns if self.works and self.free_at_ns > now_ns else now_ns
+        """When a work given now would start. A batch that can be cut keeps nobody waiting for longer than a step."""
+        if not self.works or self.free_at_ns <= now_ns:
+            return now_ns
+        step_ns = self.works[0].step_ns
+        return min(self.free_at_ns, now_ns + step_ns) if step_ns and len(self.works) == 1 else self.free_at_ns
 
     def asks_at_ns(self, now_ns: int) -> int | None:
         """When it will accept a work although nothing happens: only lanes that plan ahead do."""
@@ -180,7 +184,7 @@ class Works:
             size: int = 0, policy: Any = None, probe: Job | None = None) -> Work:
         """Give a lane a work behind those it has."""
         self._last_id += 1
-        starts_ns = lane.available_ns(now_ns)
+        starts_ns = max(now_ns, lane.free_at_ns) if lane.works else now_ns
         work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy, probe)
         lane.put(work)
         self.by_id[work.id] = work

@@ -1,12 +1,32 @@
 """Sequences: which jobs hold a slot on a lane and bytes of a device, for models whose items grow step by step.
 
 A job reserves the bytes of its whole expected sequence before it first runs, and keeps them, with a slot of its lane,
-until it is over or its state is released. :class:`SequenceModel` says what a model's sequences need. Knows no policy.
+until it is over or its state is released. A batch besides books what its jobs could grow beyond that while it runs, so
+that the bound holds whatever their lengths turn out to be. Knows no policy, and moves no job.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.sched.requests.states import READY, Job
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import Device
+
+STEPS_FIRST = 64
+"""Steps that a sequence is expected to need where nothing declares them and none of its model has ended yet."""
+
+STEPS_MORE = 16
+"""Steps that a sequence which has made all it was expected to is expected to need still: then it is asked again."""
+
+STEPS_MIN = 8
+"""A batch that could make fewer steps for lack of memory has its youngest sequence released first."""
+
+LEARN_SHARE = 16
+"""The usual length moves by this part of its difference from each sequence that ends."""
+
+UNBOUNDED = 2**62
+"""Bytes or steps where nothing bounds them."""
 
 
 class SequenceModel(NamedTuple):
@@ -18,3 +38,220 @@ class SequenceModel(NamedTuple):
     bytes_per_token: int
     slots: int
     memory_bytes: int = 0
+
+
+class Room(NamedTuple):
+    """What a lane has left for new sequences of a model: slots, and bytes of its device (:data:`UNBOUNDED`: no
+    bound)."""
+
+    slots: int
+    bytes: int
+
+
+class Fit(NamedTuple):
+    """What of a batch may run: these jobs, so many steps, booking so many bytes beyond their reservations. Without
+    jobs nothing may, until ``release`` (a ready job that holds a place) gave up its own, or a batch has ended."""
+
+    jobs: List[Job]
+    steps: int
+    extra_bytes: int
+    release: Job | None
+
+
+class Sequences:
+    """All that sequences hold. ``models`` are the models of sequences by name; ``working`` are the batches of such
+    models on lanes, by work id, with what they booked.
+
+    ``holders``: lane -> jobs by ``seq`` that hold a slot there, those that have held it longest first. Their bytes are
+    ``job.state_bytes`` on ``job.state_device``, which the device counts.
+    """
+
+    __slots__ = ("models", "working", "holders", "_devices", "_reserved", "_usual_milli")
+
+    def __init__(self, models: Mapping[str, SequenceModel], devices: Mapping[str, Device],
+                 lanes: Sequence[Lane]) -> None:
+        self.models = models
+        self.working: Dict[int, Tuple[Work, int]] = {}
+        self.holders: Dict[str, Dict[int, Job]] = {lane.name: {} for lane in lanes}
+        self._devices = devices
+        self._reserved: Dict[Tuple[str, str], int] = {}  # (model, device) -> bytes, those booked by batches included
+        self._usual_milli = {name: min(STEPS_FIRST, model.context_tokens) * 1000 for name, model in models.items()}
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    def tokens_in(self, job: Job) -> int:
+        """Input tokens, as far as they were declared or predicted, or as the size of the job's state shows; 0 where
+        nothing says them."""
+        return max(job.tokens_in, int(hint_of(job, "tokens")))
+
+    def steps_left(self, job: Job) -> int:
+        """Steps that a job is expected to need still: by what its model said last, else by its hint, else as its model
+        usually does. At least 1; :data:`STEPS_MORE` for one that has made all of them."""
+        total = job.steps_total or int(hint_of(job, "steps")) or self._usual_milli[job.node.model] // 1000
+        return total - job.steps if total > job.steps else STEPS_MORE
+
+    def needs_bytes(self, job: Job) -> int:
+        """What the state of a job occupies when the job is over, as far as is known."""
+        model = self.models[job.node.model]
+        tokens = self.tokens_in(job) + job.steps + self.steps_left(job)
+        return min(tokens, model.context_tokens) * model.bytes_per_token
+
+    def why_never(self, job: Job) -> str:
+        """Why a job could not even make its first step on an empty device, or ``""``."""
+        model = self.models[job.node.model]
+        tokens = self.tokens_in(job) + 1
+        if tokens > model.context_tokens:
+            return f"its {tokens - 1} input tokens leave no room in the context of {model.context_tokens}"
+        bound = model.memory_bytes
+        if bound and tokens * model.bytes_per_token > bound:
+            return f"its {tokens - 1} input tokens need {tokens * model.bytes_per_token} bytes of state, more than " \
+                   f"[model.{job.node.model}] state_memory = {bound} bytes"
+        return ""
+
+    def room(self, model: str, lane: Lane) -> Room:
+        """What a lane has left for new sequences."""
+        return Room(max(0, self.models[model].slots - self._count(model, lane)), self._free_bytes(model, lane.device))
+
+    def booked_bytes(self, device: str) -> int:
+        """What batches booked on a device beyond the reservations of their jobs."""
+        return sum([extra for work, extra in self.working.values() if work.lane.device == device])
+
+    def is_alone(self, job: Job, lane: Lane) -> bool:
+        """Whether no sequence of the model but this one holds anything on a lane's device."""
+        return not any(other is not job and other.node.model == job.node.model and other.state_device == lane.device
+                       for jobs in self.holders.values() for other in jobs.values())
+
+    def reserved_bytes(self, model: str, device: str) -> int:
+        """What the sequences of a model hold on a device, the bookings of batches included."""
+        return self._reserved.get((model, device), 0)
+
+    def _count(self, model: str, lane: Lane) -> int:
+        return sum([1 for job in self.holders[lane.name].values() if job.node.model == model])
+
+    def _free_bytes(self, model: str, device_name: str) -> int:
+        device, bound = self._devices[device_name], self.models[model].memory_bytes
+        free = UNBOUNDED
+        if bound:
+            free = bound - self.reserved_bytes(model, device_name)
+        if device.budget_bytes:
+            free = min(free, device.budget_bytes - device.used_bytes - device.state_bytes)
+        return max(0, free)
+
+    # --- before a batch -----------------------------------------------------------------------------------------------
+
+    def fit(self, jobs: Sequence[Job], steps_max: int | None, lane: Lane) -> Fit:
+        """What of a batch of one model may run on a lane now. Changes nothing."""
+        name = jobs[0].node.model
+        model, mine = self.models[name], self.holders[lane.name]
+        slots, free = self.room(name, lane)
+        alone = not self.reserved_bytes(name, lane.device)
+        kept: List[Job] = []
+        rows: List[Tuple[int, int]] = []  # of each: tokens now, tokens reserved
+        for job in jobs:
+            holds = job.seq in mine
+            grows = max(0, self.needs_bytes(job) - job.state_bytes)
+            if not holds and (slots < 1 or (grows > free and not (alone and not kept))):
+                continue
+            slots -= not holds
+            kept.append(job)
+            if model.bytes_per_token:
+                grows = min(grows, free)
+                free -= grows
+                rows.append((self.tokens_in(job) + job.steps, (job.state_bytes + grows) // model.bytes_per_token))
+        if not kept:
+            return Fit([], 0, 0, self._youngest(name, lane))
+        wanted = max([self.steps_left(job) for job in kept]) if steps_max is None else steps_max
+        steps, extra = _steps_within(rows, wanted, model, free)
+        if steps < min(wanted, STEPS_MIN):
+            youngest = self._youngest(name, lane, kept[0] if len(kept) == 1 and not steps else None)
+            if youngest is not None and not (len(kept) == 1 and kept[0] is youngest):
+                return Fit([], 0, 0, youngest)
+        return Fit(kept if steps else [], steps, extra, None)
+
+    def _youngest(self, model: str, lane: Lane, but: Job | None = None) -> Job | None:
+        """The ready job of a model that took its place last: on the lane, else on another one of its device."""
+        for name in (lane.name, *[other for other in self.holders if other != lane.name]):
+            for job in reversed(list(self.holders[name].values())):
+                if job.state == READY and job.node.model == model and job.state_device == lane.device \
+                        and job is not but:
+                    return job
+        return None
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def started(self, work: Work, extra_bytes: int) -> None:
+        """A batch is put on its lane: its jobs hold places there, and reserve what they need as far as that is free."""
+        device, mine = self._devices[work.lane.device], self.holders[work.lane.name]
+        for job in work.jobs:
+            if job.seq not in mine:
+                mine[job.seq] = job
+                job.lane, job.state_device = work.lane.name, device.name
+            grows = min(self.needs_bytes(job) - job.state_bytes, self._free_bytes(work.model, device.name))
+            if grows > 0:
+                self._book(job, grows)
+        self.working[work.id] = (work, extra_bytes)
+        device.state_bytes += extra_bytes
+        key = (work.model, device.name)
+        self._reserved[key] = self._reserved.get(key, 0) + extra_bytes
+
+    def ended(self, work: Work) -> None:
+        """A batch is off its lane."""
+        found = self.working.pop(work.id, None)
+        if found is not None:
+            self._devices[work.lane.device].state_bytes -= found[1]
+            self._reserved[work.model, work.lane.device] -= found[1]
+
+    def kept(self, job: Job, bytes: int) -> None:
+        """A job came back unfinished with a state of so many bytes: more than it reserved is reserved now, and more
+        than its tokens had input nobody told of."""
+        per_token = self.models[job.node.model].bytes_per_token
+        if per_token:
+            job.tokens_in = max(job.tokens_in, bytes // per_token - job.steps)
+        if bytes > job.state_bytes:
+            self._book(job, bytes - job.state_bytes)
+
+    def free(self, job: Job) -> bool:
+        """A job gives up its place; whether it had one."""
+        if self.holders.get(job.lane, {}).pop(job.seq, None) is None:
+            return False
+        self._book(job, -job.state_bytes)
+        job.state_device = ""
+        return True
+
+    def learn(self, job: Job, steps: int) -> None:
+        """A sequence ended after so many steps of its last batch."""
+        usual = self._usual_milli[job.node.model]
+        self._usual_milli[job.node.model] = max(1000, usual + ((job.steps + steps) * 1000 - usual) // LEARN_SHARE)
+
+    def _book(self, job: Job, bytes: int) -> None:
+        key = (job.node.model, job.state_device)
+        self._reserved[key] = self._reserved.get(key, 0) + bytes
+        self._devices[job.state_device].state_bytes += bytes
+        job.state_bytes += bytes
+
+
+def _steps_within(rows: Sequence[Tuple[int, int]], wanted: int, model: SequenceModel, free: int) -> Tuple[int, int]:
+    """How many of the ``wanted`` steps fit into the ``free`` bytes if no job ends before, and the bytes that this takes
+    beyond what the jobs reserved. ``rows``: per job, its tokens now and those reserved. O(jobs * log(wanted))."""
+
+    def extra_bytes(steps: int) -> int:
+        tokens = sum([max(0, min(now + steps, model.context_tokens) - reserved) for now, reserved in rows])
+        return tokens * model.bytes_per_token
+
+    low, high = 0, wanted
+    while low < high:
+        middle = (low + high + 1) // 2
+        if extra_bytes(middle) <= free:
+            low = middle
+        else:
+            high = middle - 1
+    return low, extra_bytes(low)
+
+
+def hint_of(job: Job, name: str) -> float:
+    """A number that was declared or predicted for a job: the hint ``NAME`` of an app with one node, ``NODE.NAME``
+    otherwise; 0 where there is none."""
+    hints = job.hints
+    if not hints:
+        return 0
+    return hints.get(name if job.request.app.simple else f"{job.node.name}.{name}", 0)

@@ -1,0 +1,307 @@
+"""Models of sequences: batches of many steps whose jobs end early, are cut, and hold slots and bytes meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, Driver, ended, ids, like, ran
+
+from edgeserve.errors import PolicyError
+from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.protocol.actions import CutBatch, DropState, ReleaseState, RunBatch
+from edgeserve.sched.protocol.events import BatchProgress, JobId, JobResult
+
+LM = {"lm": {1: 10, 2: 10, 4: 10, 8: 10}}
+CONTEXT, TOKEN_BYTES, SLOTS = 100, 10, 4
+HEARS = {"lm": LM["lm"], "ear": {1: 5}}
+APPS = {"chat": {"model": "lm", "slo": "100s"}, "voice": {"model": "ear", "slo": "60ms"}}
+
+
+def chat(steps=20, tokens=10):
+    return {"steps": steps, "tokens": tokens}
+
+
+def lm(slots=SLOTS, state_memory="1MB", policy="fifo", **keys):
+    """One model of sequences (10 ms per step), one app without a near deadline."""
+    models = {"lm": {**LM["lm"], "state_memory": state_memory}}
+    return Driver(models, {"chat": APPS["chat"]}, policy, sequences={"lm": (CONTEXT, TOKEN_BYTES, slots)}, **keys)
+
+
+def both(**keys):
+    """The same with an app that has 60 ms, on the same lane."""
+    return Driver(HEARS, APPS, sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)}, **keys)
+
+
+def held(world):
+    """(slots left, bytes held) of the only lane."""
+    sequences, lane = world.scheduler.state.sequences, next(iter(world.scheduler.state.run_lanes))
+    return sequences.room("lm", lane).slots, sequences.reserved_bytes("lm", lane.device)
+
+
+# --- one work of many steps -------------------------------------------------------------------------------------------
+
+
+def test_a_batch_runs_until_its_longest_sequence_is_expected_to_end():
+    world = lm()
+    world.arrive("chat", hints=chat(20))
+    assert world.work().steps_max == 20 and world.work().expected_ns == 200 * MS
+    world.finish(at=200, steps=20)
+    world.over()
+
+
+def test_a_job_that_is_over_before_its_batch_is_answered_at_once_and_only_once():
+    world = lm(lane={"l": {}})
+    world.arrive("chat", hints=chat(5))
+    world.finish(at=50, steps=5)
+    world.arrive("chat", count=2, hints=chat(20))
+    assert world.progress(2, at=120, steps=7) == [like(DropState, job=JobId(2, "lm", ())), ended(2, "completed")]
+    assert held(world) == (SLOTS - 1, 30 * TOKEN_BYTES)
+    assert world.finish(at=250, steps=20) == [like(DropState), ended(3, "completed")]
+    assert held(world) == (SLOTS, 0)
+    world.over()
+
+
+def test_all_jobs_may_be_over_before_their_batch():
+    world = lm()
+    world.arrive("chat", hints=chat())
+    world.progress(1, at=40, steps=4)
+    assert world.scheduler.open_count == 0 and world.scheduler.busy
+    world.finish(at=40)
+    world.over()
+
+
+def test_a_job_that_failed_alone_fails_its_request_at_once():
+    world = lm()
+    world.arrive("chat", count=1, hints=chat())
+    assert world.progress(1, at=10, status="failed", reason="no such token") == [
+        like(DropState), ended(1, "failed", "no such token")]
+    world.finish(at=10)
+    world.over()
+
+
+@pytest.mark.parametrize("result", [JobResult(JobId(9, "lm", ())), JobResult(JobId(1, "lm", ()), "unfinished")])
+def test_news_of_a_job_that_is_not_in_the_batch_or_goes_on_is_an_error(result):
+    world = lm()
+    world.arrive("chat", hints=chat())
+    with pytest.raises(PolicyError, match="before its end"):
+        world.scheduler.step(MS, [BatchProgress(world.work().work_id, MS, (result,))])
+
+
+def test_a_job_is_over_only_once():
+    world = lm()
+    world.arrive("chat", count=1, hints=chat())
+    news = BatchProgress(world.work().work_id, MS, (JobResult(JobId(1, "lm", ())),))
+    world.scheduler.step(MS, [news])
+    with pytest.raises(PolicyError, match="before its end"):
+        world.scheduler.step(2 * MS, [news])
+
+
+def test_the_time_of_a_step_is_learnt_from_batches_of_many():
+    world = lm()
+    for number in range(12):
+        world.arrive("chat", hints=chat(10))
+        world.finish(at=300 * (number + 1), took=300, steps=10)
+    assert world.scheduler.state.latency["lm", "cpu0"].likely_ns[1] == pytest.approx(30 * MS, rel=0.1)
+
+
+def test_times_of_a_variant_are_learnt_apart():
+    class Prefills(Fifo):
+        def bid(self, lane, board):
+            bid = super().bid(lane, board)
+            if bid is not None:
+                bid.variant, bid.steps_max = "prefill", 1
+            return bid
+
+    world = lm(policy="fifo")
+    world.scheduler.policies[0].__class__ = Prefills
+    world.arrive("chat", hints=chat())
+    assert world.work().variant == "prefill" and world.work().steps_max == 1
+    world.finish(at=70)
+    latency = world.scheduler.state.latency["lm", "cpu0"]
+    assert latency.confidence(1, 70 * MS).measured == 0
+    assert latency.phase("prefill").confidence(1, 70 * MS).measured == 1
+
+
+def test_what_the_model_says_is_left_counts_for_the_next_batch():
+    world = lm()
+    world.arrive("chat", hints=chat(20))
+    world.finish(at=200, status="unfinished", steps=20, hints={"steps": 33}, state_bytes=300)
+    assert world.work().steps_max == 33
+
+
+def test_without_a_prediction_the_usual_length_is_learnt():
+    world = lm()
+    for number in range(60):
+        world.arrive("chat")
+        world.finish(at=100 * (number + 1), steps=5)
+    world.arrive("chat")
+    assert world.work().steps_max in (5, 6)
+
+
+def test_a_sequence_longer_than_predicted_goes_on_in_short_batches():
+    world = lm()
+    world.arrive("chat", hints=chat(4))
+    world.finish(at=40, status="unfinished", steps=4, state_bytes=140)
+    assert world.work().steps_max == 16
+
+
+# --- slots and bytes --------------------------------------------------------------------------------------------------
+
+
+def test_no_more_sequences_than_slots_are_on_a_lane():
+    world = lm(slots=3)
+    world.arrive("chat", count=5, hints=chat())
+    assert ids(world.work().jobs) == [1, 2, 3] and world.work().size == 4
+    assert held(world)[0] == 0
+    world.finish(at=200, steps=20)
+    assert ids(world.work().jobs) == [4, 5]
+
+
+def test_a_batch_takes_only_the_jobs_whose_whole_sequences_fit():
+    world = lm(state_memory="650B")  # of 30 tokens each: two
+    world.arrive("chat", count=3, hints=chat())
+    assert ids(world.work().jobs) == [1, 2] and held(world)[1] == 600
+
+
+def test_what_sequences_could_grow_to_never_exceeds_the_bound():
+    world = lm(state_memory="650B")
+    world.arrive("chat", count=2, hints=chat(20))
+    world.finish(at=200, status="unfinished", steps=20, state_bytes=300)
+    # Both hold 30 tokens and 5 more fit: not even the fewest steps for both, so the younger one gives way.
+    assert [ids(action.jobs) for action in world.of(RunBatch)] == [[1]]
+    assert world.of(ReleaseState) == [ReleaseState(JobId(2, "lm", ()))]
+    assert world.work().steps_max == 16 and held(world)[1] <= 650
+
+
+def test_a_released_sequence_goes_on_when_there_is_room_with_the_steps_it_has_made():
+    world = lm(state_memory="650B")
+    world.arrive("chat", count=2, hints=chat(20))
+    world.finish(at=200, status="unfinished", steps=20, state_bytes=300)
+    assert world.finish(at=300, steps=10) == [like(DropState), ended(1, "completed"), ran("lm", 2)]
+    assert world.finish(at=400, steps=10) == [like(DropState), ended(2, "completed")]
+    world.over()
+
+
+def test_steps_are_bounded_by_the_memory_that_is_left_if_no_job_ends_early():
+    world = lm(state_memory="1KB")
+    world.arrive("chat", hints=chat(20, tokens=10))
+    world.finish(at=200, status="unfinished", steps=20, hints={"steps": 60}, state_bytes=300)
+    world.arrive("chat", count=1, hints=chat(20, tokens=10))
+    world.finish(at=500, status="unfinished", steps=60, hints={"steps": 10}, state_bytes=900)
+    assert world.work().steps_max == 10 and held(world)[1] <= 1024
+
+
+def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_little():
+    world = lm(state_memory="200B")
+    world.arrive("chat", hints=chat(50, tokens=10))
+    assert world.work().steps_max == 10
+    world.finish(at=100, status="unfinished", steps=10, state_bytes=200)
+    assert world.outcome(1) == "failed" and "sequence_too_long" in world.reason(1)
+    world.over()
+
+
+@pytest.mark.parametrize(("tokens", "memory"), [(100, "1MB"), (20, "200B")])
+def test_an_input_that_can_never_fit_fails_at_once(tokens, memory):
+    world = lm(state_memory=memory)
+    world.arrive("chat", hints=chat(1, tokens))
+    assert world.outcome(1) == "failed" and world.reason(1).startswith("sequence_too_long: its ")
+    world.over()
+
+
+def test_a_refused_batch_gives_its_places_back():
+    world = lm()
+    world.arrive("chat", hints=chat())
+    world.lane("cpu0", speed=0.5)
+    world.refuse()
+    world.finish(at=400, steps=20)
+    assert held(world) == (SLOTS, 0)
+    world.over()
+
+
+def test_a_cancelled_sequence_frees_its_place_within_the_batch():
+    world = lm()
+    world.arrive("chat", count=1, hints=chat())
+    world.cancel(1, at=35)
+    assert held(world)[0] == SLOTS - 1
+    world.progress(1, at=40)
+    assert held(world) == (SLOTS, 0)
+    world.finish(at=40)
+    world.over()
+
+
+# --- cuts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_cut_for_a_job_of_another_app_that_would_be_late_behind_it():
+    world = both()
+    world.arrive("chat", hints=chat(50))
+    assert world.arrive("voice", at=30) == [CutBatch(1, "cpu0")]
+    assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 2)]
+    assert world.finish(at=45) == [ended(2, "completed"), ran("lm", 1)]
+
+
+def test_a_cut_batch_is_not_cut_again():
+    world = both()
+    world.arrive("chat", hints=chat(50))
+    world.arrive("voice", at=30)
+    assert world.arrive("voice", at=31) == []
+
+
+def test_a_batch_is_not_cut_for_who_can_wait():
+    world = both()
+    world.arrive("chat", hints=chat(50))
+    assert world.arrive("voice", at=30, slo=600) == []
+
+
+def test_a_batch_is_not_cut_for_who_would_be_late_even_after_one_step():
+    world = both()
+    world.arrive("chat", hints=chat(50))
+    assert CutBatch not in map(type, world.arrive("voice", at=30, slo=14))
+
+
+def test_a_batch_is_not_cut_where_another_lane_is_free():
+    world = both(lane={"l0": {}, "l1": {}})
+    world.arrive("chat", hints=chat(50))
+    assert world.arrive("voice", at=30) == [ran("ear", 2, lane="l1")]
+
+
+def test_a_batch_is_not_cut_for_its_own_app_unless_its_policy_says_so():
+    world = lm()
+    world.arrive("chat", hints=chat())
+    assert world.arrive("chat", at=5, slo=30, hints=chat(1)) == []
+
+
+def test_a_policy_may_cut_its_own_batch():
+    class Admits(Fifo):
+        def cut(self, work, board):
+            return len(work.left()) < len(work.jobs)
+
+    world = lm()
+    world.scheduler.policies[0].__class__ = Admits
+    world.arrive("chat", count=2, hints=chat())
+    assert world.arrive("chat", at=10, hints=chat()) == []
+    assert CutBatch(1, "cpu0") in world.progress(1, at=20, steps=2)
+    world.finish(at=30, status="unfinished", steps=3, state_bytes=130)
+    assert sorted(ids(world.work().jobs)) == [2, 3]
+
+
+# --- lanes that go down -----------------------------------------------------------------------------------------------
+
+
+def test_sequences_of_a_lost_lane_go_on_elsewhere():
+    world = lm(lane={"l0": {}, "l1": {}}, policy={"fifo": {"batch_max": 1}})
+    world.arrive("chat", count=2, hints=chat())
+    world.finish("l0", at=100, status="unfinished", steps=10, state_bytes=200)
+    assert ids(world.work("l0").jobs) == [1]
+    actions = world.lane("l0", up=False, at=150)
+    assert ReleaseState(JobId(1, "lm", ())) in actions and world.outcome(1) == ""
+    assert world.finish("l1", at=200, steps=20) == [like(DropState), ended(2, "completed"), ran("lm", 1, lane="l1")]
+    world.finish("l1", at=300, steps=10)
+    world.over()
+
+
+def test_a_sequence_that_had_no_state_yet_starts_again_elsewhere():
+    world = lm(lane={"l0": {}, "l1": {}})
+    world.arrive("chat", hints=chat())
+    assert world.lane("l0", up=False, at=50) == [ran("lm", 1, lane="l1")]
+    world.finish("l1", at=300, steps=20)
+    world.over()
