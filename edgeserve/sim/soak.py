@@ -19,6 +19,7 @@ from edgeserve.sim.accounts import Account, Accounts
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_said
+from edgeserve.sim.soak_language import LANGUAGE_MARKS, draw_language
 from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
 EXACT_KINDS = ("fifo", "edf", "clockwork")
@@ -33,9 +34,10 @@ POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
 ENSEMBLES = (*ENSEMBLE_KINDS, "edf")
 """Policies of a soak of ensembles: apps of several models behind one join, fitted or not, among apps of all shapes."""
 
-MARKS = tuple([name for name in (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe") if name != "LeaveOut"])
+MARKS = tuple([name for name in (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
+               if name != "LeaveOut" and name not in LANGUAGE_MARKS])
 """What must have occurred at least once over a soak: a fault that never happens tests nothing. (Only the policies of
-ensembles leave branches out.)"""
+ensembles leave branches out, and only batches of language models go on when some of their jobs are over.)"""
 
 
 class SoakResult(NamedTuple):
@@ -50,11 +52,11 @@ class SoakResult(NamedTuple):
 
 
 def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
-         hardware: bool = False) -> SoakResult:
-    """Run one seed, on ``deep`` lanes or on ``hardware`` that gets warm if asked. Raises (ReferenceModelError,
+         hardware: bool = False, language: bool = False) -> SoakResult:
+    """Run one seed, on ``deep`` lanes, on ``hardware`` that gets warm or with ``language`` models if asked. Raises (ReferenceModelError,
     AccountsError, SimError, PolicyError, AssertionError) when a rule is broken; ``record`` names a file for the
     recording, which is then complete up to the broken step."""
-    scenario, drain = draw_scenario(seed, policies, deep, hardware)
+    scenario, drain = draw_scenario(seed, policies, deep, hardware, language)
     return hold(scenario, seed, drain, record)
 
 
@@ -112,10 +114,11 @@ def missing_marks(results: Sequence[SoakResult]) -> List[str]:
 
 
 def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
-                  hardware: bool = False) -> Tuple[Scenario, bool]:
+                  hardware: bool = False, language: bool = False) -> Tuple[Scenario, bool]:
     """The scenario of a seed, and whether the run ends with a drain. ``deep``: the same with lanes that hold several
     works launched, times to pack, and devices whose lanes slow each other. ``hardware``: the same on devices whose
-    clocks, heat, power and memory change, and that tell the scheduler of it."""
+    clocks, heat, power and memory change, and that tell the scheduler of it. ``language``: the same and one or two apps
+    of language models."""
     draw = random.Random(f"{seed}/scenario")
     table: Dict[str, Any] = {"model": {}, "app": {}, "truth": {}, "workload": {}, "policy": {}}
     _lanes(draw, table)
@@ -139,6 +142,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
     table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
                     "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
     _workloads(draw, random.Random(f"{seed}/work"), table)
+    if language:
+        draw_language(random.Random(f"{seed}/language"), table)
     if deep:
         _deepen(random.Random(f"{seed}/depth"), table)
     if hardware:
