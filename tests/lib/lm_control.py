@@ -8,7 +8,7 @@ from edgeserve.engines.base import BatchControl, Result
 
 
 class Recorder(BatchControl):
-    """``on_emit(index, result)`` is called for each piece and end; ``stopping`` and ``gone`` are what the loop reads."""
+    """``on_emit(index, result)`` is called for each piece and end; the loop reads ``stopping`` and ``gone``."""
 
     def __init__(self, on_emit: Optional[Callable[[int, Result], Any]] = None) -> None:
         self.stopping = False

@@ -64,6 +64,7 @@ class FileTokenizer:
 
 
 def longest_first(names: Sequence[str]) -> Sequence[str]:
+    """The names, so ordered that of two that begin alike the longer one is found."""
     return tuple(sorted(names, key=lambda name: (-len(name), name)))
 
 

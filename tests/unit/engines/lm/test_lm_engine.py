@@ -1,5 +1,5 @@
-"""The steps of a batch on a small model of ONNX Runtime: whatever becomes of a batch, each answer has the tokens that it
-has alone."""
+"""The steps of a batch on a small model of ONNX Runtime: whatever becomes of a batch, each answer has the tokens that
+it has alone."""
 
 from __future__ import annotations
 
@@ -265,14 +265,14 @@ def test_the_token_that_ends_an_answer_is_counted_and_not_shown(directory, alone
 
 
 def test_draws_follow_the_seed_also_when_the_answer_is_computed_again(session):
-    item = {**ITEMS[1], "temperature": 5.0, "seed": 7}
+    item = {**ITEMS[1], "temperature": 5.0, "ignore_eos": True, "seed": 7}
     wanted = run(session, [item])[0].outputs
     first = run(session, [item, {**item, "seed": 8}], steps_max=9)
     first[0].state.release()
     rest = run(session, [item, item], [result.state for result in first])
     assert rest[0].outputs["tokens"].tolist() == wanted["tokens"].tolist()
     assert rest[1].outputs["tokens"].tolist() != wanted["tokens"].tolist()
-    one, other = run(session, [{**ITEMS[1], "temperature": 5.0}] * 2)
+    one, other = run(session, [{**ITEMS[1], "temperature": 5.0, "ignore_eos": True}] * 2)
     assert one.outputs["tokens"].tolist() != other.outputs["tokens"].tolist()
 
 
