@@ -61,11 +61,13 @@ POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_
                 "schemble": {"common", "edf"}}
 
 # Library -> the only modules that may import it.
-OPTIONAL = {"onnxruntime": {"engines.onnx"}, "tensorrt": {"engines.tensorrt"}, "torch": {"engines.torch", "engines.lm"},
-            "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": {"tools.fit"},
+OPTIONAL = {"onnxruntime": {"engines.onnx", "engines.lm"}, "tensorrt": {"engines.tensorrt"},
+            "torch": {"engines.torch", "engines.lm"}, "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"},
+            "pynvml": {"device.nvml"}, "onnx": {"tools.fit", "tools.lm_model"},
             "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
-            "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
-            "hypothesis": set()}
+            "prometheus_client": {"metrics"},
+            "pytest": {"testing"}, "transformers": {"engines.lm"}, "tokenizers": {"engines.lm", "tools.lm_model"},
+            "jinja2": {"engines.lm"}, "llama_cpp": {"engines.lm"}, "gguf": {"tools.lm_model"}, "hypothesis": set()}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools", "testing.engine_conformance",

@@ -23,6 +23,7 @@ functions are looked for in ``directory``."""
 
 ENGINES: Dict[str, str] = {
     "combine": "edgeserve.engines.combine",
+    "lm": "edgeserve.engines.lm.engine",
     "onnx": "edgeserve.engines.onnx",
     "python": "edgeserve.engines.python",
     "synthetic": "edgeserve.engines.synthetic",

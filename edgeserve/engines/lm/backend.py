@@ -1,0 +1,96 @@
+"""The contract of a back end: what computes the next token's scores for rows of tokens, and keeps what it computed.
+
+A back end has one model. Each lane opens a :class:`BackendSession`, whose memory has a number of slots, one per
+sequence. The step loop says which tokens go behind which slot; a back end knows no text, no request and no sampling.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Protocol, Sequence
+
+import numpy as np
+
+from edgeserve.engines.base import LaneInfo
+
+
+class ModelFacts(NamedTuple):
+    """What is known of a loaded model: the longest sequence in tokens, the number of different tokens, the bytes that
+    one token of a sequence keeps in memory, and the bytes of the weights."""
+
+    context_tokens: int
+    vocabulary: int
+    bytes_per_token: int
+    weights_bytes: int
+
+
+class Row(NamedTuple):
+    """Tokens to append to the sequence in ``slot``, which holds ``start`` tokens already."""
+
+    slot: int
+    tokens: Sequence[int]
+    start: int
+
+
+class BackendSession(Protocol):
+    """One lane's memory and way to compute. One thread at a time calls it; the step loop sees to that.
+
+    The rows of one call are of different slots. Both calls return, per row, the scores of the token that follows its
+    last one: float32 of the length of the vocabulary. They are read before the next call.
+    """
+
+    slots: int
+
+    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        """Append one or several tokens per row; rows may differ in length and in ``start``."""
+
+    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        """Append exactly one token per row."""
+
+    def free(self, slot: int) -> None:
+        """Forget the sequence in ``slot`` and give its memory back."""
+
+    def close(self) -> None:
+        """Give all memory back; nothing is called afterwards."""
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back, of one model. Called from several threads at once."""
+
+    def encode(self, text: str, special: bool = False) -> List[int]:
+        """The tokens of a text. ``special``: names of control tokens in it count as those tokens, as in a rendered
+        chat template; else they are text like any other."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token adds to a text: of some tokens a part of a character only, of control tokens none."""
+
+    @property
+    def first(self) -> Sequence[int]:
+        """The tokens that stand before each plain prompt; most models have none or one."""
+
+    @property
+    def stops(self) -> Sequence[int]:
+        """The tokens that end an answer."""
+
+    @property
+    def chat_template(self) -> str:
+        """How a conversation is written for the model: a Jinja template, ``"chatml"``, or empty where it has none."""
+
+    @property
+    def special_texts(self) -> Sequence[str]:
+        """The names of the control tokens, longest first."""
+
+
+class Backend(Protocol):
+    """One model on one device, for its lanes."""
+
+    def load(self) -> ModelFacts:
+        """Make the model ready. Idempotent. Raises :class:`~edgeserve.errors.EngineError` with the mend."""
+
+    def unload(self) -> None:
+        """Give the memory back. Idempotent; sessions were closed before."""
+
+    def open(self, lane: LaneInfo, slots: int) -> BackendSession:
+        """A session for a lane, with memory for ``slots`` sequences; called on the lane's thread."""
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. May be asked before ``load``."""

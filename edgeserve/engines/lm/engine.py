@@ -1,0 +1,181 @@
+"""The ``lm`` engine's entry: one language model, its back end, and a session per lane.
+
+Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name), ``context`` (tokens of
+the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
+the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``stop``, ``seed`` (defaults of requests),
+``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
+``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch: ``float32``, ``float16`` or
+``bfloat16``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any, List, Optional, Sequence, Tuple
+
+from edgeserve.config.files import model_path
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
+from edgeserve.engines.lm.backend import Backend, ModelFacts
+from edgeserve.engines.lm.generation import Generation, Reader
+from edgeserve.engines.lm.sampling import Sampling
+from edgeserve.engines.lm.slots import Slots
+from edgeserve.engines.lm.step_loop import DECODE, PREFILL, Language, StepLoop
+from edgeserve.engines.options import Options
+from edgeserve.errors import ConfigError, EngineError, nearest
+
+KNOWN_OPTIONS = ("backend", "context", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "chat", "threads",
+                 "gpu_layers", "precision")
+
+BACKENDS = {"onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
+            "llama.cpp": ("edgeserve.engines.lm.llama_cpp", "lm-llama"),
+            "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch")}
+"""Name -> the module that has ``make(model, path, options, lanes)``, and the extra that installs its library."""
+
+ENDINGS = {".onnx": "onnx", ".gguf": "llama.cpp", "config.json": "torch"}
+
+MAX_TOKENS = 256
+"""Tokens of an answer where nobody says: a long paragraph."""
+
+CONTEXT_MIN = 8
+
+EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
+EXAMPLE_TOKENS = 4
+"""What one item of warm-up and profiling generates."""
+
+
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
+    """The registry's entry."""
+    return LmEngine(model, lanes, directory)
+
+
+class LmEngine(Engine):
+    """One language model. Unfinished answers come back with their state, as a batch is cut or its steps are bounded;
+    each session (lane) keeps the memory of the answers that it made the last step of."""
+
+    variants = (PREFILL, DECODE)
+
+    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
+        options = Options(model, KNOWN_OPTIONS)
+        self._model = model
+        self._name = model.name
+        self._lanes = list(lanes)
+        self._directory = directory
+        self._options = options
+        self._backend_name = self._chosen(options)
+        self._slots_count = max(model.slots, *model.batch)
+        self._defaults = Generation((), Sampling(options.number("temperature", 0.0, 0.0, 100.0),
+                                                 options.number("top_p", 1.0, 0.0, 1.0),
+                                                 options.integer("top_k", 0, 0)),
+                                    options.integer("max_tokens", MAX_TOKENS, 1), options.texts("stop"), False,
+                                    options.integer("seed", 0, 0) if "seed" in options else None)
+        self._chat = options.boolean("chat", False)
+        self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
+        self._lock = threading.Lock()
+        self._backend: Optional[Backend] = None
+        self._facts: Optional[ModelFacts] = None
+        self._open: List[Slots] = []
+
+    def load(self) -> Footprint:
+        facts = self._facts
+        if facts is None:
+            facts = self._made().load()
+            self._facts = facts
+        return Footprint(facts.weights_bytes)
+
+    def unload(self) -> None:
+        with self._lock:
+            sessions, self._open = self._open, []
+        for slots in sessions:
+            slots.close()
+        self._facts = None
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.unload()
+
+    def sequence(self) -> Optional[SequenceInfo]:
+        facts = self._loaded()[1]
+        return SequenceInfo(facts.context_tokens, facts.bytes_per_token, self._slots_count)
+
+    def example(self) -> Values:
+        tokens = self._made().tokenizer().encode(EXAMPLE_TEXT)
+        return {"tokens": tokens[:max(1, (self._context or CONTEXT_MIN * 8) // 2)], "max_tokens": EXAMPLE_TOKENS,
+                "ignore_eos": True}
+
+    def open(self, lane: LaneInfo) -> Session:
+        """A session for a lane that the engine was made for."""
+        backend, facts = self._loaded()
+        slots = Slots(backend.open(lane, self._slots_count))
+        with self._lock:
+            self._open.append(slots)
+        return LmSession(self, StepLoop(self.language(lane.name), slots))
+
+    def run(self, batch: Batch) -> List[Any]:
+        """Of a caller without a lane."""
+        return self.open(LaneInfo()).launch(batch).result()
+
+    def count_tokens(self, item: Values) -> int:
+        """How many tokens the prompt of an item has: the hint ``NODE.tokens``. Needs no loaded model."""
+        return len(self._reader(2**31, 2**31).tokens_of(item))
+
+    def language(self, lane: str) -> Language:
+        """What the step loop knows of the model."""
+        backend, facts = self._loaded()
+        return Language(self._name, backend.tokenizer(), self._reader(facts.context_tokens, facts.vocabulary),
+                        facts.bytes_per_token, f"{self._name}/{lane}")
+
+    def must_be_loaded(self) -> None:
+        self._loaded()
+
+    def _reader(self, context: int, vocabulary: int) -> Reader:
+        return Reader(self._name, self._made().tokenizer(), context, vocabulary, self._defaults, self._chat)
+
+    def _loaded(self) -> Tuple[Backend, ModelFacts]:
+        backend, facts = self._backend, self._facts
+        if backend is None or facts is None:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
+        return backend, facts
+
+    def _made(self) -> Backend:
+        with self._lock:
+            if self._backend is None:
+                module, extra = BACKENDS[self._backend_name]
+                try:
+                    make_backend = importlib.import_module(module).make
+                except ImportError as error:
+                    raise EngineError(f"model {self._name!r}: back end {self._backend_name!r} cannot be imported "
+                                      f"({error}); pip install 'edgeserve-runtime[{extra}]'") from None
+                backend: Backend = make_backend(self._model, model_path(self._model, self._directory), self._options,
+                                                self._lanes)
+                self._backend = backend
+            return self._backend
+
+    def _chosen(self, options: Options) -> str:
+        name = options.text("backend")
+        if not name:
+            for ending, backend in ENDINGS.items():
+                if self._model.file.lower().endswith(ending):
+                    return backend
+            raise ConfigError(f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
+                              f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join(BACKENDS)}")
+        if name not in BACKENDS:
+            raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
+        return name
+
+
+class LmSession(Session):
+    """One lane's sequences. A batch is over when ``launch`` returns; what listens to it listens through its control."""
+
+    def __init__(self, engine: LmEngine, loop: StepLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+
+    def launch(self, batch: Batch) -> Pending:
+        self._engine.must_be_loaded()
+        variants = self._engine.variants
+        if batch.variant and batch.variant not in variants:
+            raise EngineError(f"model {self._loop.name!r} has no phase {batch.variant!r}"
+                              f"{nearest(batch.variant, variants)}")
+        return Finished(self._loop.run(batch))
+

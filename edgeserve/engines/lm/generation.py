@@ -1,0 +1,169 @@
+"""What an item asks for: the prompt's tokens, how tokens are chosen, and when the answer ends.
+
+Reads the named values of an item, as an embedded caller gives them or the bus brings them (every number an array), and
+refuses what cannot be meant. Knows the model's tokenizer and its defaults; no memory, no thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.engines.base import Values
+from edgeserve.engines.lm.backend import Tokenizer
+from edgeserve.engines.lm.chat import render
+from edgeserve.engines.lm.sampling import Sampling
+from edgeserve.errors import EngineError
+
+STOPS_MAX = 16
+STOP_CHARS_MAX = 256
+"""Bounds on stop strings: each of them is looked for in each piece of text."""
+
+MESSAGES_MAX = 4096
+"""Messages of one conversation; the context is reached long before."""
+
+
+class Generation(NamedTuple):
+    """``prompt`` tokens, how the next ones are chosen, at most how many (``max_tokens``, the token that ends the answer
+    among them), ``stops`` strings that end it, whether the model's own end is passed over (``ignore_eos``), the seed of
+    the draws (``None``: each answer draws anew)."""
+
+    prompt: Tuple[int, ...]
+    sampling: Sampling
+    max_tokens: int
+    stops: Tuple[str, ...]
+    ignore_eos: bool
+    seed: Optional[int]
+
+
+class Reader:
+    """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
+    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued."""
+
+    def __init__(self, model: str, tokenizer: Tokenizer, context_tokens: int, vocabulary: int,
+                 defaults: Generation, chat: bool) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._context = context_tokens
+        self._vocabulary = vocabulary
+        self._defaults = defaults
+        self._chat = chat
+
+    def read(self, item: Values) -> Generation:
+        """What the item asks for. Raises :class:`EngineError` naming the model, the input and what was expected."""
+        prompt = self.tokens_of(item)
+        if not prompt:
+            raise self._refuse("the prompt has no tokens; give at least one")
+        if len(prompt) >= self._context:
+            raise self._refuse(f"the prompt has {len(prompt)} tokens; at most {self._context - 1} fit, since the "
+                               f"context of {self._context} holds the answer too. Shorten it, or raise "
+                               f"[model.{self._model}] options.context as far as the model allows")
+        defaults = self._defaults
+        sampling = Sampling(self._number(item, "temperature", defaults.sampling.temperature, 0.0, 100.0),
+                            self._number(item, "top_p", defaults.sampling.top_p, 0.0, 1.0),
+                            self._whole(item, "top_k", defaults.sampling.top_k, 0))
+        asked = self._whole(item, "max_tokens", defaults.max_tokens, 1)
+        seed = self._whole(item, "seed", -1, -2**63) if _given(item, "seed") else defaults.seed
+        return Generation(tuple(prompt), sampling, min(asked, defaults.max_tokens, self._context - len(prompt)),
+                          self._stops(item), bool(self._whole(item, "ignore_eos", int(defaults.ignore_eos), 0)), seed)
+
+    def tokens_of(self, item: Values) -> List[int]:
+        """The prompt's tokens: of ``tokens``, ``messages`` or ``prompt``, exactly one of them."""
+        given = [name for name in ("tokens", "messages", "prompt") if _given(item, name)]
+        if len(given) != 1:
+            named = " and ".join(given) if given else "none of them"
+            raise self._refuse(f"give one of the inputs prompt, messages and tokens; got {named} "
+                               f"(inputs: {', '.join(sorted(item)) or 'none'})")
+        if given[0] == "tokens":
+            return self._ids(item["tokens"])
+        tokenizer = self._tokenizer
+        if given[0] == "messages":
+            return tokenizer.encode(render(tokenizer, self._messages(item["messages"]), self._model), special=True)
+        text = self._text(item["prompt"], "prompt")
+        if self._chat:
+            return tokenizer.encode(render(tokenizer, [{"role": "user", "content": text}], self._model), special=True)
+        return [*tokenizer.first, *tokenizer.encode(text)]
+
+    def _ids(self, value: Any) -> List[int]:
+        array = np.asarray(value)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise self._refuse(f"input 'tokens' is {array.dtype} of shape {array.shape}; expected a list of whole "
+                               "numbers")
+        if array.size and (int(array.min()) < 0 or int(array.max()) >= self._vocabulary):
+            wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
+            raise self._refuse(f"input 'tokens' has the token {wrong}; the model knows 0 to {self._vocabulary - 1}")
+        ids: List[int] = array.tolist()
+        return ids
+
+    def _messages(self, value: Any) -> List[Mapping[str, str]]:
+        if isinstance(value, (str, bytes)) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            try:
+                value = json.loads(self._text(value, "messages"))
+            except ValueError as error:
+                raise self._refuse(f"input 'messages' is no JSON: {error}") from None
+        if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MESSAGES_MAX:
+            raise self._refuse(f"input 'messages' is {_brief(value)}; expected a list of 1 to {MESSAGES_MAX} messages, "
+                               "such as [{\"role\": \"user\", \"content\": \"Hello\"}], or the same as JSON")
+        for message in value:
+            if not isinstance(message, dict) or not all(
+                    isinstance(message.get(key), str) for key in ("role", "content")):
+                raise self._refuse(f"input 'messages' has {_brief(message)}; expected the keys role and content, "
+                                   "both strings")
+        return list(value)
+
+    def _stops(self, item: Values) -> Tuple[str, ...]:
+        if not _given(item, "stop"):
+            return self._defaults.stops
+        value = item["stop"]
+        stops = [value] if isinstance(value, str) or np.ndim(value) == 0 else list(value)
+        texts = tuple(self._text(stop, "stop") for stop in stops)
+        if len(texts) > STOPS_MAX or not all(0 < len(text) <= STOP_CHARS_MAX for text in texts):
+            raise self._refuse(f"input 'stop' is {_brief(value)}; expected at most {STOPS_MAX} strings of 1 to "
+                               f"{STOP_CHARS_MAX} characters")
+        return texts
+
+    def _text(self, value: Any, name: str) -> str:
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value.item()
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if not isinstance(value, str):
+            raise self._refuse(f"input {name!r} is {_brief(value)}; expected text")
+        return value
+
+    def _number(self, item: Values, name: str, default: float, low: float, high: float) -> float:
+        if not _given(item, name):
+            return default
+        array = np.asarray(item[name])
+        if array.ndim != 0 or array.dtype.kind not in "iuf" or not low <= float(array) <= high:
+            raise self._refuse(f"input {name!r} is {_brief(item[name])}; expected a number from {low:g} to {high:g}")
+        return float(array)
+
+    def _whole(self, item: Values, name: str, default: int, low: int) -> int:
+        if not _given(item, name):
+            return default
+        array = np.asarray(item[name])
+        if array.ndim != 0 or array.dtype.kind not in "iub" or int(array) < low:
+            raise self._refuse(f"input {name!r} is {_brief(item[name])}; expected a whole number from {low} on")
+        return int(array)
+
+    def _refuse(self, why: str) -> EngineError:
+        return EngineError(f"model {self._model!r}: {why}")
+
+
+def _given(item: Mapping[str, Any], name: str) -> bool:
+    return item.get(name) is not None
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def answer_of(text: str, tokens: Sequence[int], finish_reason: str, prompt_tokens: int,
+              completion_tokens: int) -> Dict[str, Any]:
+    """The outputs of a finished item."""
+    return {"text": text, "tokens": np.array(tokens, np.int32), "finish_reason": finish_reason,
+            "prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}

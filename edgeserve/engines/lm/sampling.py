@@ -1,0 +1,70 @@
+"""How the next token is chosen from a model's scores: the best one, or drawn among the likely ones.
+
+Pure: the draw, a number from 0 to below 1, is handed in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Tuple
+
+import numpy as np
+
+LIKELY_FIRST = 1024
+"""How many of the best tokens are sorted before all of them are: they nearly always hold ``top_p`` of the whole."""
+
+
+class Sampling(NamedTuple):
+    """``temperature`` 0 takes the best token. Else scores are divided by it, the ``top_k`` best stay (0: all), and of
+    these the fewest best ones whose probabilities sum up to ``top_p`` at least."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+def choose(scores: np.ndarray, sampling: Sampling, draw: float) -> int:
+    """The chosen token. Of tokens with equal scores the lower number goes first."""
+    if sampling.temperature <= 0.0:
+        return int(np.argmax(scores))
+    tokens, chances = candidates(scores, sampling)
+    sums = np.cumsum(chances)
+    place = int(np.searchsorted(sums, draw * sums[-1], side="right"))
+    return int(tokens[min(place, len(tokens) - 1)])
+
+
+def candidates(scores: np.ndarray, sampling: Sampling) -> Tuple[np.ndarray, np.ndarray]:
+    """The tokens that may be drawn, best first, and their probabilities (before they are scaled to sum up to 1)."""
+    scaled = scores.astype(np.float64) / sampling.temperature
+    scaled -= scaled.max()
+    count = min(sampling.top_k, len(scaled)) if sampling.top_k else len(scaled)
+    if sampling.top_p >= 1.0 and count == len(scaled):
+        return np.arange(len(scaled)), np.exp(scaled)
+    if count < len(scaled):
+        tokens = _best(scaled, count)
+        chances = np.exp(scaled[tokens])
+        return _cut(tokens, chances, float(chances.sum()), sampling.top_p)
+    total = float(np.exp(scaled).sum())
+    tokens = _best(scaled, min(LIKELY_FIRST, len(scaled)))
+    if float(np.exp(scaled[tokens]).sum()) < sampling.top_p * total:
+        tokens = _best(scaled, len(scaled))
+    return _cut(tokens, np.exp(scaled[tokens]), total, sampling.top_p)
+
+
+def _best(scaled: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of the ``count`` best, best first, equal ones by number."""
+    if count < len(scaled):
+        worst = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
+        above = np.flatnonzero(scaled > worst)
+        level = np.flatnonzero(scaled == worst)[:count - len(above)]
+        found = np.concatenate([above, level])
+    else:
+        found = np.arange(len(scaled))
+    return found[np.lexsort((found, -scaled[found]))]
+
+
+def _cut(tokens: np.ndarray, chances: np.ndarray, total: float, top_p: float) -> Tuple[np.ndarray, np.ndarray]:
+    """The fewest of the best whose share of ``total`` is ``top_p`` at least."""
+    if top_p >= 1.0:
+        return tokens, chances
+    kept = int(np.searchsorted(np.cumsum(chances), top_p * total)) + 1
+    return tokens[:kept], chances[:kept]

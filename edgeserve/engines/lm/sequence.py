@@ -1,0 +1,95 @@
+"""The state of an answer that is not finished: its tokens, how it goes on, and where its memory lies."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Dict, List, Optional
+
+from edgeserve.engines.lm.answer_text import AnswerText
+from edgeserve.engines.lm.generation import Generation
+from edgeserve.engines.lm.slots import Slots
+
+
+class Sequence:
+    """One answer. ``tokens`` are the prompt's and those generated; the first ``cached`` of them are in the slot's
+    memory.
+
+    ``release`` gives the memory back on any thread, as long as no batch runs the sequence; what is left can go on in
+    any session of the same model, which computes the memory again. A copy through pickle is released.
+    """
+
+    __slots__ = ("asked", "tokens", "text", "cached", "slot", "_slots", "_random", "_unsent", "__weakref__")
+
+    def __init__(self, asked: Generation, seed: str) -> None:
+        self.asked = asked
+        self.tokens: List[int] = list(asked.prompt)
+        self.text = AnswerText(asked.stops)
+        self.cached = 0
+        self.slot = -1
+        self._slots: Optional[Slots] = None
+        self._random = random.Random(seed if asked.seed is None else asked.seed)
+        self._unsent: List[int] = []
+
+    @property
+    def generated(self) -> List[int]:
+        return self.tokens[len(self.asked.prompt):]
+
+    @property
+    def count(self) -> int:
+        """How many tokens were generated."""
+        return len(self.tokens) - len(self.asked.prompt)
+
+    @property
+    def waiting(self) -> List[int]:
+        """The tokens that are not in memory yet: one while it is decoded."""
+        return self.tokens[self.cached:]
+
+    def draw(self) -> float:
+        """The next random number of this answer; none is used up where the best token is taken."""
+        return self._random.random() if self.asked.sampling.temperature > 0 else 0.0
+
+    def append(self, token: int, piece: bytes) -> str:
+        """A token was chosen; the text that may be sent after it."""
+        self.tokens.append(token)
+        self._unsent.append(token)
+        return self.text.add(piece)
+
+    def take_unsent(self) -> List[int]:
+        """The tokens that no piece of the answer has carried yet."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    def holds(self, slots: Slots) -> bool:
+        """Whether its memory is in this session."""
+        return self._slots is slots
+
+    def hold(self, slots: Slots, slot: int) -> None:
+        self._slots, self.slot, self.cached = slots, slot, 0
+
+    def release(self) -> None:
+        """Give the memory back. Idempotent."""
+        slots, self._slots = self._slots, None
+        self.cached = 0
+        if slots is not None:
+            slots.give_back(self.slot)
+
+    def moved(self) -> Sequence:
+        """A released copy, for a session that goes on with what another one began; that one may not have ended."""
+        copy = Sequence.__new__(Sequence)
+        copy.__setstate__({**self.__getstate__(), "tokens": list(self.tokens), "unsent": list(self._unsent),
+                           "text": self.text.copy(), "random": random.Random()})
+        copy._random.setstate(self._random.getstate())
+        self.release()
+        return copy
+
+    def __del__(self) -> None:
+        self.release()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {"asked": self.asked, "tokens": self.tokens, "text": self.text, "random": self._random,
+                "unsent": self._unsent}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]
+        self._random, self._unsent = state["random"], state["unsent"]
+        self.cached, self.slot, self._slots = 0, -1, None

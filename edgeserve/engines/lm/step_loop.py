@@ -1,0 +1,226 @@
+"""The steps of a batch of answers, the same for every back end.
+
+A turn of the loop is: fill the memory of sequences that come with a prompt (*prefill*: their first token), then one
+token for each of the others (*decode*). An answer that is over leaves at once, between two turns; so does one that
+nobody waits for. When the batch is cut, the rest comes back with its state. Long prompts are filled in several turns,
+so that a turn has a bound.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional
+from typing import Sequence as Several
+
+import numpy as np
+
+from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
+from edgeserve.engines.lm.backend import Row, Tokenizer
+from edgeserve.engines.lm.generation import Reader, answer_of
+from edgeserve.engines.lm.sampling import choose
+from edgeserve.engines.lm.sequence import Sequence
+from edgeserve.engines.lm.slots import Slots
+from edgeserve.errors import EngineError
+
+PREFILL, DECODE = "prefill", "decode"
+"""The phases that ``batch.variant`` may ask for alone."""
+
+PREFILL_TOKENS_MAX = 512
+"""Tokens, padding included, of one prefill: a turn of the loop cannot be interrupted, so it must not be long. A prompt
+that is longer is filled in several turns."""
+
+
+class Job:
+    """One item of the batch while it runs."""
+
+    __slots__ = ("index", "sequence", "steps")
+
+    def __init__(self, index: int, sequence: Sequence) -> None:
+        self.index = index
+        self.sequence = sequence
+        self.steps = 0  # made by this call
+
+
+class Language(NamedTuple):
+    """What the loop knows of the model: its name, tokenizer, the reader of items, the bytes of a token in memory, and
+    what the draws of answers without a seed of their own start from."""
+
+    name: str
+    tokenizer: Tokenizer
+    reader: Reader
+    bytes_per_token: int
+    seed: str
+
+
+class StepLoop:
+    """Runs the batches of one session, one after the other, on the lane's thread."""
+
+    def __init__(self, language: Language, slots: Slots) -> None:
+        self._language = language
+        self._slots = slots
+        self._stops = frozenset(language.tokenizer.stops)
+        self._begun = 0  # answers without a seed of their own: each draws from another
+
+    @property
+    def name(self) -> str:
+        """The model's name in messages."""
+        return self._language.name
+
+    def run(self, batch: Batch) -> List[Result]:
+        """One result per item, :data:`ANSWERED` where the control was told already. Raises what fails the batch."""
+        run = _Run(batch)
+        for index in range(len(batch.items)):
+            try:
+                run.jobs.append(Job(index, self._sequence(batch, index)))
+            except EngineError as error:
+                run.over(index, Result({}, error=error))
+        try:
+            self._seat(run)
+            self._turns(run)
+        except BaseException:
+            for job in run.jobs:
+                job.sequence.release()  # its memory is in an unknown state
+            raise
+        for job in run.jobs:
+            run.results[job.index] = self._unfinished(job)
+        return [run.results[index] for index in range(len(batch.items))]
+
+    # --- parts of a batch ---------------------------------------------------------------------------------------------
+
+    def _sequence(self, batch: Batch, index: int) -> Sequence:
+        """The item's answer as far as it is, or a new one."""
+        state = batch.states[index] if index < len(batch.states) else None
+        if state is None:
+            asked = self._language.reader.read(batch.items[index])
+            self._begun += 1
+            return Sequence(asked, f"{self._language.seed}/{self._begun}")
+        if not isinstance(state, Sequence):
+            raise EngineError(f"model {self._language.name!r}: the item's state is a {type(state).__name__}; expected "
+                              "what an earlier result of this model left")
+        return state if state.holds(self._slots) else state.moved()
+
+    def _seat(self, run: _Run) -> None:
+        """A slot for every sequence of the batch."""
+        kept = {job.sequence.slot for job in run.jobs if job.sequence.holds(self._slots)}
+        for job in run.jobs:
+            sequence = job.sequence
+            if sequence.holds(self._slots):
+                self._slots.touch(sequence.slot)
+                continue
+            slot = self._slots.take(sequence, kept)
+            if slot is None:
+                raise EngineError(f"model {self.name!r}: a batch of {len(run.batch.items)} sequences does not fit into "
+                                  f"{self._slots.session.slots} slots; raise [model.{self.name}] slots to the largest "
+                                  "batch size")
+            sequence.hold(self._slots, slot)
+            kept.add(slot)
+
+    def _turns(self, run: _Run) -> None:
+        """Make turns until every answer is over, or the batch is to end."""
+        phase, most = run.batch.variant, run.batch.steps_max
+        while run.jobs and not run.stop:
+            ready = [job for job in run.jobs if most is None or job.steps < most]
+            filling = [job for job in ready if len(job.sequence.waiting) > 1 or job.sequence.cached == 0]
+            decoding = [job for job in ready if job not in filling]
+            if phase == PREFILL:
+                decoding = []
+            if not filling and not decoding:
+                return
+            if filling:
+                self._prefill(run, group_of(filling))
+            if decoding:
+                self._step(run, decoding, [1] * len(decoding))
+            for job in list(run.jobs):
+                if run.dropped(job.index):
+                    self._leave(run, job, Result({}, steps=job.steps))
+
+    def _prefill(self, run: _Run, jobs: Several[Job]) -> None:
+        """Fill the memory of sequences up to their first token, or a part of the one long prompt."""
+        self._step(run, jobs, [min(len(job.sequence.waiting), PREFILL_TOKENS_MAX) for job in jobs])
+
+    def _step(self, run: _Run, jobs: Several[Job], counts: Several[int]) -> None:
+        """Give the back end so many of each sequence's waiting tokens; choose the next of each where none is left."""
+        rows = [Row(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
+                for job, count in zip(jobs, counts)]
+        decode = all(len(row.tokens) == 1 and row.start > 0 for row in rows)
+        with self._slots.using() as session:
+            scores = session.decode(rows) if decode else session.prefill(rows)
+        for job, row, found in zip(jobs, rows, scores):
+            job.sequence.cached += len(row.tokens)
+            if job.sequence.cached == len(job.sequence.tokens):
+                job.steps += 1
+                self._choose(run, job, found)
+
+    def _choose(self, run: _Run, job: Job, scores: np.ndarray) -> None:
+        """The next token of one answer, what may be sent of it, and whether the answer is over."""
+        sequence, asked = job.sequence, job.sequence.asked
+        token = choose(scores, asked.sampling, sequence.draw())
+        if token in self._stops and not asked.ignore_eos:
+            self._finish(run, job, "stop", sequence.count + 1)
+            return
+        text = sequence.append(token, self._language.tokenizer.piece(token))
+        if sequence.text.stopped or sequence.count >= asked.max_tokens:
+            self._finish(run, job, "stop" if sequence.text.stopped else "length", sequence.count, text)
+        elif text:
+            run.tell(job, text)
+
+    def _finish(self, run: _Run, job: Job, reason: str, count: int, text: str = "") -> None:
+        sequence = job.sequence
+        text += sequence.text.finish()
+        run.tell(job, text)
+        answer = answer_of(sequence.text.text, sequence.generated, reason, len(sequence.asked.prompt), count)
+        self._leave(run, job, Result(answer, steps=job.steps))
+
+    def _leave(self, run: _Run, job: Job, result: Result) -> None:
+        job.sequence.release()
+        run.jobs.remove(job)
+        run.over(job.index, result)
+
+    def _unfinished(self, job: Job) -> Result:
+        sequence = job.sequence
+        return Result({}, state=sequence, state_bytes=sequence.cached * self._language.bytes_per_token, done=False,
+                      steps=job.steps)
+
+
+class _Run:
+    """One batch: the jobs that are not over, and the results of those that are."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.control: Optional[BatchControl] = batch.control
+        self.jobs: List[Job] = []
+        self.results: Dict[int, Result] = {}
+
+    @property
+    def stop(self) -> bool:
+        return self.control is not None and self.control.stop
+
+    def dropped(self, index: int) -> bool:
+        return self.control is not None and self.control.dropped(index)
+
+    def tell(self, job: Job, text: str) -> None:
+        """Send a piece of an answer: its text, and the tokens since the last piece."""
+        if self.control is not None:
+            tokens = job.sequence.take_unsent()
+            if text or tokens:
+                piece = {"text": text, "tokens": np.array(tokens, np.int32)}
+                self.control.emit(job.index, Result(piece, state=job.sequence, done=False, steps=job.steps))
+
+    def over(self, index: int, result: Result) -> None:
+        """An item is over: tell now where somebody listens, else with the batch."""
+        if self.control is not None:
+            self.control.emit(index, result)
+            result = ANSWERED
+        self.results[index] = result
+
+
+def group_of(jobs: Several[Job]) -> List[Job]:
+    """Which sequences are filled together: the longest waiting one, and of the others in their order those that do not
+    make the padded rows longer than :data:`PREFILL_TOKENS_MAX` in all."""
+    group = [jobs[0]]
+    longest = len(jobs[0].sequence.waiting)
+    for job in jobs[1:]:
+        length = max(longest, len(job.sequence.waiting))
+        if length * (len(group) + 1) <= PREFILL_TOKENS_MAX:
+            group.append(job)
+            longest = length
+    return group

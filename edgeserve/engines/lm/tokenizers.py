@@ -1,0 +1,115 @@
+"""Tokenizers: bytes as tokens, for models made here, and ``tokenizer.json`` of the ``tokenizers`` library.
+
+llama.cpp and transformers bring their own; their back ends wrap them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Sequence
+
+from edgeserve.errors import EngineError
+
+BYTES = "bytes"
+"""The tokenizer of that name: token 0 to 255 is that byte, the control tokens follow."""
+
+
+class ByteTokenizer:
+    """A byte is a token; ``specials`` are the names of the control tokens from 256 on."""
+
+    def __init__(self, specials: Sequence[str], first: Sequence[int], stops: Sequence[int], chat_template: str) -> None:
+        self.first = tuple(first)
+        self.stops = tuple(stops)
+        self.chat_template = chat_template
+        self._numbers = {name: 256 + index for index, name in enumerate(specials)}
+        self.special_texts = longest_first(specials)
+
+    def encode(self, text: str, special: bool = False) -> List[int]:
+        if not special:
+            return list(text.encode("utf-8"))
+        tokens: List[int] = []
+        while text:
+            places = [(text.index(name), name) for name in self.special_texts if name in text]
+            place, name = min(places, key=lambda found: found[0], default=(len(text), ""))
+            tokens += text[:place].encode("utf-8")
+            tokens += [self._numbers[name]] if name else []
+            text = text[place + len(name):]
+        return tokens
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b""
+
+
+class FileTokenizer:
+    """A ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's tokenizers keep a
+    switch for control tokens, so there are two: threads share them without changing them."""
+
+    def __init__(self, path: str, first: Sequence[int], stops: Sequence[int], chat_template: str, model: str) -> None:
+        self.first = tuple(first)
+        self.stops = tuple(stops)
+        self.chat_template = chat_template
+        self._plain = _opened(path, model)
+        self._plain.encode_special_tokens = True
+        self._special = _opened(path, model)
+        added = _added(self._special)
+        self._pieces = _pieces(self._special, added)
+        self.special_texts = longest_first(list(added.values()))
+
+    def encode(self, text: str, special: bool = False) -> List[int]:
+        tokens: List[int] = (self._special if special else self._plain).encode(text, add_special_tokens=False).ids
+        return tokens
+
+    def piece(self, token: int) -> bytes:
+        return self._pieces.get(token, b"")
+
+
+def longest_first(names: Sequence[str]) -> Sequence[str]:
+    """The names, so ordered that of two that begin alike the longer one is found."""
+    return tuple(sorted(names, key=lambda name: (-len(name), name)))
+
+
+def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
+    """The tokenizer that a model's description names (``tokenizer``, ``specials``, ``first``, ``stops``,
+    ``chat_template``); files lie in ``directory``."""
+    about = (list(facts["first"]), list(facts["stops"]), str(facts["chat_template"]))
+    if facts["tokenizer"] == BYTES:
+        return ByteTokenizer(list(facts["specials"]), *about)
+    return FileTokenizer(os.path.join(directory, str(facts["tokenizer"])), *about, model)
+
+
+def _opened(path: str, model: str) -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise EngineError(f"model {model!r}: its tokenizer needs a library that cannot be imported ({error}); "
+                          "pip install 'edgeserve-runtime[lm]'") from None
+    try:
+        return tokenizers.Tokenizer.from_file(path)
+    except Exception as error:
+        raise EngineError(f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
+                          "again (docs/language-models.md)") from error
+
+
+def _added(tokenizer: Any) -> Dict[int, str]:
+    """The control tokens."""
+    return {token: added.content for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
+
+
+def _pieces(tokenizer: Any, added: Mapping[int, str]) -> Dict[int, bytes]:
+    """The bytes of every token but the control tokens."""
+    bytes_of = byte_characters()
+    pieces = {}
+    for text, token in tokenizer.get_vocab(with_added_tokens=True).items():
+        if token in added:
+            continue
+        known = all(character in bytes_of for character in text)
+        pieces[token] = bytes(bytes_of[character] for character in text) if known else text.encode("utf-8")
+    return pieces
+
+
+def byte_characters() -> Dict[str, int]:
+    """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as it is, the other bytes by
+    their order from U+0100 on (Radford et al., 2019, GPT-2's encoder)."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    rest = [byte for byte in range(256) if byte not in set(plain)]
+    return {**{chr(byte): byte for byte in plain}, **{chr(256 + index): byte for index, byte in enumerate(rest)}}

@@ -1,0 +1,52 @@
+"""How the next token is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgeserve.engines.lm.sampling import LIKELY_FIRST, Sampling, candidates, choose
+
+SCORES = np.array([0.5, 3.0, -1.0, 3.0, 2.0], np.float32)
+
+
+def test_temperature_zero_takes_the_best_and_of_equals_the_first():
+    assert choose(SCORES, Sampling(), 0.99) == 1
+
+
+def test_every_draw_falls_where_the_probabilities_say():
+    chances = np.exp(SCORES.astype(np.float64)) / np.exp(SCORES.astype(np.float64)).sum()
+    drawn = [choose(SCORES, Sampling(1.0), (place + 0.5) / 1000) for place in range(1000)]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 1000, chances, atol=0.002)
+
+
+def test_a_higher_temperature_spreads_the_draws():
+    def share_of_the_best(temperature):
+        return np.mean([choose(SCORES, Sampling(temperature), (place + 0.5) / 200) in (1, 3) for place in range(200)])
+
+    assert share_of_the_best(0.3) > share_of_the_best(1.0) > share_of_the_best(5.0)
+
+
+@pytest.mark.parametrize(("top_k", "kept"), [(1, {1}), (2, {1, 3}), (3, {1, 3, 4}), (0, {0, 1, 2, 3, 4})])
+def test_top_k_keeps_the_best(top_k, kept):
+    drawn = {choose(SCORES, Sampling(5.0, top_k=top_k), (place + 0.5) / 300) for place in range(300)}
+    assert drawn == kept
+
+
+def test_top_p_keeps_the_fewest_that_reach_it():
+    tokens, _ = candidates(SCORES, Sampling(1.0, top_p=0.85))  # 1 and 3 have 0.81 together, with 4 it is 0.96
+    assert tokens.tolist() == [1, 3, 4]
+    assert candidates(SCORES, Sampling(1.0, top_p=0.6))[0].tolist() == [1, 3]
+    assert candidates(SCORES, Sampling(1.0, top_p=0.0))[0].tolist() == [1]
+
+
+def test_top_p_of_a_flat_distribution_needs_more_than_are_sorted_first():
+    scores = np.zeros(4 * LIKELY_FIRST, np.float32)
+    tokens, _ = candidates(scores, Sampling(1.0, top_p=0.5))
+    assert len(tokens) == 2 * LIKELY_FIRST
+    assert tokens[0] == 0
+
+
+def test_top_k_and_top_p_together_count_the_share_of_those_that_top_k_kept():
+    assert candidates(SCORES, Sampling(1.0, top_p=0.5, top_k=2))[0].tolist() == [1]
+    assert candidates(SCORES, Sampling(1.0, top_p=0.51, top_k=2))[0].tolist() == [1, 3]
