@@ -43,7 +43,7 @@ class RtlmPlus(LanguagePolicy):
         tasks = self._models[work.model]
         if not tasks.fresh:
             return False
-        free = self._batch_of(board.latency(work.model, work.lane.name)) - len(work.jobs)
+        free = self._batch_of(board.latency(work.model, work.lane.name)) - len(work.left())
         return free >= self._needed(tasks, work.lane, board) and bool(self._fresh_for(tasks, work.lane, board))
 
     def _needed(self, tasks: ModelTasks, lane: Lane, board: Board) -> int:
