@@ -138,6 +138,36 @@ class TestPardLocalWithAPrice(PolicyConformance):
     soak_seeds = (7, 8, 9)
 
 
+class TestRtlm(PolicyConformance):
+    kind = "rtlm"
+
+
+class TestRtlmAsPrinted(PolicyConformance):
+    kind = "rtlm"
+    options = {"order": "printed", "consolidation": "or", "offload": "static"}
+    elsewhere = False
+    soak_seeds = (1, 2)
+
+
+class TestRtlmGathering(PolicyConformance):
+    kind = "rtlm"
+    options = {"xi_ms": 3.0, "order": "luf", "consolidation": "and"}
+    work_conserving = False  # tasks become visible at multiples of xi
+    elsewhere = False
+    soak_seeds = (1, 2)
+
+
+class TestRtlmPlus(PolicyConformance):
+    kind = "rtlm+"
+
+
+class TestRtlmPlusByStep(PolicyConformance):
+    kind = "rtlm+"
+    options = {"turn": 1, "order": "fifo", "batch": 2, "fair": False}
+    elsewhere = False
+    soak_seeds = (1, 2)
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     for kind, policy in HONEST.items():

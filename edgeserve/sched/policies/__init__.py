@@ -13,6 +13,8 @@ from edgeserve.sched.policies.orloj.plus import OrlojPlus
 from edgeserve.sched.policies.orloj.published import Orloj
 from edgeserve.sched.policies.pard.policy import Pard, PardPlus
 from edgeserve.sched.policies.pard_local.policy import PardLocal
+from edgeserve.sched.policies.rtlm.plus import RtlmPlus
+from edgeserve.sched.policies.rtlm.published import Rtlm
 from edgeserve.sched.policies.schemble.baselines import EnsembleStatic
 from edgeserve.sched.policies.schemble.plus import SchemblePlus
 from edgeserve.sched.policies.schemble.schemble import Schemble
@@ -21,4 +23,5 @@ from edgeserve.sched.policy_api.policy import Policy
 POLICIES: Dict[str, Type[Policy]] = {
     "fifo": Fifo, "edf": Edf, "clockwork": Clockwork, "clipper": Clipper, "nexus": Nexus,
     "orloj": Orloj, "orloj+": OrlojPlus, "pard": Pard, "pard+": PardPlus, "pard_local": PardLocal,
-    "schemble": Schemble, "schemble+": SchemblePlus, "ensemble_static": EnsembleStatic}
+    "schemble": Schemble, "schemble+": SchemblePlus, "ensemble_static": EnsembleStatic,
+    "rtlm": Rtlm, "rtlm+": RtlmPlus}

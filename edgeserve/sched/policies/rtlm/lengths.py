@@ -1,0 +1,124 @@
+"""How long answers will be: declared lengths corrected by what finished answers had, and what is left of one begun.
+
+A length is lognormal: ``log_mean`` and ``sigma`` of its logarithm. The correction is a straight line from the logarithm
+of the declared length to that of the real one, fitted to the last answers and held back by a prior that believes what
+was declared. A constant factor moves the line; hints that say nothing flatten it, so that all predictions become equal
+and the order falls back to that of arrival. Knows no clock and no policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any, Deque, Dict, Final, NamedTuple, Tuple
+
+ANSWERS_LEN: Final = 128
+"""Answers that are looked back on."""
+
+PRIOR: Final = 8.0
+"""Answers that the belief in what was declared counts as."""
+
+PRIOR_SPREAD: Final = 0.5
+"""Deviation of the logarithms of lengths that is assumed before anything was seen: the normal variance of the paper's
+workloads, as the reference simulation has it."""
+
+SLOPE_MAX: Final = 2.0
+"""The line is never steeper, and never falls."""
+
+STEPS_MAX: Final = 1_000_000.0
+"""No answer is predicted longer."""
+
+TAIL: Final = 1e-9
+"""A chance below it says that an answer is far beyond its prediction: its own length is the only evidence then."""
+
+
+class Length(NamedTuple):
+    """A predicted number of steps: lognormal."""
+
+    log_mean: float
+    sigma: float
+
+    def mean(self) -> float:
+        """The expected number of steps, at least 1."""
+        return max(1.0, min(STEPS_MAX, math.exp(min(20.0, self.log_mean + self.sigma * self.sigma / 2.0))))
+
+    def remaining(self, done: int) -> float:
+        """The expected number of steps still to come when ``done`` came and the answer has not ended, at least 1."""
+        if done <= 0:
+            return self.mean()
+        if self.sigma < 1e-6:
+            return max(1.0, self.mean() - done)
+        z = (math.log(done) - self.log_mean) / self.sigma
+        above = _above(z)
+        if above < TAIL:
+            return max(1.0, float(done))
+        mean = math.exp(min(20.0, self.log_mean + self.sigma * self.sigma / 2.0))
+        return max(1.0, min(STEPS_MAX, mean * _above(z - self.sigma) / above) - done)
+
+
+class Lengths:
+    """What the finished answers of one app say of the next. ``corrects``: whether declared lengths are corrected;
+    without, they are believed."""
+
+    __slots__ = ("_corrects", "_default", "_told", "_all", "_centre", "_level", "_slope", "_sigma", "_log_mean",
+                 "_spread")
+
+    def __init__(self, corrects: bool, default_steps: float) -> None:
+        self._corrects = corrects
+        self._default = math.log(max(1.0, default_steps))
+        self._told: Deque[Tuple[float, float]] = deque(maxlen=ANSWERS_LEN)  # logarithms: declared, real
+        self._all: Deque[float] = deque(maxlen=ANSWERS_LEN)
+        self._centre = 0.0  # of the declared logarithms
+        self._level = -PRIOR_SPREAD * PRIOR_SPREAD / 2.0  # what is declared is a mean: the logarithm's lies below
+        self._slope = 1.0
+        self._sigma = PRIOR_SPREAD
+        self._log_mean = self._default
+        self._spread = PRIOR_SPREAD
+
+    def predict(self, declared: float | None, sigma: float | None) -> Length:
+        """The length of an answer whose request declared so many steps (None: nothing), with this deviation."""
+        if declared is None:
+            return Length(self._log_mean, self._spread)
+        told = math.log(max(1.0, min(STEPS_MAX, declared)))
+        if not self._corrects or not self._told:
+            known = PRIOR_SPREAD if sigma is None else max(0.0, sigma)
+            return Length(told - known * known / 2.0, known)
+        return Length(self._centre + self._level + self._slope * (told - self._centre), self._sigma)
+
+    def finished(self, declared: float | None, steps: int) -> None:
+        """An answer had so many steps. O(answers looked back on)."""
+        real = math.log(max(1, steps))
+        self._all.append(real)
+        count = len(self._all)
+        middle = sum(self._all, 0.0) / count
+        self._log_mean = (middle * count + self._default) / (count + 1.0)  # one answer outweighs a guess
+        self._spread = math.sqrt((sum([(value - middle) ** 2 for value in self._all], 0.0)
+                                  + PRIOR * PRIOR_SPREAD ** 2) / (count + PRIOR))
+        if declared is not None and self._corrects:
+            self._told.append((math.log(max(1.0, min(STEPS_MAX, declared))), real))
+            self._fit()
+
+    def _fit(self) -> None:
+        rows = self._told
+        count = len(rows)
+        centre = sum([told for told, _ in rows], 0.0) / count
+        middle = sum([real for _, real in rows], 0.0) / count
+        spread = PRIOR * PRIOR_SPREAD ** 2
+        across = sum([(told - centre) ** 2 for told, _ in rows], 0.0)
+        along = sum([(told - centre) * (real - middle) for told, real in rows], 0.0)
+        self._centre = centre
+        self._slope = min(SLOPE_MAX, max(0.0, (along + spread) / (across + spread)))
+        prior = -PRIOR_SPREAD * PRIOR_SPREAD / 2.0
+        self._level = (count * (middle - centre) + PRIOR * prior) / (count + PRIOR)
+        off = sum([(real - middle - self._slope * (told - centre)) ** 2 for told, real in rows], 0.0)
+        self._sigma = math.sqrt((off + spread) / (count + PRIOR))
+
+    def figures(self) -> Dict[str, Any]:
+        """What was learnt, for people: answers seen, their middle length, the line's slope and factor."""
+        return {"answers": len(self._all), "middle_steps": math.exp(self._log_mean), "slope": self._slope,
+                "factor": math.exp(self._level), "sigma": self._sigma if self._told else self._spread}
+
+
+def _above(z: float) -> float:
+    """The chance of a normal draw above ``z``."""
+    return 0.5 * math.erfc(z / math.sqrt(2.0))

@@ -1,0 +1,113 @@
+"""``rtlm+``: continuous batching. A sequence that ends frees its slot; others are admitted in groups between two steps.
+
+Each admission interrupts decoding for a prefill, so nobody is admitted before a share of the slots is free
+(``admit_share``), or nothing runs. The admitted are chosen by priority, one of each client at a time. How long a
+sequence will still be is estimated anew as it grows. A side lane takes a long task if it ends there earlier.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Dict, Final, List, Sequence
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
+from edgeserve.sched.policies.rtlm.offload import Main
+from edgeserve.sched.policies.rtlm.queues import ModelTasks, Waiting
+from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Options
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.resources.lanes import Lane, Work
+
+PATIENCE: Final = 2.0
+"""A batch that takes so many times as many steps as expected comes back, to be estimated again."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RtlmPlus(LanguagePolicy):
+    """Options: ``admit_share`` (of the slots that must be free before others are admitted), ``fair`` (admit one of each
+    client at a time), ``turn`` (steps after which a batch comes back, where it cannot be cut; 0: it is cut), and those
+    of :class:`LanguagePolicy`."""
+
+    defaults: ClassVar[Options] = {**LanguagePolicy.defaults, "correct": True, "admit_share": 0.5, "fair": True,
+                                   "turn": 0}
+
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
+        super().__init__(name, apps, options)
+        self._share = self._at_least("admit_share", 0.0)
+        self._fair = bool(self.options["fair"])
+        self._turn = int(self._at_least("turn", 0.0))
+
+    def cut(self, work: Work, board: Board) -> bool:
+        tasks = self._models[work.model]
+        if not tasks.fresh:
+            return False
+        free = self._batch_of(board.latency(work.model, work.lane.name)) - len(work.left())
+        return free >= self._needed(tasks, work.lane, board) and bool(self._fresh_for(tasks, work.lane, board))
+
+    def _needed(self, tasks: ModelTasks, lane: Lane, board: Board) -> int:
+        """So many slots must be free before others are admitted to a batch that runs."""
+        return max(1, math.ceil(self._share * self._batch_of(board.latency(tasks.model, lane.name))))
+
+    def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
+        latency = board.latency(tasks.model, lane.name)
+        chosen = tasks.bound_to(lane.name)[:latency.size_max]
+        free = max(self._batch_of(latency), 1) - len(chosen)
+        if not chosen or free >= self._needed(tasks, lane, board):
+            chosen += self._admitted(tasks, lane, free, board)
+        if not chosen:
+            return None
+        bid = self._bid_of(tasks, chosen, lane, board, PATIENCE)
+        if self._turn and bid.steps_max is not None and bid.steps_max > self._turn:
+            bid.steps_max = self._turn
+        return bid
+
+    def _admitted(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
+        """The next tasks for ``free`` slots."""
+        fresh = self._fresh_for(tasks, lane, board)
+        if self._fair and len(fresh) > free:
+            fresh = _in_turns(tasks, fresh)
+        if self._rule == "none" or len(fresh) <= free:
+            return fresh[:free]
+        window = fresh[:window_len(self._b, free)]
+        places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._ratio)
+        return [window[place] for place in places[:free]]
+
+    def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane],
+              mean_steps: float, board: Board) -> Main:
+        """A task begins when as many sequences have ended as stand before it, beyond the slots."""
+        lane = mains[0]
+        latency = board.latency(tasks.model, lane.name)
+        batch = self._batch_of(latency)
+        step_ns = self._step_ns(latency, batch)
+        left = [waiting.remaining(self._made(waiting, lane, step_ns, board))
+                for waiting in [*tasks.running.values(), *tasks.begun.values()]]
+        count, slots = len(left) + place, batch * len(mains)
+        begins_ns = float(board.now_ns)
+        if count >= slots:
+            steps = sum(left, 0.0) + sum([waiting.steps for waiting in fresh[:place]], 0.0)
+            begins_ns += steps * step_ns / slots * (count - slots + 1) / count
+        return Main(begins_ns, step_ns, self._prefill_ns(latency, batch), len(fresh), batch, mean_steps)
+
+    def _made(self, waiting: Waiting, lane: Lane, step_ns: int, board: Board) -> int:
+        """About how many steps a running task has made since it was launched."""
+        since_ns = board.now_ns - waiting.job.launched_ns
+        return max(0, since_ns // max(1, step_ns)) if waiting.job.launched_ns and since_ns > 0 else 0
+
+
+def _in_turns(tasks: ModelTasks, fresh: List[Waiting]) -> List[Waiting]:
+    """In rounds of one task of each client, those that run counted: a flood of one client delays itself."""
+    rounds: Dict[str, int] = {}
+    for waiting in [*tasks.running.values(), *tasks.begun.values()]:
+        rounds[waiting.job.request.client] = rounds.get(waiting.job.request.client, 0) + 1
+    if len({waiting.job.request.client for waiting in fresh}) < 2:
+        return fresh
+    rows = []
+    for place, waiting in enumerate(fresh):
+        client = waiting.job.request.client
+        turn = rounds.get(client, 0)
+        rounds[client] = turn + 1
+        rows.append((waiting.rank, turn, place))
+    rows.sort()
+    return [fresh[place] for _, _, place in rows]

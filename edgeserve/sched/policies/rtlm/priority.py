@@ -1,0 +1,115 @@
+"""Which task goes first: RT-LM's priority (Eq. 3), as printed and corrected, and the baselines of the paper.
+
+A task is what is known of one answer that has not begun. An order is a function that makes a sort key of a task; the
+smallest goes first. Pure: integers and floats in, tuples out. O(1) per task, so that a queue is ordered anew at every
+batch: slack changes with time.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Mapping, NamedTuple, Tuple
+
+from edgeserve.units import NS_PER_S
+
+EPS_NS: Final = 50_000_000
+"""Slack below this counts as this: overdue tasks are ordered by length alone."""
+
+WEIGHT: Final = 0.95
+"""How much of a task's weight its predicted length takes at ``tau`` (with ``alpha`` = 1)."""
+
+WEIGHT_MIN: Final = 0.05
+"""The weight of a task whose predicted length is ``tau`` or more: all of these go in order of arrival."""
+
+Key = Tuple[float, int, int]
+"""Smallest first; the last two are the arrival and the number of the job, so that the order is total."""
+
+
+class Task(NamedTuple):
+    """What an order knows of a task: predicted ``steps`` of its answer, when it arrived, its priority point (a
+    deadline), and the number that breaks ties."""
+
+    steps: float
+    arrival_ns: int
+    due_ns: int
+    seq: int
+
+
+class Terms(NamedTuple):
+    """What an order is computed with: the time, nanoseconds per output token, ``tau`` (the length above which answers
+    count as long), ``alpha`` (the weight of the length)."""
+
+    now_ns: int
+    step_ns: float
+    tau: float
+    alpha: float
+
+
+def corrected(task: Task, terms: Terms) -> Key:
+    """Weight over slack, largest first. Length relative to ``tau``, slack from now on, both with floors."""
+    share = task.steps / terms.tau
+    weight = 1.0 - WEIGHT * terms.alpha * (share if share < 1.0 else 1.0)
+    slack_ns = task.due_ns - terms.now_ns - terms.step_ns * task.steps
+    return (-(weight if weight > WEIGHT_MIN else WEIGHT_MIN) / (slack_ns if slack_ns > EPS_NS else EPS_NS),
+            task.arrival_ns, task.seq)
+
+
+def printed(task: Task, terms: Terms) -> Key:
+    """Eq. 3 as printed: (1 - alpha * u) / (d - r - eta * u), largest first, in tokens and seconds. It has a pole where
+    the slack changes its sign, prefers later tasks among those with slack, and no task ages."""
+    slack_s = (task.due_ns - task.arrival_ns - terms.step_ns * task.steps) / NS_PER_S
+    if slack_s == 0.0:
+        slack_s = 1e-9
+    return -(1.0 - terms.alpha * task.steps) / slack_s, task.arrival_ns, task.seq
+
+
+def linear(task: Task, terms: Terms) -> Key:
+    """Time until the priority point and ``alpha`` times the answer's own time, added: 0 is ``hpf``, a large one
+    ``luf``."""
+    return task.due_ns - terms.now_ns + terms.alpha * terms.step_ns * task.steps, task.arrival_ns, task.seq
+
+
+def fifo(task: Task, terms: Terms) -> Key:
+    """In order of arrival."""
+    return 0.0, task.arrival_ns, task.seq
+
+
+def hpf(task: Task, terms: Terms) -> Key:
+    """Highest priority point first: the earliest."""
+    return float(task.due_ns - terms.now_ns), task.arrival_ns, task.seq
+
+
+def luf(task: Task, terms: Terms) -> Key:
+    """Least uncertainty first: the shortest predicted answer."""
+    return task.steps, task.arrival_ns, task.seq
+
+
+def muf(task: Task, terms: Terms) -> Key:
+    """Most uncertainty first: the longest predicted answer."""
+    return -task.steps, task.arrival_ns, task.seq
+
+
+ORDERS: Final[Tuple[str, ...]] = ("corrected", "printed", "linear", "fifo", "hpf", "luf", "muf")
+
+
+def key_of(order: str, task: Task, terms: Terms) -> Key:
+    """The sort key of a task in the order of this name."""
+    if order == "corrected":
+        return corrected(task, terms)
+    if order == "fifo":
+        return fifo(task, terms)
+    if order == "hpf":
+        return hpf(task, terms)
+    if order == "luf":
+        return luf(task, terms)
+    if order == "muf":
+        return muf(task, terms)
+    if order == "linear":
+        return linear(task, terms)
+    return printed(task, terms)
+
+
+METHODS: Final[Mapping[str, Tuple[str, str, str]]] = {
+    "fifo": ("fifo", "none", "none"), "hpf": ("hpf", "none", "none"), "luf": ("luf", "none", "none"),
+    "muf": ("muf", "none", "none"), "up": ("corrected", "none", "none"), "up+c": ("corrected", "seed", "none"),
+    "rt-lm": ("corrected", "seed", "conditional")}
+"""The systems of the paper's tables: order, consolidation and offloading of each."""

@@ -1,0 +1,40 @@
+"""``rtlm``: static batches, in the order of priority, of answers about equally long (RT-LM, Sections IV and V).
+
+A batch goes on until all its answers are whole; the next one begins then. Where the engine answers each sequence when
+it ends, so does this policy's batch (early exit), but nobody is admitted meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
+from edgeserve.sched.policies.rtlm.queues import ModelTasks
+from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.resources.lanes import Lane
+
+PATIENCE: Final = 4.0
+"""A batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Rtlm(LanguagePolicy):
+    """Options: those of :class:`LanguagePolicy`."""
+
+    def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
+        latency = board.latency(tasks.model, lane.name)
+        begun = tasks.bound_to(lane.name)
+        if begun:
+            return self._bid_of(tasks, begun[:latency.size_max], lane, board, PATIENCE)
+        fresh = self._fresh_for(tasks, lane, board)
+        if not fresh:
+            return None
+        batch = self._batch_of(latency)
+        if self._is_side(tasks.model, lane, board):
+            return self._bid_of(tasks, fresh[:batch], lane, board, PATIENCE)
+        window = fresh[:window_len(self._b, batch)]
+        places = consolidate(self._rule, [waiting.steps for waiting in window], batch, self._ratio)
+        return self._bid_of(tasks, [window[place] for place in places[:latency.size_max]], lane, board, PATIENCE)

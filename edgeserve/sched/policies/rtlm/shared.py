@@ -1,0 +1,347 @@
+"""What ``rtlm`` and ``rtlm+`` share: tasks with predicted lengths, the roles of lanes, bids of batches of many steps.
+
+A model's *side lanes* are slower ones (CPU threads beside a GPU) that take a task only by the rule of offloading; every
+other lane is a *main lane*. While no main lane is up, side lanes take everything.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.errors import ConfigError
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
+from edgeserve.sched.policies.rtlm import consolidation, offload, priority
+from edgeserve.sched.policies.rtlm.constants import saturating
+from edgeserve.sched.policies.rtlm.lengths import Length
+from edgeserve.sched.policies.rtlm.offload import Main
+from edgeserve.sched.policies.rtlm.priority import METHODS, ORDERS, Terms, key_of
+from edgeserve.sched.policies.rtlm.queues import Learnt, ModelTasks, Waiting, declared
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import DONE, Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.units import NS_PER_MS, ns_to_ms
+
+SIDE_FACTOR: Final = 1.25
+"""A lane whose step takes so many times as long as that of the fastest is a side lane, where no option names any."""
+
+KEEP: Final = 0.8
+"""Of the mean duration of batches, at each new one."""
+
+STEPS_SPARE: Final = 8
+"""Steps that a batch may make beyond what it is expected to, however short that is."""
+
+ONE_STEP: Final = Length(0.0, 0.0)
+"""What a job of a model is that makes no steps, as far as is known."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LanguagePolicy(Policy):
+    """Queues and lengths; which batch runs, says a subclass (:meth:`_batch`).
+
+    Options: ``method`` (a system of the paper's tables: order, consolidation and offloading at once), ``order``,
+    ``consolidation`` and ``offload`` (``""``: as the method says), ``alpha``, ``b``, ``lambda``, ``k`` and ``tau`` (0:
+    the ``k`` quantile of the last predictions), ``eta_ms`` and ``phi_ms`` (0: from the latency tables; the request's
+    deadline), ``xi_ms`` (the gathering window), ``batch`` (C; 0: the smallest size that saturates the lane), ``steps``
+    (assumed length while nothing is known), ``prefill_steps`` (what a prefill costs, where no table says),
+    ``side_lanes`` (empty: those that are slower), ``correct`` (learn how wrong declared lengths are), ``admit`` (refuse
+    at arrival what no lane can make)."""
+
+    defaults: ClassVar[Options] = {
+        "method": "rt-lm", "order": "", "consolidation": "", "offload": "", "alpha": 1.0, "b": 1.8, "lambda": 1.5,
+        "k": 0.9, "tau": 0.0, "eta_ms": 0.0, "phi_ms": 0.0, "xi_ms": 0.0, "batch": 0, "steps": 64.0,
+        "prefill_steps": 2.0, "side_lanes": [], "correct": False, "admit": True}
+
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
+        super().__init__(name, apps, options)
+        method = METHODS[self._one_of("method", list(METHODS))]
+        self._order = self._one_of("order", ["", *ORDERS]) or method[0]
+        self._rule = self._one_of("consolidation", ["", *consolidation.RULES]) or method[1]
+        self._offload = self._one_of("offload", ["", *offload.RULES]) or method[2]
+        self._alpha, self._b, self._ratio = self._at_least("alpha", 0.0), self._at_least("b", 1.0), \
+            self._at_least("lambda", 1.0)
+        self._tau, self._k = self._at_least("tau", 0.0), self._at_least("k", 0.0)
+        self._eta_ns = self._at_least("eta_ms", 0.0) * NS_PER_MS
+        self._phi_ns = self._at_least("phi_ms", 0.0) * NS_PER_MS
+        self._xi_ns = round(self._at_least("xi_ms", 0.0) * NS_PER_MS)
+        self._batch_max = int(self._at_least("batch", 0.0))
+        self._prefill_steps = self._at_least("prefill_steps", 0.0)
+        self._admit = bool(self.options["admit"])
+        sides: Any = self.options["side_lanes"]
+        self._sides = tuple([str(lane) for lane in sides])
+        self._learnt = Learnt(bool(self.options["correct"]), self._at_least("steps", 1.0))
+        self._models: Dict[str, ModelTasks] = {
+            node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes}
+        self._took_ns: Dict[str, float] = {}  # mean duration of a model's batches on main lanes
+        self._sent_off = 0
+
+    def _one_of(self, option: str, known: Sequence[str]) -> str:
+        value = str(self.options[option])
+        if value not in known:
+            raise ConfigError(f"[policy.{self.name}] {option} = {value!r}: expected one of "
+                              f"{', '.join([item for item in known if item])}")
+        return value
+
+    def _at_least(self, option: str, least: float) -> float:
+        value = float(str(self.options[option]))
+        if not least <= value < math.inf:
+            raise ConfigError(f"[policy.{self.name}] {option} = {value:g}: expected a number of at least {least:g}")
+        return value
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        return refusal(request, board) if self._admit else None
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        tasks = self._models[job.node.model]
+        waiting = tasks.running.pop(job.seq, None)
+        if waiting is None:
+            waiting = self._new(tasks, job)
+            if not job.steps:
+                tasks.predicted.add(waiting.steps)
+        visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
+        tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0)
+
+    def _new(self, tasks: ModelTasks, job: Job) -> Waiting:
+        """A job with its predicted length."""
+        told = declared(job, "steps")
+        if told is not None or job.steps:
+            tasks.stepwise = True
+        length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
+        tokens = declared(job, "tokens") if self._phi_ns else None
+        due_ns = job.request.deadline_ns if tokens is None else \
+            job.request.arrival_ns + round(self._phi_ns * max(0.0, tokens))
+        return Waiting(job, length, told, due_ns)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._models[job.node.model].remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        tasks = self._models[work.model]
+        side = self._is_side(work.model, work.lane, board)
+        for job in work.jobs:
+            tasks.running[job.seq] = tasks.remove(job)
+            self._sent_off += side and not job.steps
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        tasks = self._models[work.model]
+        for job in work.jobs:
+            waiting = tasks.running.pop(job.seq, None)
+            if waiting is not None and job.state == DONE and (tasks.stepwise or job.steps > 1):
+                tasks.stepwise = True
+                self._learnt.finished(waiting)
+        if not work.failed and not self._is_side(work.model, work.lane, board):
+            took_ns = float(finished_ns - started_ns)
+            self._took_ns[work.model] = KEEP * self._took_ns.get(work.model, took_ns) + (1.0 - KEEP) * took_ns
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self._forget(work)
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        self._forget(work)
+
+    def _forget(self, work: Work) -> None:
+        for job in work.jobs:
+            self._models[work.model].running.pop(job.seq, None)
+
+    def plan(self, board: Board) -> None:
+        """What was gathered becomes visible; fresh tasks that not even the next step could be in time for are given
+        up. (How long an answer will be is a guess: none is given up for it.)"""
+        for tasks in self._models.values():
+            if tasks.gathered:
+                tasks.show(board.now_ns)
+            rows = tasks.due.rows
+            if rows:
+                ends_ns = board.earliest_end_ns(tasks.model)
+                while ends_ns is not None and rows and rows[0][0] < ends_ns:
+                    board.abandon_branch(rows[0][2], CANNOT_MAKE_DEADLINE)
+
+    def next_wakeup_ns(self, board: Board) -> int | None:
+        times = [at_ns for tasks in self._models.values() for at_ns, _ in tasks.gathered.values()]
+        return min(times) if times else None
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bids: List[Bid] = []
+        for tasks in self._models.values():
+            if len(tasks) and tasks.model in lane.models and board.is_resident(tasks.model, lane):
+                bid = self._batch(tasks, lane, board)
+                if bid is not None:
+                    bids.append(bid)
+        if len(bids) < 2:
+            return bids[0] if bids else None
+        return arbiter.choose(bids, lane.available_ns(board.now_ns))
+
+    def queued(self) -> List[Job]:
+        return [job for tasks in self._models.values() for job in tasks.jobs()]
+
+    def figures(self) -> Mapping[str, Any]:
+        figures: Dict[str, Any] = {"lengths": self._learnt.figures(), "sent to side lanes": self._sent_off}
+        figures["tau"] = {model: self._tau_of(tasks) for model, tasks in self._models.items() if len(tasks.predicted)}
+        figures["batch_ms"] = {model: ns_to_ms(round(took_ns)) for model, took_ns in self._took_ns.items()}
+        return figures
+
+    # --- for subclasses -----------------------------------------------------------------------------------------------
+
+    def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
+        """The best batch of one model on a lane, or None. Changes nothing."""
+        raise NotImplementedError
+
+    def _batch_of(self, latency: ModelLatency) -> int:
+        """C on this lane: how many tasks a batch is to have."""
+        if self._batch_max:
+            return min(self._batch_max, latency.size_max)
+        return saturating(latency.typical_ns)
+
+    def _step_ns(self, latency: ModelLatency, count: int) -> int:
+        """One step of so many tasks."""
+        return latency.typical_ns[latency.size_for[min(count, latency.size_max)]]
+
+    def _prefill_ns(self, latency: ModelLatency, count: int) -> int:
+        """The prefill of so many tasks at once."""
+        phase = latency.phases.get("prefill")
+        if phase is not None:
+            return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
+        return round(self._prefill_steps * self._step_ns(latency, count))
+
+    def _tau_of(self, tasks: ModelTasks) -> float:
+        return self._tau if self._tau else max(1.0, tasks.predicted.quantile(self._k))
+
+    def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board) -> List[Waiting]:
+        """Tasks in the order of the policy, those of critical requests first."""
+        latency = board.latency(tasks.model, lane.name)
+        step_ns = self._eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
+        terms = Terms(board.now_ns, step_ns, self._tau_of(tasks), self._alpha)
+        order = self._order
+        rows = [(waiting.rank, key_of(order, waiting.task, terms), waiting) for waiting in found]
+        rows.sort(key=_of_row)
+        return [row[2] for row in rows]
+
+    def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
+        """Whether a lane takes tasks of a model only by the rule of offloading."""
+        if self._sides:
+            return lane.name in self._sides
+        lanes = board.lanes_of(model)
+        if len(lanes) < 2:
+            return False
+        fastest_ns = min([board.latency(model, other.name).alone_likely_ns for other in lanes])
+        return board.latency(model, lane.name).alone_likely_ns > SIDE_FACTOR * fastest_ns
+
+    def _main_lanes(self, model: str, board: Board) -> List[Lane]:
+        """The main lanes that are up and have the model, or will have."""
+        return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung
+                and not self._is_side(model, lane, board) and board.resident_at_ns(model, lane) < NEVER_NS]
+
+    def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+        """The fresh tasks that may begin on a lane, in order."""
+        if not tasks.fresh:
+            return []
+        fresh = list(tasks.fresh.values())
+        mains = self._main_lanes(tasks.model, board)
+        if not self._is_side(tasks.model, lane, board):
+            if self._offload == "static" and self._side_is_up(tasks.model, board):
+                tau = self._tau_of(tasks)
+                fresh = [waiting for waiting in fresh if waiting.steps <= tau]
+            return self._sorted(tasks, fresh, lane, board)
+        if not mains:
+            return self._sorted(tasks, fresh, lane, board)
+        if self._offload == "none":
+            return []
+        tau = self._tau_of(tasks)
+        if not any(waiting.steps > tau for waiting in fresh):
+            return []
+        if self._offload == "static":
+            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board)
+        return self._worth_sending(tasks, self._sorted(tasks, fresh, mains[0], board), lane, mains, board)
+
+    def _side_is_up(self, model: str, board: Board) -> bool:
+        return any(lane.up and not lane.hung and self._is_side(model, lane, board) and board.is_resident(model, lane)
+                   for lane in board.lanes_of(model))
+
+    def _worth_sending(self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane],
+                       board: Board) -> List[Waiting]:
+        """Of the fresh tasks in the order of the main lanes, the long ones that end earlier on this side lane, the
+        delay counted that they would inflict on others."""
+        latency = board.latency(tasks.model, lane.name)
+        room = self._batch_of(latency) - len(tasks.bound_to(lane.name))
+        tau, mean_steps = self._tau_of(tasks), tasks.predicted.mean()
+        starts_ns = lane.available_ns(board.now_ns)
+        chosen: List[Waiting] = []
+        for place, waiting in enumerate(fresh):
+            if waiting.steps <= tau:
+                continue
+            if len(chosen) >= room:
+                break
+            count = len(chosen) + 1
+            side_ends_ns = starts_ns + self._prefill_ns(latency, count) \
+                + waiting.steps * self._step_ns(latency, count + len(tasks.bound_to(lane.name)))
+            main = self._main(tasks, fresh, place, mains, mean_steps, board)
+            if offload.goes_off(waiting.steps, tau, side_ends_ns, main):
+                chosen.append(waiting)
+        return chosen
+
+    def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane], mean_steps: float,
+              board: Board) -> Main:
+        """The main lanes as the task at a place of the order sees them."""
+        lane = min(mains, key=lambda item: item.available_ns(board.now_ns))
+        latency = board.latency(tasks.model, lane.name)
+        batch = self._batch_of(latency)
+        step_ns, prefill_ns = self._step_ns(latency, batch), self._prefill_ns(latency, batch)
+        took_ns = self._took_ns.get(tasks.model, prefill_ns + 1.5 * mean_steps * step_ns)
+        ahead = place // (batch * len(mains))
+        return Main(lane.available_ns(board.now_ns) + ahead * took_ns, step_ns, prefill_ns, len(fresh), batch,
+                    mean_steps)
+
+    def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board,
+                patience: float) -> Bid:
+        """The bid for a batch that goes on until its answers are whole, as long as is expected, or for ``patience``
+        times as many steps: a batch that is far longer than predicted comes back to be predicted again."""
+        latency = board.latency(tasks.model, lane.name)
+        size = latency.size_for[len(chosen)]
+        step_ns = self._step_ns(latency, size)
+        left = [waiting.remaining() for waiting in chosen]
+        begins = sum([not waiting.job.steps for waiting in chosen])
+        single = max(left) <= 1.0
+        before_ns = self._prefill_ns(latency, begins) if begins and not single else 0
+        expected_ns = max(1, before_ns + math.ceil(max(left) * step_ns))
+        bound: int | None = None
+        if tasks.stepwise:
+            patient = max(1, (lane.hang_ns // 2 + expected_ns - before_ns) // max(1, step_ns))
+            bound = min(math.ceil(patience * max(left)) + STEPS_SPARE, patient)
+        jobs = [waiting.job for waiting in chosen]
+        rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
+        rest_lane_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in jobs])
+        utility = EachUtility(jobs, [before_ns + math.ceil(steps * step_ns) + rest_ns for steps in left], board.now_ns)
+        return Bid(tasks.model, jobs, size, expected_ns, utility, expected_ns + rest_lane_ns,
+                   steps_max=bound, klass=best_class(jobs))
+
+
+class EachUtility:
+    """What a batch delivers whose requests end one after the other, as a function of when it starts: each request
+    counts as in :class:`~edgeserve.sched.policies.common.bidding.Utility`, with its own time from the start."""
+
+    __slots__ = ("_each",)
+
+    def __init__(self, jobs: Sequence[Job], after_ns: Sequence[int], now_ns: int) -> None:
+        self._each: List[Utility] = []
+        counted = set()
+        for job, own_ns in zip(jobs, after_ns):
+            if job.part:
+                if job.request.id in counted:
+                    continue
+                counted.add(job.request.id)
+            self._each.append(Utility((job,), own_ns, now_ns))
+
+    def value(self, start_ns: int) -> float:
+        """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
+        return sum([utility.value(start_ns) for utility in self._each], 0.0)
+
+
+def _of_row(row: Tuple[int, priority.Key, Waiting]) -> Tuple[int, priority.Key]:
+    return row[0], row[1]

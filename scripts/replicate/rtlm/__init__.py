@@ -1,0 +1,1 @@
+"""RT-LM's experiments in virtual time."""
