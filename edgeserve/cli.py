@@ -27,6 +27,7 @@ VERBS = {
     "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
     "monitor": ("edgeserve.tools.monitor", "show clocks, load, heat, power and memory of this device as they change"),
+    "keys": ("edgeserve.tools.keys", "make CURVE keys for a bus that other machines reach"),
     "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
 }
 

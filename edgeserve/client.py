@@ -21,9 +21,9 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 import zmq
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer, TimedOut
-from edgeserve.errors import BadInput, Cancelled, Rejected, RequestError, ServerGone
+from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError, ServerGone
 from edgeserve.ipc import wire
-from edgeserve.ipc.endpoints import default_endpoint, read_public_key, split_endpoint
+from edgeserve.ipc.endpoints import default_endpoint, read_client_keys, read_public_key, split_endpoint
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.wire import Reply
 from edgeserve.units import NS_PER_MS, NS_PER_S, ms_to_ns, ns_to_ms
@@ -239,12 +239,14 @@ class Client:
 
     ``endpoint`` is the server's (default: this user's own bus), ``timeout_ms`` how long :meth:`infer` and the
     questions wait at most, ``name`` what the server calls this client when it shares an app among clients,
-    ``server_key`` the public key (or its file) of a server with CURVE keys. A client does not survive ``fork``: make
-    one in each process.
+    ``server_key`` the public key (or its file) of a server with CURVE keys, ``client_key`` the file of this client's
+    own keys (``NAME.key_secret``), where that server lets only some clients in. A client does not survive ``fork``:
+    make one in each process.
     """
 
     def __init__(self, endpoint: str | None = None, *, timeout_ms: float = 30_000.0, connect_ms: float = CONNECT_MS,
-                 name: str = "", server_key: str = "", context: zmq.Context[Any] | None = None) -> None:
+                 name: str = "", server_key: str = "", client_key: str = "",
+                 context: zmq.Context[Any] | None = None) -> None:
         self.endpoint = endpoint if endpoint is not None else default_endpoint()
         self.timeout_ms = timeout_ms
         self._name = name
@@ -253,10 +255,15 @@ class Client:
         place = self.endpoint
         split_endpoint(place)
         public_key = read_public_key(server_key).decode("ascii") if server_key else ""
+        if client_key:
+            if not server_key:
+                raise ConfigError(f"client_key = {client_key!r} without server_key: a client's own keys need the "
+                                  "server's public key; give server_key, too")
+            read_client_keys(client_key)  # what is wrong with it is said here, not by the connection's thread
 
         def make_link(link_context: zmq.Context[Any]) -> Link:
             return Link(place, link_context, time.monotonic_ns, connect_ns=ms_to_ns(connect_ms),
-                        silence_ns=SILENCE_NS, server_key=public_key)
+                        silence_ns=SILENCE_NS, server_key=public_key, client_key=client_key)
 
         self._courier = _Courier(make_link, place, context)
         self._finalizer = weakref.finalize(self, self._courier.stop)
@@ -387,7 +394,8 @@ class Client:
         return info
 
     def drain(self) -> Dict[str, Any]:
-        """Ask the server to accept nothing more and to finish what it accepted."""
+        """Ask the server to accept nothing more and to finish what it accepted. For its owner's user id and for control
+        keys: :class:`~edgeserve.errors.NotAllowed` to others."""
         return self.ask("drain")
 
     def close(self) -> None:

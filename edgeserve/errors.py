@@ -170,6 +170,12 @@ class Failed(RequestError):
     code = "failed"
 
 
+class NotAllowed(RequestError):
+    """This connection may not ask for that: it belongs to the server's owner, or to another client."""
+
+    code = "not_allowed"
+
+
 class ServerGone(RequestError):
     """No server answers at that endpoint, or it went away with requests in flight."""
 
@@ -178,7 +184,7 @@ class ServerGone(RequestError):
 
 REQUEST_ERRORS = {kind.code: kind for kind in (
     RequestError, Malformed, WrongVersion, TooLarge, BadInput, UnknownApp, DeadlineExpired, Rejected, Dropped,
-    Cancelled, Failed, ServerGone)}
+    Cancelled, Failed, NotAllowed, ServerGone)}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -44,6 +44,8 @@ class ServerConfig:
     client_silence_ns: int = entry(duration, 10 * 10**9, key="client_silence")  # no heartbeat: the client is gone
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
+    curve_client_keys: str = entry(string, "")  # folder of the public keys that are let in; "" = every client
+    control_keys: Tuple[str, ...] = entry(tuple_of(string), ())  # names of client keys that may drain and reload
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
     metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
     trace_steps: int = entry(integer(0, 1_000_000), 4096)  # the last decisions, kept for edgeserve trace; 0 = none
@@ -197,3 +199,9 @@ class Config:
         """Where the server's key lies, ``""`` for a bus without keys."""
         file = self.server.curve_secret_key_file
         return os.path.join(self.directory, file) if file else ""
+
+    @property
+    def curve_client_keys_path(self) -> str:
+        """The folder of the public keys that are let in, ``""`` where every client is."""
+        folder = self.server.curve_client_keys
+        return os.path.join(self.directory, folder) if folder else ""

@@ -268,6 +268,14 @@ class Engine:
         computes that part again."""
         return None
 
+    ends_calls = False
+    """Whether ``unload`` may be called while a batch runs, and ends it: of engines that run elsewhere."""
+
+    def trouble(self, lane: str) -> str:
+        """Why a batch on this lane would fail now although the model is loaded, for people and for ``health``; ``""``
+        where nothing is known to be wrong. Asked from any thread, at any time; returns at once."""
+        return ""
+
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""
         raise NotImplementedError

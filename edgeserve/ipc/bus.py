@@ -9,6 +9,7 @@ handed its clock.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import select
 import struct
@@ -21,14 +22,17 @@ import zmq
 
 from edgeserve.errors import Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
 from edgeserve.ipc import wire
+from edgeserve.ipc.credentials import NOBODY, AllowedKeys, Authenticator, Credential, Credentials, require_keys
 from edgeserve.ipc.endpoints import (
     default_endpoint,
+    has_ipv6,
     last_endpoint,
     prepare_endpoint,
     read_server_keys,
     readable,
     remove_socket,
     split_endpoint,
+    use_heartbeats,
     watch_socket,
 )
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
@@ -103,10 +107,11 @@ class _Peer:
     """What is known of one connection. ``open`` holds its requests and control questions in flight. ``patient``: one
     came from a REQ socket, which cannot send heartbeats while it waits."""
 
-    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient")
+    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential")
 
-    def __init__(self, client: bytes, file: int | None, same_host: bool) -> None:
+    def __init__(self, client: bytes, file: int | None, same_host: bool, credential: Credential = NOBODY) -> None:
         self.client = client
+        self.credential = credential
         self.name = client.hex()
         self.open: Dict[Key, Union[Ask, Control]] = {}
         self.seen_ns = 0
@@ -120,13 +125,15 @@ class Bus:
 
     ``message_bytes_max`` bounds a whole message both ways, ``clients_max`` the connections remembered at a time,
     ``client_silence_ns`` how long a client with requests in flight may say nothing. With ``curve_secret_key_file``
-    every TCP endpoint is encrypted and clients need the server's public key. ``ask_type`` is the class of the records
-    of requests: :class:`Ask`, or one that extends it.
+    every TCP endpoint is encrypted and clients need the server's public key; with ``client_keys`` (a folder) only those
+    whose keys lie there are let in, and ``control_keys`` (names) may control the server. ``ask_type`` is the class of
+    the records of requests: :class:`Ask`, or one that extends it.
     """
 
     def __init__(self, endpoints: Sequence[str], *, clock_ns: Callable[[], int], message_bytes_max: int,
                  clients_max: int, client_silence_ns: int, curve_secret_key_file: str = "",
-                 ask_type: Callable[[], Ask] = Ask, context: zmq.Context[Any] | None = None) -> None:
+                 client_keys: str = "", control_keys: Sequence[str] = (), ask_type: Callable[[], Ask] = Ask,
+                 context: zmq.Context[Any] | None = None) -> None:
         self._clock_ns = clock_ns
         self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
@@ -145,8 +152,13 @@ class Bus:
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
         self._check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, client_silence_ns // 4))  # who is silent
         self._check_at_ns = self._looked_ns + self._check_ns
+        self._numbers: Dict[int, int] = {}  # connection that is open -> which one it is since start
+        self._connections = itertools.count(1)
+        allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
+        self._credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
+        self._authenticator = Authenticator(self._context, allowed) if allowed is not None else None
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         self._here = [(self.socket, _POLLIN)]
         self._monitor = watch_socket(self.socket, self._context, _WATCHED)
@@ -180,6 +192,11 @@ class Bus:
             self.socket.curve_publickey, self.socket.curve_secretkey = read_server_keys(secret_key_file)
         if zmq.has("curve"):
             self.socket.setsockopt(zmq.CURVE_SERVER, int(secure))  # counts for the binds that follow
+        if secure and self._authenticator is not None:
+            require_keys(self.socket)
+        if transport == "tcp":
+            use_heartbeats(self.socket)
+            self.socket.setsockopt(zmq.IPV6, int(has_ipv6(endpoint)))
         try:
             self.socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -364,8 +381,8 @@ class Bus:
             frames = [wire.encode_error(key, error)]
         self._send(peer.client, ask.is_req, frames)
 
-    def refuse(self, ask: Ask, error: RequestError) -> None:
-        """The one reply to a request that ended without an answer."""
+    def refuse(self, ask: Union[Ask, Control], error: RequestError) -> None:
+        """The one reply to a request that ended without an answer, or to a question that is not answered."""
         if ask.peer.open.pop(ask.key, None) is not None:
             self._in_flight -= 1
             self._send(ask.peer.client, ask.is_req, (wire.encode_error(ask.key, error),))
@@ -412,7 +429,9 @@ class Bus:
             file: int | None = int(frame.get(zmq.SRCFD))
         except zmq.ZMQError:  # inproc has no file
             file = None
-        peer = _Peer(client, file, file is None or self._open.get(file, False))
+        number = (self._numbers.get(file) if file is not None else None) or next(self._connections)
+        peer = _Peer(client, file, file is None or self._open.get(file, False),
+                     self._credentials.of(frame, f"connection {number}", in_process=file is None))
         if len(self._peers) >= self._clients_max and not self._forget_idle():
             return peer, Rejected(f"the server remembers {self._clients_max} clients and each has requests in flight; "
                                   "raise [server] clients_max", "too many clients")
@@ -460,8 +479,10 @@ class Bus:
             kind, file = _EVENT.unpack(event)
             if kind == zmq.EVENT_ACCEPTED:
                 self._open[file] = not endpoint.startswith(b"tcp")
+                self._numbers[file] = next(self._connections)
             else:
                 self._open.pop(file, None)
+                self._numbers.pop(file, None)
                 client = self._files.get(file)
                 if client is not None:
                     self._closed(client)
@@ -493,6 +514,8 @@ class Bus:
         for path, inode in self._paths.items():
             remove_socket(path, inode)
         self.socket.close(CLOSE_LINGER_MS)
+        if self._authenticator is not None:
+            self._authenticator.stop()
         if self._own_context:
             self._context.term()
 

@@ -21,6 +21,10 @@ import zmq.auth
 
 from edgeserve.errors import ConfigError
 
+HEARTBEAT_MS = 5000
+HEARTBEAT_TIMEOUT_MS = 15_000
+"""TCP: a PING this often where nothing else is said, and how long a peer may owe its PONG."""
+
 IPC_PATH_BYTES_MAX = 107  # Linux: sun_path has 108 bytes with its final zero
 _Z85_KEY = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z")
 
@@ -129,28 +133,48 @@ def remove_socket(path: str, inode: int) -> None:
 
 
 def read_server_keys(path: str) -> Tuple[bytes, bytes]:
-    """Public and secret key of the server from a certificate file (``zmq.auth.create_certificates`` makes one)."""
-    public, secret = _read_certificate(path)
+    """Public and secret key of the server from its file (``edgeserve keys server`` makes one)."""
+    public, secret = read_certificate(path)
     if secret is None:
         raise ConfigError(f"{path}: holds no secret key; give the file that ends in .key_secret")
     return public, secret
+
+
+def read_client_keys(path: str) -> Tuple[bytes, bytes]:
+    """Public and secret key of a client from its file (``edgeserve keys client NAME``); a pair made up on the spot
+    without one, for servers that let every client in."""
+    if not path:
+        return zmq.curve_keypair()
+    return read_server_keys(path)
+
+
+def has_ipv6(endpoint: str) -> bool:
+    """Whether the endpoint names an IPv6 address, in brackets."""
+    return endpoint.startswith("tcp://[")
+
+
+def use_heartbeats(zmq_socket: zmq.Socket[Any]) -> None:
+    """For the connections that follow: a TCP peer that is gone without a word (a cable, a power cut) is noticed."""
+    zmq_socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    zmq_socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
 
 
 def read_public_key(key: str) -> bytes:
     """A server's public key, given as its 40 characters or as the file that holds it."""
     if _Z85_KEY.match(key):
         return key.encode("ascii")
-    return _read_certificate(key)[0]
+    return read_certificate(key)[0]
 
 
-def _read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
+def read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
+    """Public and secret key (``None`` where the file has none) of a file that ``edgeserve keys`` or pyzmq made."""
     if not zmq.has("curve"):
         raise ConfigError("this libzmq was built without CURVE; install pyzmq from its wheel")
     try:
         return zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a CURVE certificate ({error}); make one with: python -c "
-                          "'import zmq.auth; zmq.auth.create_certificates(\".\", \"server\")'") from None
+        raise ConfigError(f"{path}: cannot be read as a CURVE certificate ({error}); make one with: "
+                          "edgeserve keys server") from None
 
 
 _monitor_numbers = itertools.count(1)

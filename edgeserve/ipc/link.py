@@ -13,7 +13,15 @@ import zmq
 
 from edgeserve.errors import RequestError, TooLarge
 from edgeserve.ipc import wire
-from edgeserve.ipc.endpoints import read_public_key, readable, split_endpoint, watch_socket
+from edgeserve.ipc.endpoints import (
+    has_ipv6,
+    read_client_keys,
+    read_public_key,
+    readable,
+    split_endpoint,
+    use_heartbeats,
+    watch_socket,
+)
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.wire import Reply
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, ms_to_ns
@@ -33,11 +41,12 @@ _EVENT = struct.Struct("=HI")
 class Link:
     """One connection. ``lost`` is the reason once it is over; the owner then closes it and refuses what waits.
 
+    ``client_key`` is the file of this client's own keys, where the server lets only some in.
     ``connect_ns`` bounds the time until the server's first sign of life, ``silence_ns`` the time without one later.
     """
 
     def __init__(self, endpoint: str, context: zmq.Context[Any], clock_ns: Callable[[], int], *, connect_ns: int,
-                 silence_ns: int, server_key: str = "") -> None:
+                 silence_ns: int, server_key: str = "", client_key: str = "") -> None:
         self._clock_ns = clock_ns
         self._endpoint = endpoint
         self._connect_ns = connect_ns
@@ -53,13 +62,13 @@ class Link:
         self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
         self._monitor = watch_socket(self.socket, context, _WATCHED)
         try:
-            self._set_up(server_key)
+            self._set_up(server_key, client_key)
         except BaseException:
             self.close()
             raise
         self.send((wire.encode_plain("beat"),))
 
-    def _set_up(self, server_key: str) -> None:
+    def _set_up(self, server_key: str, client_key: str) -> None:
         socket = self.socket
         socket.linger = 0
         # The owner bounds its requests in flight; a bound here would block or drop.
@@ -67,8 +76,11 @@ class Link:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         if server_key:
-            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+            socket.curve_publickey, socket.curve_secretkey = read_client_keys(client_key)
             socket.curve_serverkey = read_public_key(server_key)
+        if self._endpoint.startswith("tcp://"):
+            use_heartbeats(socket)
+            socket.setsockopt(zmq.IPV6, int(has_ipv6(self._endpoint)))
         socket.connect(self._endpoint)
         self.monitor_fileno = int(self._monitor.getsockopt(zmq.FD))
 
@@ -160,7 +172,7 @@ class Link:
                 self.lost = "it closed the connection"
             else:
                 self.lost = ("the handshake failed; a server with CURVE keys needs server_key = its public key, one "
-                             "without needs none")
+                             "without needs none; one with a list of clients needs client_key, too")
 
     def close(self, goodbye: bool = False) -> None:
         """Give the socket back; with ``goodbye`` the server is told. Idempotent."""

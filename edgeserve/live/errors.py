@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import traceback
 from typing import Any, Dict, TypeVar
 
@@ -26,6 +27,44 @@ HINTS: Dict[str, str] = {
     "no_lane": "no lane that may run its model is up; look at the server's log",
 }
 """Reason -> what a person may want to know. A reason that is not here speaks for itself."""
+
+CANCELLED = "cancelled by its client"
+"""The reason of a request whose caller changed its mind."""
+
+CLIENT_GONE = "its client is gone: "
+"""How the reason of a request begins whose client vanished."""
+
+STOPPING = "the server is shutting down"
+"""The reason of a request that a stop cut off."""
+
+REASON_CHARS_MAX = 2048
+"""What of an engine's or a function's own words goes to the asker, into the log and into a story."""
+
+TRACE_CHARS_MAX = 8192
+"""What of a traceback goes into the log: an exception's text may be as long as its input."""
+
+OTHER_LABEL = "other"
+_LABEL = re.compile(r"[a-z][a-z0-9_ ]{0,47}\Z")
+
+
+def label(outcome: str, reason: str) -> str:
+    """Under which word a request that did not complete is counted. Statistics are for everybody who may connect, so
+    they hold no text of an engine, an exception or a client: those of failures and cancellations are of a closed set,
+    those of refusals are what the scheduler and the policies say, as far as it has the form of a code."""
+    if outcome == Outcome.FAILED:
+        if reason.startswith("lane "):
+            return "lane_lost"
+        return "no_lane" if reason.startswith("no lane ") else "model_failed"
+    if outcome == Outcome.CANCELLED:
+        if reason.startswith(CLIENT_GONE):
+            return "client_gone"
+        return {CANCELLED: "by_client", STOPPING: "draining"}.get(reason, OTHER_LABEL)
+    return reason if _LABEL.match(reason) else OTHER_LABEL
+
+
+def cut(text: str, chars_max: int = REASON_CHARS_MAX) -> str:
+    """A text within its bound."""
+    return text if len(text) <= chars_max else f"{text[:chars_max]} ... ({len(text)} characters)"
 
 
 def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Shortfall | None = None) -> RequestError:
@@ -77,13 +116,34 @@ class EngineFailures:
 
     def reason(self, action: Any, error: BaseException) -> str:
         """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it."""
-        reason = str(error) if isinstance(error, EngineError) \
-            else f"model {action.model!r} raised {type(error).__name__}: {error}"
+        said = _said(error)
+        reason = cut(said if isinstance(error, EngineError) \
+            else f"model {action.model!r} raised {type(error).__name__}: {said}")
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
-        log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s",
-                action.lane, action.work_id, count, reason, exc_info=error if count == 1 else None)
+        log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s%s",
+                action.lane, action.work_id, count, reason, _trace(error) if count == 1 else "")
         _let_go(error)
         return reason
+
+
+def _said(error: BaseException) -> str:
+    """An exception's own words; a user's class may fail to say them."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 the message is about something else
+        return "(an exception whose text cannot be made)"
+
+
+def _trace(error: BaseException) -> str:
+    """The traceback, cut, on lines of its own."""
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    except Exception:  # noqa: BLE001 see above
+        return ""
+    text = "".join(lines).rstrip()
+    if len(text) > TRACE_CHARS_MAX:  # both ends: where it came from, and what it says
+        text = f"{text[:TRACE_CHARS_MAX // 2]}\n... ({len(text)} characters) ...\n{text[-TRACE_CHARS_MAX // 2:]}"
+    return f"\n{text}"
 
 
 def _let_go(error: BaseException) -> None:

@@ -7,11 +7,12 @@ is checked by ``request.py``; how a request ended is told by the world, straight
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Mapping, Protocol
+from typing import Any, Dict, List, Mapping, Protocol, Tuple
 
 from edgeserve.config.schema import Config
-from edgeserve.errors import RequestError
+from edgeserve.errors import NotAllowed, RequestError
 from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, default_endpoint
+from edgeserve.live.errors import CLIENT_GONE
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
@@ -22,6 +23,16 @@ log = logging.getLogger("edgeserve")
 
 BURST_MAX = 64
 """Messages taken from the socket before the scheduler decides: a burst is one decision, but not an endless one."""
+
+
+OWNERS_KEPT = 1024
+"""Requests whose askers are remembered, beside those that may be open: more than the scheduler remembers stories of."""
+
+OWNERS_KINDS = ("drain", "trace")
+"""Questions that change the server for everybody, or tell of everybody's requests."""
+
+_FOR_THE_OWNER = ("is for the server's owner: ask over ipc as the user that runs the server (or root), or with a key "
+                  "that [server] control_keys names")
 
 
 class Questions(Protocol):
@@ -44,7 +55,10 @@ class Gateway:
         self.bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
                        message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
                        client_silence_ns=server.client_silence_ns,
-                       curve_secret_key_file=config.curve_secret_key_path, ask_type=LiveRequest)
+                       curve_secret_key_file=config.curve_secret_key_path,
+                       client_keys=config.curve_client_keys_path, control_keys=server.control_keys,
+                       ask_type=LiveRequest)
+        self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
         self.wait = self.bus.wait
         self.has_more = self.bus.has_more
 
@@ -59,7 +73,7 @@ class Gateway:
             elif type(message) is ClientGone:
                 self._gone(message, events)
             elif type(message) is Control:
-                self.bus.control_reply(message, self._questions.ask(message.kind, message.number))
+                self._questioned(message)
 
     @property
     def endpoints(self) -> List[str]:
@@ -79,11 +93,28 @@ class Gateway:
         except RequestError as error:
             self.bus.refuse(request, error)
             return
+        owner = request.peer.credential.owner
+        self._owners[request.id % len(self._owners)] = (request.id, owner)
+        if request.stream is not None:
+            request.stream = f"{owner}: {request.stream}"  # nobody continues or reads the stream of another
         self._world.accept(request, events)
+
+    def _questioned(self, control: Control) -> None:
+        credential = control.peer.credential
+        number = control.number
+        if not credential.may_control:
+            if control.kind in OWNERS_KINDS:
+                self.bus.refuse(control, NotAllowed(f"{control.kind} {_FOR_THE_OWNER}"))
+                return
+            if control.kind == "story" and self._owners[number % len(self._owners)] != (number, credential.owner):
+                self.bus.refuse(control, NotAllowed(f"the story of a request that this client did not send "
+                                                    f"{_FOR_THE_OWNER}"))
+                return
+        self.bus.control_reply(control, self._questions.ask(control.kind, number))
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,
                  counted(len(gone.asks), "request"))
         for request in gone.asks:
             assert isinstance(request, LiveRequest), "the bus was told to make these"
-            self._world.cancel(request, events, "its client is gone: " + gone.reason)
+            self._world.cancel(request, events, CLIENT_GONE + gone.reason)

@@ -23,11 +23,15 @@ from edgeserve.live.predictors import Predictors
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
-from edgeserve.units import format_duration, ms_to_ns
+from edgeserve.units import NS_PER_S, format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
     "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
 """Input dtypes that are no arrays."""
+
+STAMP_BEHIND_NS_MAX = NS_PER_S
+"""A request that says it was sent longer ago has its deadline counted from then, but statistics and policies learn
+nothing from a client's word: to them it arrived when it was read."""
 
 ValueKey = Tuple[str, Part]
 """(node, part): where a value stands."""
@@ -37,16 +41,19 @@ class LiveRequest(Ask):
     """One request from its message or call to its answer: what was asked (the slots of :class:`Ask`, options resolved
     by :meth:`RequestValidator.check`), its values, and who is told.
 
-    ``id`` is 0 until the request was checked. ``predictors``: those that have still to be asked. ``predicted_ns`` is
+    ``id`` is 0 until the request was checked. ``asked_ns`` is when it was sent, as far as is known: its deadline and
+    the total time that its asker reads count from there. ``arrival_ns`` is what the scheduler and the statistics count
+    from (:data:`STAMP_BEHIND_NS_MAX`). ``predictors``: those that have still to be asked. ``predicted_ns`` is
     how long that took, waiting included. ``running`` counts its jobs on lanes; ``outputs`` is what the last node of a
     plain app returned, ``values`` what the other nodes did.
     """
 
-    __slots__ = ("plan", "responder", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
+    __slots__ = ("plan", "responder", "asked_ns", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
                  "ended", "outputs", "values", "parts", "states", "left_out")
 
     plan: AppPlan
     responder: Responder
+    asked_ns: int
     arrival_ns: int
     deadline_ns: int
     predictors: Optional[Predictors]
@@ -155,9 +162,10 @@ class RequestValidator:
             hints["length"] = request.inputs[length[0]].shape[length[1]]
         request.hints = hints or None
         sent_ns = request.sent_ns
-        arrival_ns = request.arrival_ns = now_ns if sent_ns is None or sent_ns > now_ns else sent_ns
+        asked_ns = request.asked_ns = now_ns if sent_ns is None or sent_ns > now_ns else sent_ns
+        request.arrival_ns = asked_ns if now_ns - asked_ns <= STAMP_BEHIND_NS_MAX else now_ns
         slo_ns = config.slo_ns if request.slo_ms is None else self._slo_ns(request.slo_ms)
-        deadline_ns = request.deadline_ns = arrival_ns + slo_ns
+        deadline_ns = request.deadline_ns = asked_ns + slo_ns
         if deadline_ns <= now_ns and request.on_late != "answer":
             raise DeadlineExpired(f"app {config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
                                   f"passed {format_duration(now_ns - deadline_ns)} before the request was received")

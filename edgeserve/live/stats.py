@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any, Collection, Deque, Dict, Iterable, List, Mapping, Sequence
 
 from edgeserve.answers import BREAKDOWN_KEYS
+from edgeserve.live.errors import label
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import OUTCOMES, LatencyBreakdown, Outcome
 from edgeserve.units import NS_PER_MS, ns_to_ms
@@ -21,7 +22,8 @@ LATENCIES_KEPT = 2048
 """Latest completed requests per app that percentiles are taken of: a p99 of twenty values above it."""
 
 REASONS_MAX = 64
-"""Distinct reasons counted per app; a reason with a number in it would otherwise grow the table without end."""
+"""Distinct reasons counted per app; a policy that makes one up for every request must not grow the table without
+end."""
 
 OTHER_REASONS = "(other reasons)"
 
@@ -80,8 +82,9 @@ class AppCounts:
         self._rated[2] += branches
 
     def ended(self, outcome: str, reason: str) -> None:
-        """Anything but completed."""
+        """Anything but completed. Counted by its :func:`~edgeserve.live.errors.label`."""
         self.outcomes[outcome] += 1
+        reason = label(outcome, reason)
         table = self.reasons.setdefault(outcome, {})
         if reason not in table and len(table) >= REASONS_MAX:
             reason = OTHER_REASONS
@@ -174,7 +177,7 @@ def _figures(policy: Policy, bytes_max: int) -> Any:
         return _Plain(bytes_max).table(policy.figures(), FIGURES_DEPTH_MAX)
     except Exception as error:  # noqa: BLE001 a question about the server must not end the server
         log.warning("policy %s: figures() cannot be shown", policy.name, exc_info=True)
-        return {"error": _text(f"figures() cannot be shown: {type(error).__name__}: {error}")}
+        return {"error": f"figures() cannot be shown: it raised {type(error).__name__}; the log says more"}
 
 
 class _Plain:

@@ -17,7 +17,7 @@ from edgeserve.errors import EdgeServeError, EngineError, Rejected
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
-from edgeserve.live.errors import EngineFailures, refusal
+from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
 from edgeserve.live.receive_coalescing import ReceiveCoalescing
@@ -58,10 +58,6 @@ from edgeserve.sched.protocol.events import (
 from edgeserve.units import counted, ms_to_ns
 
 log = logging.getLogger("edgeserve")
-
-CANCELLED = "cancelled by its client"
-"""The reason of a request whose caller changed its mind."""
-
 
 class CancelAsked:
     """A caller in this process no longer wants its answer."""
@@ -281,15 +277,16 @@ class LiveWorld:
         rest = self.values.open_requests()
         if rest:
             log.warning("stopping: %s not ended in time and cancelled", counted(len(rest), "accepted request"))
-        events.extend(RequestCancelled(request.id, "the server is shutting down") for request in rest)
+        events.extend(RequestCancelled(request.id, STOPPING) for request in rest)
 
     def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
         mail.run()
 
     def _lane_down(self, mail: LaneDown, events: List[Event]) -> None:
-        log.error("lane %s is down: %s", mail.lane, mail.reason)
+        reason = cut(mail.reason)
+        log.error("lane %s is down: %s", mail.lane, reason)
         self.lane_counts[mail.lane].up = False
-        events.append(LaneChanged(mail.lane, up=False, reason=mail.reason))
+        events.append(LaneChanged(mail.lane, up=False, reason=reason))
 
     def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
         action = mail.work.tag
@@ -456,8 +453,8 @@ class LiveWorld:
                 breakdown = LatencyBreakdown(breakdown.queue_ns + request.predicted_ns, *breakdown[1:])
             outputs = (request.outputs or {}) if request.plan.plain_exit else values.outputs(request)
             now_ns = clock_ns()
-            total_ns, late = now_ns - request.arrival_ns, now_ns > request.deadline_ns
-            counts.completed(total_ns, late, breakdown)
+            total_ns, late = now_ns - request.asked_ns, now_ns > request.deadline_ns
+            counts.completed(now_ns - request.arrival_ns, late, breakdown)
             if not action.branches:
                 request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
             else:

@@ -9,12 +9,14 @@ Values are copied both ways (pickled between the two halves of one program; noth
 pays for functions that run for milliseconds, not for microseconds.
 
 A child that is killed or does not answer within ``options.process_timeout`` fails that call with an
-:class:`EngineError` and is started again by the next one, ``options.process_restarts_max`` times in a row at most; one
-good answer resets the count, as do ``unload`` and ``load``.
+:class:`EngineError` and is started again: at once ``options.process_restarts_max`` times in a row, then after pauses
+that double up to :data:`PAUSE_S_MAX`, for ever. One good answer resets the count, as do ``unload`` and ``load``. In a
+pause calls fail at once. Inputs that end their process again and again are refused (``quarantine.py``).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -41,13 +43,20 @@ from edgeserve.engines.base import (
 from edgeserve.errors import EdgeServeError, EngineError
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
+from edgeserve.offload.quarantine import STRIKES_MAX, Quarantine
 from edgeserve.units import NS_PER_S, format_duration
+
+log = logging.getLogger("edgeserve")
 
 TIMEOUT_NS = 30 * NS_PER_S
 """How long one call may take: as long as a lane's default ``hang``."""
 
 RESTARTS_MAX = 3
 """A function that kills its process every time must not start a new interpreter per request for ever."""
+
+PAUSE_S = 0.5
+PAUSE_S_MAX = 30.0
+"""The first pause before another start, and the longest."""
 
 GOODBYE_S = 1.0
 """How long a child may take to end by itself before it is killed."""
@@ -62,10 +71,13 @@ def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_
 class ProcessEngine(Engine):
     """The engine of ``model`` in child processes, one per lane."""
 
+    ends_calls = True
+
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int = TIMEOUT_NS,
                  restarts_max: int = RESTARTS_MAX) -> None:
+        self._quarantine = Quarantine()
         self._remotes: Dict[str, _Remote] = {
-            lane.name: _Remote(model, lane, directory, timeout_ns, restarts_max) for lane in lanes}
+            lane.name: _Remote(model, lane, directory, timeout_ns, restarts_max, self._quarantine) for lane in lanes}
         self._first = self._remotes[lanes[0].name]
         self._name = model.name
 
@@ -76,6 +88,7 @@ class ProcessEngine(Engine):
 
     def load(self) -> Footprint:
         """Start the children; together they occupy what the engine does in each."""
+        self._quarantine.clear()
         footprints = [remote.load() for remote in self._remotes.values()]
         return Footprint(sum([item.weights_bytes for item in footprints]),
                          sum([item.work_bytes for item in footprints]))
@@ -84,6 +97,11 @@ class ProcessEngine(Engine):
         """End the children; a call that is running in another thread fails with an :class:`EngineError`."""
         for remote in self._remotes.values():
             remote.unload()
+
+    def trouble(self, lane: str) -> str:
+        """See :class:`~edgeserve.engines.base.Engine`."""
+        remote = self._remotes.get(lane)
+        return remote.trouble() if remote is not None else ""
 
     def example(self) -> Values:
         values: Values = self._first.call("example", None)
@@ -113,7 +131,9 @@ class _RemoteSession(Session):
 class _Remote:
     """The engine in one child process. Calls from several threads wait for each other."""
 
-    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int, restarts_max: int) -> None:
+    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int, restarts_max: int,
+                 quarantine: Quarantine) -> None:
+        self._quarantine = quarantine
         self._name = model.name
         self._timeout_ns = timeout_ns
         self._restarts_max = restarts_max
@@ -121,7 +141,10 @@ class _Remote:
         self._lock = threading.Lock()  # one call at a time
         self._child: _Child | None = None
         self._loaded = False
-        self._restarts = 0
+        self._ends = 0  # in a row
+        self._why = ""  # of the last end
+        self._pause_s = 0.0  # before the next start, 0: at once
+        self._unloaded = threading.Event()
         self._footprint = Footprint(0)
 
     @property
@@ -133,14 +156,20 @@ class _Remote:
     def load(self) -> Footprint:
         with self._lock:
             if not self._loaded:
-                self._restarts = 0
+                self._ends, self._pause_s = 0, 0.0
+                self._unloaded = threading.Event()
                 self._start()
                 self._loaded = True
             return self._footprint
 
+    def trouble(self) -> str:
+        """Why a call would fail now, or ``""``."""
+        return f"its process ended {self._ends} times in a row ({self._why})" if self._pause_s else ""
+
     def unload(self) -> None:
         """End the child."""
         self._loaded = False
+        self._unloaded.set()
         child = self._child
         if child is not None:
             child.end()
@@ -148,9 +177,40 @@ class _Remote:
             self._forget()
 
     def run(self, batch: Batch) -> List[Result]:
+        if self._quarantine.is_empty:
+            return self._run_together(batch)
+        strikes = [self._quarantine.strikes(item) for item in batch.items]
+        suspects = {index for index, count in enumerate(strikes) if count}
+        if not suspects:
+            return self._run_together(batch)
+        found: Dict[int, Result] = {}
+        rest = batch.without(suspects)
+        if rest.items:
+            found = dict(zip([index for index in range(len(strikes)) if index not in suspects],
+                             self._run_together(rest)))
+        for index in sorted(suspects):
+            found[index] = self._run_alone(batch, index, strikes[index])
+        return [found[index] for index in range(len(strikes))]
+
+    def _run_alone(self, batch: Batch, index: int, strikes: int) -> Result:
+        """An input with which a process ended before."""
+        item = batch.items[index]
+        if strikes >= STRIKES_MAX:
+            return Result({}, error=self._quarantine.refusal(self._name, item))
+        try:
+            (result,) = self._run_together(batch.without(set(range(len(batch.items))) - {index}))
+        except EngineError as error:
+            return Result({}, error=error)
+        self._quarantine.absolve(item)
+        return result
+
+    def _run_together(self, batch: Batch) -> List[Result]:
         try:
             results: List[Result] = self.call("run", batch)
             return results
+        except _ProcessEnded:
+            self._quarantine.blame(list(batch.items))
+            raise
         except _CannotTravel:
             failed = {index: error for index, error in enumerate(self._travels(batch)) if error is not None}
             if not failed:  # each travels alone, but not all together
@@ -179,23 +239,53 @@ class _Remote:
         """Ask the child, which is started again if it has ended."""
         with self._lock:
             self.must_be_loaded(verb)
+            if self._child is not None and self._child.has_ended:  # between two calls: nobody's input did it
+                self._forget()
             if self._child is None:
-                self._restart()
+                self._start_for_a_call()
             value = self._ask(verb, argument)
-            self._restarts = 0
+            self._ends = 0
             return value
 
-    def _restart(self) -> None:
-        if self._restarts >= self._restarts_max:
-            raise EngineError(f"model {self._name!r}: its process ended {self._restarts + 1} times in a row and is not "
-                              f"started again; mend the function, then reload the model (or raise "
-                              f"[model.{self._name}] options.process_restarts_max = {self._restarts_max})")
-        self._restarts += 1
-        self._start()
+    def _start_for_a_call(self) -> None:
+        if self._pause_s:
+            raise EngineError(f"model {self._name!r}: {self.trouble()} and is started again within "
+                              f"{self._pause_s:g} s; mend the function (the first {self._restarts_max} starts in a row "
+                              f"are at once: [model.{self._name}] options.process_restarts_max)")
+        try:
+            self._start()
+        except EngineError as error:
+            self._ended(str(error))
+            raise
 
     def _start(self) -> None:
         self._child = _Child()
         self._footprint = self._ask("load", self._setup)
+        self._pause_s = 0.0
+
+    def _ended(self, why: str) -> None:
+        """The child is gone: have it started again. The lock is held."""
+        self._why = why
+        self._ends += 1
+        over = self._ends - self._restarts_max
+        self._pause_s = min(PAUSE_S * 2.0 ** min(over - 1, 16), PAUSE_S_MAX) if over > 0 else 0.0
+        if self._pause_s:
+            log.warning("model %s: its process ended %d times in a row (%s); it is started again in %g s", self._name,
+                        self._ends, why, self._pause_s)
+        threading.Thread(target=self._come_back, args=(self._pause_s, self._ends, self._unloaded),
+                         name=f"edgeserve-{self._name}-restart", daemon=True).start()
+
+    def _come_back(self, pause_s: float, ends: int, unloaded: threading.Event) -> None:
+        """Start the child again, on a thread of its own: calls need not wait for it, nor must one come first."""
+        if unloaded.wait(pause_s):
+            return
+        with self._lock:
+            if unloaded.is_set() or self._child is not None or self._ends != ends:
+                return
+            try:
+                self._start()
+            except EngineError as error:
+                self._ended(str(error))
 
     def _forget(self) -> None:
         if self._child is not None:
@@ -213,14 +303,12 @@ class _Remote:
             self._forget()
             if not self._loaded and verb != "load":
                 raise EngineError(f"model {self._name!r} was unloaded during {verb}()") from None
-            raise EngineError(f"model {self._name!r}: its process ended during {verb}() ({_said(status, error)}); "
-                              "the next call starts it again") from None
+            raise self._gone(verb, f"its process ended during {verb}() ({_said(status, error)})") from None
         except _TookTooLong:
             child.kill()
             self._forget()
-            raise EngineError(f"model {self._name!r}: {verb}() did not answer within "
-                              f"{format_duration(self._timeout_ns)} and its process was killed; the next call starts "
-                              f"it again. The bound is [model.{self._name}] options.process_timeout") from None
+            raise self._gone(verb, f"{verb}() did not answer within {format_duration(self._timeout_ns)} and its "
+                             f"process was killed (the bound is [model.{self._name}] options.process_timeout)") from None
         except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
             raise self._unsendable(error) from error
         if not fine:
@@ -228,6 +316,18 @@ class _Remote:
                 self._forget()
             raise value
         return value
+
+
+    def _gone(self, verb: str, what: str) -> EngineError:
+        """The error of a call whose process went away; another is started, unless this one was to be the first."""
+        if verb == "load":
+            return EngineError(f"model {self._name!r}: {what}")
+        self._ended(what)
+        return _ProcessEnded(f"model {self._name!r}: {what}; it is started again")
+
+
+class _ProcessEnded(EngineError):
+    """The process ended, or was ended, while it had a call."""
 
 
 class _CannotTravel(EngineError):
@@ -238,6 +338,23 @@ class _TookTooLong(Exception):
     """No answer within the bound."""
 
 
+_START = ("-c", "import sys; sys.path[:1] = [path for path in sys.path[:1] if path]; "
+                "from edgeserve.offload.process import serve_child; serve_child()")
+"""How a child begins: ``-c`` and ``-m`` put the working directory first on the path of imports, and the first thing
+that the child does is take it off (``-P`` does the same, from Python 3.11 on)."""
+
+
+def _environment() -> Dict[str, str]:
+    """A child finds what this process finds, except by its working directory: whoever may write there must not have a
+    say in what is imported. ``PYTHONPATH`` counts where it was set, the directory included."""
+    named = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    here = os.getcwd()
+    paths = [path for path in sys.path if path and (path != here or path in named or path == home)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths if home in paths else [*paths, home]),
+            "PYTHONSAFEPATH": "1"}
+
+
 class _Child:
     """One child process and the two descriptors that tie it to this one: questions, and the lifeline."""
 
@@ -246,9 +363,8 @@ class _Child:
         lifeline_read, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edgeserve.offload.process", str(theirs.fileno()), str(lifeline_read)],
-                pass_fds=(theirs.fileno(), lifeline_read), stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)})
+                [sys.executable, *_START, str(theirs.fileno()), str(lifeline_read)],
+                pass_fds=(theirs.fileno(), lifeline_read), stdin=subprocess.DEVNULL, env=_environment())
         except BaseException:
             ours.close()
             os.close(self._lifeline)
@@ -263,6 +379,10 @@ class _Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
         """Whether it went well, and the answer or the :class:`EngineError`."""
@@ -368,6 +488,11 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
     return make_engine(model, lanes, directory)
 
 
+def serve_child() -> None:
+    """The child's whole life; its arguments are the numbers of its channel and its lifeline."""
+    _serve(Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2]))
+
+
 def _end_with(lifeline: int) -> None:
     """Let the system end this process as soon as the parent closes its end of ``lifeline`` or dies, even while a
     function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
@@ -377,7 +502,3 @@ def _end_with(lifeline: int) -> None:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-if __name__ == "__main__":
-    _serve(Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2]))

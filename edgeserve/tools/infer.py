@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", help="where the server listens (default: this user's own bus)")
     parser.add_argument("--server-key", default="", metavar="KEY",
                         help="public key of a server with CURVE keys, or its file")
+    parser.add_argument("--client-key", default="", metavar="FILE", help="this client's own keys (NAME.key_secret)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
@@ -48,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     slo_ms = None if args.slo is None else _milliseconds("--slo", args.slo)
     outs = dict(_pair("--out", text) for text in args.out)
     try:
-        with Client(args.endpoint, server_key=args.server_key) as client:
+        with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
             answer = client.infer(args.app, inputs, slo_ms=slo_ms, klass=args.klass, on_late=args.on_late,
                                   stream=args.stream, timeout_ms=_milliseconds("--timeout", args.timeout))
     except RequestError as error:

@@ -119,7 +119,7 @@ def test_a_request_is_cancelled_while_its_predictor_runs() -> None:
         wait_until(lambda: bus.stats()["apps"]["guessed"]["outcomes"]["cancelled"] == 2)
         live_functions.gate.set()
         assert bus.infer("guessed", {"x": SHORT}).outcome == "completed"
-        assert bus.stats()["apps"]["guessed"]["reasons"] == {"cancelled": {"cancelled by its client": 2}}
+        assert bus.stats()["apps"]["guessed"]["reasons"] == {"cancelled": {"by_client": 2}}
         runtime.check()
 
 

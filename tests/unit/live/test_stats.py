@@ -67,11 +67,26 @@ def test_what_no_phase_explains_is_told_as_other() -> None:
 def test_reasons_with_numbers_in_them_do_not_grow_the_table_without_end() -> None:
     counts = AppCounts()
     for number in range(REASONS_MAX + 10):
-        counts.ended(Outcome.FAILED, f"reason {number}")
-    counts.ended(Outcome.FAILED, "reason 0")
-    table = counts.reasons[Outcome.FAILED]
+        counts.ended(Outcome.DROPPED, f"reason {number}")
+    counts.ended(Outcome.DROPPED, "reason 0")
+    table = counts.reasons[Outcome.DROPPED]
     assert len(table) == REASONS_MAX + 1
     assert (table[OTHER_REASONS], table["reason 0"]) == (10, 2)
+
+
+def test_only_codes_are_counted_as_reasons() -> None:
+    counts = AppCounts()
+    for outcome, reason in [
+            (Outcome.FAILED, "model 'm' raised ValueError: hunter2"), (Outcome.FAILED, "hunter2"),
+            (Outcome.FAILED, "lane cpu0 went down: hunter2"), (Outcome.FAILED, "no lane can run model 'm' now"),
+            (Outcome.CANCELLED, "its client is gone: its connection closed"), (Outcome.CANCELLED, "hunter2"),
+            (Outcome.CANCELLED, "cancelled by its client"), (Outcome.DROPPED, "Hunter2!"),
+            (Outcome.DROPPED, "x" * 100), (Outcome.REJECTED, "too many in flight")]:
+        counts.ended(outcome, reason)
+    assert counts.table()["reasons"] == {
+        "failed": {"model_failed": 2, "lane_lost": 1, "no_lane": 1},
+        "cancelled": {"client_gone": 1, "other": 1, "by_client": 1},
+        "dropped": {"other": 2}, "rejected": {"too many in flight": 1}}
 
 
 def test_a_lane_hangs_when_its_oldest_work_is_older_than_it_may_be() -> None:
@@ -131,8 +146,9 @@ class Unspeakable:
 
 
 @pytest.mark.parametrize(("told", "expected"), [
-    (ZeroDivisionError("no samples"), {"error": "figures() cannot be shown: ZeroDivisionError: no samples"}),
-    (None, {"error": "figures() cannot be shown: AttributeError: 'NoneType' object has no attribute 'items'"}),
+    (ZeroDivisionError("no samples"),
+     {"error": "figures() cannot be shown: it raised ZeroDivisionError; the log says more"}),
+    (None, {"error": "figures() cannot be shown: it raised AttributeError; the log says more"}),
     ({"x": Unspeakable(), Unspeakable(): 1}, {"x": "(Unspeakable)", "(Unspeakable)": 1})])
 def test_figures_that_cannot_be_told_spare_the_others(told: Any, expected: Any) -> None:
     assert shown(told, {"ok": 1}) == {"p0": expected, "p1": {"ok": 1}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,16 +17,17 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
-from edgeserve.offload import pin
+from edgeserve.offload import pin, process
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import allowed_cores, pin_thread
+from edgeserve.offload.quarantine import PoisonInput
 
 FUNCTIONS = """
 import os, time
 from edgeserve.engines.base import Result
 def f(inputs):
     what = inputs.get("do", "")
-    if what == "die": os.kill(os.getpid(), 9)
+    if str(what).startswith("die"): os.kill(os.getpid(), 9)
     if what == "leave": os._exit(3)
     if what == "raise": raise ValueError("on purpose")
     if what == "unsendable": return {"y": lambda: 1}
@@ -72,22 +72,81 @@ def test_a_killed_child_is_a_typed_error_and_comes_back(engine):
     assert run(engine)["pid"] != before
     with pytest.raises(EngineError, match="exit status 3"):
         run(engine, "leave")
-    os.kill(engine.pid or run(engine)["pid"], signal.SIGKILL)  # between two calls
-    with pytest.raises(EngineError, match="its process ended"):
-        run(engine)
-    run(engine)
+    child = psutil.Process(run(engine)["pid"])
+    child.kill()  # between two calls
+    child.wait(10)
+    assert run(engine)["pid"] != child.pid, "nobody's call was lost"
 
 
-def test_restarts_are_bounded_until_it_is_reloaded(engine):
-    for _ in range(3):
+def test_starts_in_a_row_have_pauses_between_them_and_never_end(engine, monkeypatch):
+    monkeypatch.setattr(process, "PAUSE_S", 0.3)
+    for number in range(3):
         with pytest.raises(EngineError, match="killed by SIGKILL"):
-            run(engine, "die")
-    with pytest.raises(EngineError, match="ended 3 times in a row and is not started again"):
+            run(engine, f"die {number}")
+    with pytest.raises(EngineError, match=r"ended 3 times in a row .* started again within 0.3 s"):
         run(engine)
-    assert engine.pid is None
+    assert "ended 3 times" in engine.trouble("") and engine.pid is None
+    due = time.monotonic() + 20
+    while engine.trouble("") and time.monotonic() < due:
+        time.sleep(0.01)
+    assert run(engine)["pid"] == engine.pid and not engine.trouble(""), "it came back although nobody asked"
+
+
+def test_a_reload_ends_a_pause(engine, monkeypatch):
+    monkeypatch.setattr(process, "PAUSE_S", 60.0)
+    for number in range(3):
+        with pytest.raises(EngineError, match="killed by SIGKILL"):
+            run(engine, f"die {number}")
+    with pytest.raises(EngineError, match="3 times in a row"):
+        run(engine)
     engine.unload()
     engine.load()
     run(engine)
+
+
+def test_an_input_that_ends_its_process_twice_is_refused_and_spares_the_others(engine):
+    for _ in range(2):
+        with pytest.raises(EngineError, match="killed by SIGKILL"):
+            run(engine, "die")
+    child = run(engine)["pid"]
+    for _ in range(3):
+        results = engine.run(Batch([{"x": X, "do": do} for do in ("", "die", "")], 4))
+        assert [type(result.error) for result in results] == [type(None), PoisonInput, type(None)]
+        assert results[2].outputs["pid"] == child, "it did not reach the process"
+    with pytest.raises(PoisonInput, match="quarantined: model 'm' does not run this input again"):
+        run(engine, "die")
+    engine.unload()
+    engine.load()
+    with pytest.raises(EngineError, match="killed by SIGKILL"):  # a reload lifts it: the function may be mended
+        run(engine, "die")
+
+
+def test_those_beside_it_in_the_batch_are_found_innocent(engine):
+    items = [{"x": X + place, "do": do} for place, do in enumerate(("", "die", ""))]
+    with pytest.raises(EngineError, match="killed by SIGKILL"):
+        engine.run(Batch(items, 4))
+    results = engine.run(Batch(items, 4))  # each alone now: the process ends with one of them
+    assert [result.error is None for result in results] == [True, False, True]
+    results = engine.run(Batch(items, 4))
+    assert [type(result.error) for result in results] == [type(None), PoisonInput, type(None)]
+
+
+def test_the_child_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    (home / "safe_functions.py").write_text("def f(item):\n    import colorsys\n    return {'from': colorsys.__file__}")
+    for name in ("colorsys", "safe_functions", "msgpack", "numpy", "sitecustomize"):
+        (elsewhere / f"{name}.py").write_text("raise SystemExit('a stranger\'s module')")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(sys, "path", ["", str(elsewhere), *sys.path])
+    engine = make_engine(ModelConfig("m", "python", function="safe_functions:f", options={"process": True}),
+                         [LaneInfo()], str(home))
+    engine.load()
+    try:
+        assert str(elsewhere) not in run(engine)["from"]
+    finally:
+        engine.unload()
 
 
 def test_a_function_that_does_not_answer_is_killed(engine):

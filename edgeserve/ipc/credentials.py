@@ -1,0 +1,161 @@
+"""Who a connection is: its credential, what it may ask for, and which client keys a server lets in.
+
+A credential is what the transport itself vouches for, never what a message says: the user id of an ``ipc`` peer as the
+system tells (``SO_PEERCRED``, by way of libzmq), or the client's key on TCP with CURVE. Streams, and the stories of
+requests, belong to it; where a connection has none they belong to the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+
+import zmq
+import zmq.auth
+
+from edgeserve.errors import ConfigError
+from edgeserve.ipc.endpoints import read_certificate
+from edgeserve.units import NS_PER_S
+
+KEY_SUFFIX = ".key"
+"""What the files of public keys end in, as those of pyzmq do."""
+
+LOOK_NS = NS_PER_S
+"""How old the list of allowed keys may be when a client connects."""
+
+KEYS_MAX = 4096
+"""Files that are read of a folder of keys."""
+
+ZAP_DOMAIN = "edgeserve"
+
+_PEER = re.compile(r"[^:]*:(\d+):\d+:\d+\Z")
+"""libzmq's address of an ipc peer: name, user id, group id, process id."""
+
+
+class Credential(NamedTuple):
+    """``owner`` is who streams and stories belong to: one connection, or all connections with one key.
+    ``may_control``: whether it may ask for what changes the server for everybody."""
+
+    owner: str
+    may_control: bool
+
+
+NOBODY = Credential("", False)
+"""Of a connection that is refused before anything of it is looked at."""
+
+
+class AllowedKeys:
+    """The public keys of a folder, ``NAME.key`` each; the folder is read again when it changes. ``None`` for no folder:
+    every client that has the server's public key is let in, and none of them has a name.
+
+    Asked by libzmq's authentication thread and by the loop's. Nothing is shared but one table, replaced as a whole.
+    """
+
+    def __init__(self, folder: str, clock_ns: Callable[[], int]) -> None:
+        self._folder = folder
+        self._clock_ns = clock_ns
+        self._look_ns = clock_ns()
+        self._seen: Tuple[Tuple[str, int, int], ...] = ()
+        self._names: Dict[str, str] = {}
+        self.names()
+        if not os.path.isdir(folder):
+            raise ConfigError(f"[server] curve_client_keys = {folder!r} is no folder; make a key for each client with: "
+                              f"edgeserve keys client NAME --folder {folder}")
+
+    def names(self) -> Dict[str, str]:
+        """Public key -> name of its file, as the folder is now."""
+        now_ns = self._clock_ns()
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + LOOK_NS
+            seen = self._files()
+            if seen != self._seen:
+                self._names = self._read([name for name, _, _ in seen])
+                self._seen = seen
+        return self._names
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key (40 characters, Z85) is let in: what pyzmq's authenticator asks."""
+        return key.decode("ascii", "replace") in self.names()
+
+    def _files(self) -> Tuple[Tuple[str, int, int], ...]:
+        found: List[Tuple[str, int, int]] = []
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(KEY_SUFFIX) and entry.is_file() and len(found) < KEYS_MAX:
+                        about = entry.stat()
+                        found.append((entry.name, about.st_mtime_ns, about.st_size))
+        except OSError:  # the folder is gone: nobody is let in
+            return ()
+        return tuple(sorted(found))
+
+    def _read(self, files: Sequence[str]) -> Dict[str, str]:
+        names: Dict[str, str] = {}
+        for file in files:
+            try:
+                key = read_certificate(os.path.join(self._folder, file))[0]
+            except ConfigError:
+                continue  # half copied, or something else: it lets nobody in
+            names[key.decode("ascii")] = file[:-len(KEY_SUFFIX)]
+        return names
+
+
+class Credentials:
+    """Tells the credential of each connection. ``control_keys`` are names of client keys that may control the server;
+    ``allowed`` the folder's keys, ``None`` without one. Belongs to the loop's thread."""
+
+    def __init__(self, allowed: Optional[AllowedKeys] = None, control_keys: Sequence[str] = (),
+                 owner_uid: int | None = None) -> None:
+        self._allowed = allowed
+        self._control_keys: FrozenSet[str] = frozenset(control_keys)
+        self._owners = {os.geteuid() if owner_uid is None else owner_uid, 0}
+        if self._control_keys and allowed is None:
+            raise ConfigError(f"[server] control_keys = {list(control_keys)!r} names client keys, and there is no "
+                              "folder of them; set [server] curve_client_keys, or leave control_keys out")
+
+    def of(self, frame: Any, connection: str, in_process: bool) -> Credential:
+        """The credential of the connection that a message's ``frame`` came by. ``connection`` names that connection
+        alone; ``in_process``: it is no connection, but a socket of this program."""
+        if in_process:
+            return Credential(connection, True)
+        key = _property(frame, "User-Id")
+        if key:
+            name = self._allowed.names().get(key) if self._allowed is not None else None
+            return Credential(f"key {key}", name is not None and name in self._control_keys)
+        uid = uid_of(_property(frame, "Peer-Address"))
+        return Credential(connection, uid is not None and uid in self._owners)
+
+
+def uid_of(address: str) -> Optional[int]:
+    """The user id in libzmq's address of a peer, ``None`` for one that came by TCP."""
+    match = _PEER.match(address)
+    return int(match.group(1)) if match else None
+
+
+def _property(frame: Any, name: str) -> str:
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:  # this connection has no such property
+        return ""
+
+
+class Authenticator:
+    """Lets those clients connect by TCP whose keys are allowed (ZAP, RFC 27): a thread of pyzmq's that libzmq asks at
+    each handshake. One per context."""
+
+    def __init__(self, context: zmq.Context[Any], allowed: AllowedKeys) -> None:
+        from zmq.auth.thread import ThreadAuthenticator  # brings asyncio, which a bus without keys spares
+        self._thread = ThreadAuthenticator(context)
+        self._thread.start()
+        self._thread.configure_curve_callback(domain=ZAP_DOMAIN, credentials_provider=allowed)
+
+    def stop(self) -> None:
+        """End the thread; sockets that ask for it let nobody in from now on."""
+        self._thread.stop()
+
+
+def require_keys(socket: zmq.Socket[Any]) -> None:
+    """The binds of ``socket`` that follow let only those in whom the authenticator knows; nobody without one."""
+    socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
+    socket.setsockopt(getattr(zmq, "ZAP_ENFORCE_DOMAIN", 93), 1)

@@ -1,0 +1,85 @@
+"""``edgeserve keys``: CURVE keys for a bus that other machines reach, in files that only their owner can read.
+
+``keys server`` makes the server's pair, ``keys client NAME`` one of a client. ``NAME.key`` holds the public key alone,
+``NAME.key_secret`` both. Nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from typing import List, Sequence
+
+import zmq
+
+from edgeserve.config.files import write_new_file
+from edgeserve.errors import ConfigError
+from edgeserve.ipc.credentials import KEY_SUFFIX
+
+SECRET_SUFFIX = ".key_secret"
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``edgeserve keys``."""
+    parser.add_argument("whose", choices=("server", "client"), help="the server's pair of keys, or one of a client")
+    parser.add_argument("name", nargs="?", default="",
+                        help="what the client is called (letters, digits, '_', '-', '.')")
+    parser.add_argument("--folder", default="keys", help="where the files are written (default: keys); it is made with "
+                                                         "mode 0700")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the two files and say what they are for."""
+    if (args.whose == "client") != bool(args.name):
+        print("edgeserve: expected 'keys server' or 'keys client NAME'", file=sys.stderr)
+        return 2
+    name = args.name or "server"
+    public, secret = make_keys(args.folder, name)
+    print(f"{public}: the public key of {name!r}")
+    print(f"{secret}: both keys, mode 0600; never copy it where others can read it")
+    print("\n".join(_next_steps(args.whose, public, secret)))
+    return 0
+
+
+def make_keys(folder: str, name: str) -> Sequence[str]:
+    """Write a new pair of keys; the paths of the public and of the secret file. Raises :class:`ConfigError` for a name
+    that is none, a file that exists, or a folder that cannot be written."""
+    if not _NAME.match(name):
+        raise ConfigError(f"keys: name {name!r}: expected 1 to 64 letters, digits, '_', '-' and '.', the first no '.'")
+    public, secret = zmq.curve_keypair()
+    paths = [os.path.join(folder, name + suffix) for suffix in (KEY_SUFFIX, SECRET_SUFFIX)]
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for path in paths:
+            if os.path.lexists(path):
+                raise ConfigError(f"{path} exists and is not overwritten: clients that know it would be locked out. "
+                                  "Remove it first, or give another name")
+        write_new_file(paths[1], _certificate(name, public, secret))
+        write_new_file(paths[0], _certificate(name, public))
+    except OSError as error:
+        raise ConfigError(f"keys: {error.filename or folder} cannot be written ({error.strerror}); give another "
+                          "--folder") from None
+    return paths
+
+
+def _certificate(name: str, public: bytes, secret: bytes = b"") -> str:
+    """The ZPL form that pyzmq reads (``zmq.auth.load_certificate``)."""
+    lines = [f"#   {'Both keys' if secret else 'The public key'} of {name}, made by 'edgeserve keys'"]
+    if secret:
+        lines.append("#   DO NOT give this file to anybody")
+    lines += ["", "metadata", "curve", f"    public-key = \"{public.decode()}\""]
+    if secret:
+        lines.append(f"    secret-key = \"{secret.decode()}\"")
+    return "\n".join(lines) + "\n"
+
+
+def _next_steps(whose: str, public: str, secret: str) -> List[str]:
+    if whose == "server":
+        return [f"On the server: [server] curve_secret_key_file = {secret!r}",
+                f"To each client: {public}, for server_key"]
+    return [f"On the server: put {public} into the folder [server] curve_client_keys; a running server finds it there",
+            f"To the client: {secret}, for client_key, and the server's public key, for server_key"]

@@ -1,0 +1,280 @@
+"""Nobody reads or changes what is not theirs: streams, stories, statistics, and the server's own life."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+
+from edgeserve.client import Client
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import ConfigError, Failed, NotAllowed, ServerGone
+from edgeserve.runtime import Runtime
+from edgeserve.tools.keys import make_keys
+
+FUNCTIONS = """
+import numpy as np
+
+def example():
+    return {"text": "x"}
+
+def shout(item):
+    if item["text"].startswith("bad"):
+        raise ValueError("cannot read " + item["text"])
+    return {"length": np.float32(len(item["text"]))}
+
+def tally_example():
+    return {"x": np.zeros(1, np.float32)}
+
+def tally(item, state):
+    total = float(item["x"][0]) + (state or 0.0)
+    return {"total": np.float32(total)}, total
+"""
+
+ONE = {"x": np.ones(1, np.float32)}
+NOBODY_UID = 65534
+
+
+def config_of(folder: Path, endpoint: str, **server: Any) -> Any:
+    (folder / "owned_functions.py").write_text(FUNCTIONS)
+    return parse_config({
+        "server": {"endpoint": endpoint, **server},
+        "model": {"shout": {"engine": "python", "function": "owned_functions:shout",
+                            "options": {"example": "owned_functions:example"}},
+                  "tally": {"engine": "python", "function": "owned_functions:tally",
+                            "options": {"example": "owned_functions:tally_example", "stateful": True}}},
+        "app": {"shout": {"model": "shout", "slo": "20s"},
+                "tally": {"model": "tally", "slo": "20s", "stream": "in_order"}}}, directory=str(folder))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a socket's may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="es") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[Runtime]:
+    with Runtime(config_of(folder, f"ipc://{folder}/bus/socket"), serve=True) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def on_tcp(folder: Path) -> Iterator[Runtime]:
+    with Runtime(config_of(folder, "tcp://127.0.0.1:*"), serve=True) as runtime:
+        yield runtime
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_hold_no_text_of_a_client_or_an_exception(served: Runtime) -> None:
+    secret = "swordfish" * 6000  # 54 kB, in the text of every error
+    with Client(served.endpoints[0]) as one, Client(served.endpoints[0]) as other:
+        futures = [one.submit("shout", {"text": f"bad {number} {secret}"}) for number in range(200)]
+        for future in futures:
+            with pytest.raises(Failed, match="cannot read bad") as caught:
+                future.result(20)
+            assert len(str(caught.value)) < 5000, "its asker reads the details, cut"
+        stats = other.stats()
+    assert stats["apps"]["shout"]["reasons"] == {"failed": {"model_failed": 200}}
+    told = json.dumps(stats)
+    assert "swordfish" not in told and "ValueError" not in told
+    assert len(told) < 64 * 1024
+
+
+def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime) -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(served.endpoints[0])
+    try:
+        for age_ns in (10**15, 3 * 10**9, time.monotonic_ns()):
+            header = {"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, "on_late": "answer",
+                      "sent_ns": max(0, time.monotonic_ns() - age_ns), "slo_ms": 1000.0}
+            socket.send(b"\1" + msgpack.packb(header))
+            assert socket.poll(20_000)
+            reply = msgpack.unpackb(socket.recv_multipart()[0][1:])
+            assert reply["kind"] == "answer" and reply["late"]
+            assert reply["total_ns"] >= min(age_ns, 3 * 10**9), "its asker reads what it asked for"
+        table = served.stats()["apps"]["shout"]
+        assert table["latency_ms"]["max"] < 3000 and table["breakdown_ms"]["queue"] < 3000
+    finally:
+        socket.close()
+        context.term()
+
+
+# --- streams and stories ----------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_its_connections_own(served: Runtime) -> None:
+    with Client(served.endpoints[0]) as mine, Client(served.endpoints[0]) as another:
+        assert [float(mine.infer("tally", ONE, stream="s")["total"]) for _ in range(3)] == [1, 2, 3]
+        assert float(another.infer("tally", ONE, stream="s")["total"]) == 1, "the state is another's"
+        assert float(mine.infer("tally", ONE, stream="s")["total"]) == 4
+
+
+def test_a_stream_cannot_be_reached_by_taking_over_a_routing_id(served: Runtime) -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    header = {"kind": "infer", "id": 1, "app": "tally", "tensors": [["x", "float32", [1]]], "stream": "s"}
+    totals = []
+    try:
+        for _ in range(2):
+            socket = context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.setsockopt(zmq.ROUTING_ID, b"squatter")
+            socket.connect(served.endpoints[0])
+            socket.send_multipart([b"\1" + msgpack.packb(header), np.ones(1, np.float32).tobytes()])
+            assert socket.poll(20_000)
+            totals.append(float(np.frombuffer(socket.recv_multipart()[1], np.float32)[0]))
+            socket.close()
+            time.sleep(0.2)
+    finally:
+        context.term()
+    assert totals == [1, 1]
+
+
+def test_a_story_is_for_its_asker_and_the_owner(on_tcp: Runtime, served: Runtime) -> None:
+    with Client(on_tcp.endpoints[0]) as mine, Client(on_tcp.endpoints[0]) as another:
+        number = mine.infer("shout", {"text": "x"}).id
+        assert mine.story(number)
+        for unseen in (number, number + 7):
+            with pytest.raises(NotAllowed, match="server's owner"):
+                another.story(unseen)
+    with Client(served.endpoints[0]) as mine, Client(served.endpoints[0]) as owner:
+        assert owner.story(mine.infer("shout", {"text": "x"}).id), "ipc, and the same user"
+
+
+# --- control ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tcp_client_without_a_key_cannot_drain_the_server(on_tcp: Runtime) -> None:
+    with Client(on_tcp.endpoints[0]) as client:
+        with pytest.raises(NotAllowed, match="drain is for the server's owner"):
+            client.drain()
+        assert client.health()["ready"]
+        assert float(client.infer("shout", {"text": "four"})["length"]) == 4
+
+
+def test_the_owner_drains_it_over_ipc(served: Runtime) -> None:
+    with Client(served.endpoints[0]) as client:
+        assert client.drain()["draining"]
+    assert served.wait(20)
+
+
+ANOTHER_USER = """
+import os, sys
+import numpy
+from edgeserve.client import Client
+from edgeserve.errors import NotAllowed
+os.setgroups([]); os.setgid({uid}); os.setuid({uid})
+with Client({endpoint!r}) as client:
+    assert float(client.infer("shout", {{"text": "four"}})["length"]) == 4
+    try:
+        client.drain()
+    except NotAllowed:
+        sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can become another user")
+def test_another_user_whom_the_socket_lets_in_cannot_drain_it(served: Runtime, folder: Path) -> None:
+    for path, mode in ((folder, 0o755), (folder / "bus", 0o755), (folder / "bus" / "socket", 0o666)):
+        path.chmod(mode)
+    code = ANOTHER_USER.format(uid=NOBODY_UID, endpoint=served.endpoints[0])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HOME": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    with Client(served.endpoints[0]) as client:
+        assert client.health()["ready"]
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+needs_curve = pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq was built without CURVE")
+
+
+def reach(endpoint: str, **keys: str) -> Client:
+    return Client(endpoint, connect_ms=1500, timeout_ms=10_000, **keys)
+
+
+@needs_curve
+def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path) -> None:
+    (folder / "allowed").mkdir()
+    public, secret = make_keys(str(folder / "keys"), "server")
+    clients: Dict[str, str] = {name: make_keys(str(folder / "keys"), name)[1] for name in ("robot", "boss", "later")}
+
+    def allow(name: str) -> None:
+        (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
+    allow("robot")
+    allow("boss")
+    config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed",
+                       control_keys=["boss"])
+    with Runtime(config, serve=True) as runtime:
+        endpoint = runtime.endpoints[0]
+        with reach(endpoint, server_key=public, client_key=clients["robot"]) as robot:
+            assert float(robot.infer("shout", {"text": "four"})["length"]) == 4
+            assert float(robot.infer("tally", ONE, stream="s")["total"]) == 1
+            with pytest.raises(NotAllowed):
+                robot.drain()
+        with reach(endpoint, server_key=public, client_key=clients["robot"]) as again:
+            assert float(again.infer("tally", ONE, stream="s")["total"]) == 2, "a key's streams survive a connection"
+        for keys in ({}, {"client_key": clients["later"]}):  # no key of its own, a key that is not listed
+            with reach(endpoint, server_key=public, **keys) as stranger, pytest.raises(ServerGone):
+                stranger.infer("shout", {"text": "x"})
+        allow("later")
+        time.sleep(1.2)  # the folder is looked at once a second
+        with reach(endpoint, server_key=public, client_key=clients["later"]) as later:
+            assert later.health()["ready"], "the folder is read again"
+        with reach(endpoint, server_key=public, client_key=clients["boss"]) as boss:
+            assert boss.drain()["draining"]
+        assert runtime.wait(20)
+
+
+def test_keys_are_this_users_alone_and_never_overwritten(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        paths = make_keys(str(folder / "keys"), "robot")
+    finally:
+        os.umask(before)
+    assert [os.stat(path).st_mode & 0o777 for path in (*paths, folder / "keys")] == [0o600, 0o600, 0o700]
+    content = Path(paths[1]).read_bytes()
+    with pytest.raises(ConfigError, match="not overwritten"):
+        make_keys(str(folder / "keys"), "robot")
+    assert Path(paths[1]).read_bytes() == content
+    assert b"secret" not in Path(paths[0]).read_bytes()
+    for name in ("", "../robot", ".hidden", "a/b", "x" * 65, "new\nline"):
+        with pytest.raises(ConfigError, match="expected 1 to 64"):
+            make_keys(str(folder / "keys"), name)
+
+
+def test_a_list_of_controllers_needs_a_list_of_keys(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="control_keys"), \
+            Runtime(config_of(folder, f"ipc://{folder}/bus/socket", control_keys=["boss"]), serve=True):
+        pass
+
+
+def test_the_bus_can_be_bound_to_ipv6(folder: Path) -> None:
+    try:
+        runtime = Runtime(config_of(folder, "tcp://[::1]:*"), serve=True).start()
+    except ConfigError as error:
+        if "cannot be bound" in str(error) and "ssign" in str(error):
+            pytest.skip("this machine has no IPv6 loopback")
+        raise
+    try:
+        assert runtime.endpoints[0].startswith("tcp://[::1]:")
+        with Client(runtime.endpoints[0]) as client:
+            assert float(client.infer("shout", {"text": "four"})["length"]) == 4
+    finally:
+        runtime.stop()
