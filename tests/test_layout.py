@@ -40,7 +40,7 @@ ROOMS = {
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
-              ""} | OUTSIDE,
+              "http", ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
     "": {"runtime", "client"},
 }
@@ -64,6 +64,9 @@ POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_
 OPTIONAL = {"onnxruntime": {"engines.onnx"}, "tensorrt": {"engines.tensorrt"}, "torch": {"engines.torch", "engines.lm"},
             "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"}, "pynvml": {"device.nvml"}, "onnx": {"tools.fit"},
             "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
+            "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"}, "uvicorn": {"http.front"},
+            "uvloop": {"http.front"}, "grpc": {"http.grpc_service"},
+            "google": {"http.grpc_messages", "http.grpc_service"}, "PIL": {"http.images", "tools.infer"},
             "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
             "hypothesis": set()}
 
