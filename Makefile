@@ -42,7 +42,7 @@ $(VENV)/.demo: $(NEEDS) | $(IN)
 	@touch $@
 
 $(VENV)/.test: $(NEEDS) | $(IN)
-	$(PIP) install --editable '.[onnx,test]' --requirement $(READER)/requirements.txt
+	$(PIP) install --editable '.[onnx,http,grpc,test]' --requirement $(READER)/requirements.txt
 	@touch $(VENV)/.demo $@    # the demo needs a part of these
 
 $(VENV)/.lint: $(NEEDS) | $(VENV)/.test

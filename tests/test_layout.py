@@ -40,7 +40,7 @@ ROOMS = {
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
-              ""} | OUTSIDE,
+              "http", ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
     "": {"runtime", "client"},
 }
@@ -65,9 +65,12 @@ OPTIONAL = {"onnxruntime": {"engines.onnx", "engines.lm"}, "tensorrt": {"engines
             "torch": {"engines.torch", "engines.lm"}, "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"},
             "pynvml": {"device.nvml"}, "onnx": {"tools.fit", "tools.lm_model"},
             "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
-            "prometheus_client": {"metrics"},
-            "pytest": {"testing"}, "transformers": {"engines.lm"}, "tokenizers": {"engines.lm", "tools.lm_model"},
-            "jinja2": {"engines.lm"}, "llama_cpp": {"engines.lm"}, "gguf": {"tools.lm_model"}, "hypothesis": set()}
+            "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"}, "uvicorn": {"http.front"},
+            "uvloop": {"http.front"}, "grpc": {"http.grpc_service"},
+            "google": {"http.grpc_messages", "http.grpc_service"}, "PIL": {"http.images", "tools.inputs"},
+            "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
+            "tokenizers": {"engines.lm", "tools.lm_model"}, "jinja2": {"engines.lm"}, "llama_cpp": {"engines.lm"},
+            "gguf": {"tools.lm_model"}, "hypothesis": set()}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools", "testing.engine_conformance",

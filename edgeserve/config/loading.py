@@ -19,6 +19,7 @@ from edgeserve.config.schema import (
     AppConfig,
     Config,
     DeviceConfig,
+    HttpConfig,
     LaneConfig,
     ModelConfig,
     MonitorConfig,
@@ -72,7 +73,7 @@ def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
     ``cpu``, one lane ``cpu0`` on it, one policy ``edf``."""
-    known = ("server", "device", "lane", "model", "policy", "app", "monitor")
+    known = ("server", "device", "lane", "model", "policy", "app", "monitor", "http")
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
@@ -92,7 +93,8 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
         raise ConfigError(f"[monitor] interval = {format_duration(monitor.interval_ns)!r}: expected at least "
                           f"{format_duration(MONITOR_INTERVAL_NS_MIN)}; more often, the monitor itself is what is "
                           "measured")
-    config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor)
+    http = read_table(HttpConfig, table["http"], "[http]") if "http" in table else None
+    config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, http)
     check_config(config)
     return config
 

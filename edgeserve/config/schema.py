@@ -176,6 +176,23 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
+class HttpConfig:
+    """``[http]``: the front for clients that speak HTTP or gRPC, a process beside the server (extra ``http``)."""
+
+    listen: str = entry(string, "127.0.0.1:8000")  # HOST:PORT; beyond loopback only with a token_file
+    grpc: str = entry(string, "")  # HOST:PORT for gRPC, such as 127.0.0.1:8001 (extra grpc); "" = none
+    token_file: str = entry(string, "")  # clients must send its content as a bearer token; "" = none is asked for
+    server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
+    shared_memory: bool = entry(boolean, False)  # clients may name shared memory of the user that the front runs as
+    body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
+    body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive
+    in_flight_max: int = entry(integer(1, 4096), 1024)  # requests without an answer; more are refused with status 429
+    connections_max: int = entry(integer(1), 2048)  # of HTTP; more get status 503
+    timeout_ns: int = entry(duration, 60 * 10**9, key="timeout")  # an answer that takes longer: status 504
+    drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long requests may take to end when it stops
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole file. ``directory`` is where relative paths start."""
 
@@ -188,6 +205,7 @@ class Config:
     directory: str = "."
     source: str = "(built in Python)"
     monitor: MonitorConfig = MonitorConfig()
+    http: Optional[HttpConfig] = None  # None: the file has no such table, and no front is started
 
     @property
     def profiles_path(self) -> str:

@@ -17,8 +17,10 @@ cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would misl
 
 from __future__ import annotations
 
+import ast
 import os
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
@@ -37,6 +39,7 @@ from edgeserve.engines.base import (
 from edgeserve.engines.cuda.device import Device
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
@@ -60,8 +63,8 @@ WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
 for the reader demo's three convolutional networks (docs/profiling.md)."""
 
-LOG_ERRORS_ONLY = 3
-"""ONNX Runtime's severity from which it prints: what matters is raised here instead."""
+LOG_FATAL_ONLY = 4
+"""ONNX Runtime's severity from which it prints: what fails is raised here, and need not be said twice."""
 
 
 class Threads(NamedTuple):
@@ -108,8 +111,9 @@ class OnnxEngine(Engine):
         sessions = {self.threads_of(self._lanes[0]): next(iter(bound.values())).session} if bound else \
             {threads: self._create(path, threads) for threads in self._threads}
         session = sessions[self.threads_of(self._lanes[0])]
-        ports = Ports(self._model, self._options, _ports_of(session, "input", self._name),
-                      _ports_of(session, "output", self._name))
+        inputs = _ports_of(session, "input", self._name)
+        model = replace(self._model, shapes={**usual_shapes(session, inputs), **self._model.shapes})
+        ports = Ports(model, self._options, inputs, _ports_of(session, "output", self._name))
         work_bytes = ports.input_size_bytes(max(self._model.batch)) * WORK_PER_INPUT_BYTE
         count = len(bound) or len(sessions)
         self._footprint = Footprint(weights_size_bytes(path) * count, work_bytes * count)
@@ -249,7 +253,7 @@ class OnnxEngine(Engine):
         settings.intra_op_num_threads = threads.number
         settings.inter_op_num_threads = 1
         settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        settings.log_severity_level = LOG_ERRORS_ONLY
+        settings.log_severity_level = LOG_FATAL_ONLY
         settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if self._spin else "0")
         affinities = thread_affinities(*threads)
         if affinities:
@@ -284,6 +288,41 @@ def thread_affinities(threads: int, cores: Tuple[int, ...]) -> str:
     if threads < 2 or not cores_allowed:
         return ""
     return ";".join(str(cores_allowed[(index + 1) % len(cores_allowed)] + 1) for index in range(threads - 1))
+
+
+def describe(path: str) -> FileDescription:
+    """What an ONNX file says of itself. Raises :class:`EngineError` when ONNX Runtime cannot read it."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = LOG_FATAL_ONLY
+    try:
+        session = onnxruntime.InferenceSession(path, settings, providers=[PROVIDER_NAMES["cpu"]])
+    except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+        raise EngineError(f"{path}: cannot be read as an ONNX model: {error}") from error
+    inputs = _ports_of(session, "input", path)
+    return FileDescription("onnx", tuple(inputs), tuple(_ports_of(session, "output", path)),
+                           usual_shapes(session, inputs))
+
+
+def can_use_gpu() -> bool:
+    """Whether this build of ONNX Runtime has a provider for NVIDIA's GPUs."""
+    return any(provider in onnxruntime.get_available_providers() for provider in GPU_PROVIDERS)
+
+
+def usual_shapes(session: Any, inputs: Sequence[Port]) -> Dict[str, Tuple[int, ...]]:
+    """Lengths per item of image inputs with open axes, where the file's metadata tells the size of an image: exporters
+    of the YOLO family write ``imgsz = [height, width]``."""
+    said: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+    try:
+        height, width = (int(length) for length in ast.literal_eval(said.get("imgsz", "")))
+    except (ValueError, SyntaxError, TypeError):
+        return {}
+    found = {}
+    for port in inputs:
+        dims = port.dims[1:]
+        if len(dims) == 3 and None in dims and min(height, width) > 0:
+            found[port.name] = tuple(length if dim is None else dim
+                                     for dim, length in zip(dims, (dims[0] or 3, height, width)))
+    return found
 
 
 _DTYPES = {"float": np.float32, "double": np.float64, "float16": np.float16, "int8": np.int8, "int16": np.int16,

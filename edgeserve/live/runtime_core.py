@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve import __version__, compiled
 from edgeserve.config.profiles import parts_of
-from edgeserve.config.schema import Config
+from edgeserve.config.schema import AppConfig, Config
 from edgeserve.errors import RequestError
 from edgeserve.lanes.thread import Lane
 from edgeserve.live.app_fit import app_fit, log_fits
@@ -241,5 +241,11 @@ class RuntimeCore:
                            **self._expected(app.name), "class": app.klass, "stream": app.stream,
                            "on_late": app.on_late, "outputs": list(app.outputs),
                            "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
-                                             "optional": tensor.optional} for name, tensor in app.inputs.items()}}
+                                             "optional": tensor.optional, **self._usual(app, name)}
+                                      for name, tensor in app.inputs.items()}}
                 for app in self.config.apps.values()}
+
+    def _usual(self, app: AppConfig, name: str) -> Dict[str, List[int]]:
+        """The lengths that an input of an app of one node is warmed up with, where the configuration says them."""
+        shape = self.config.models[app.nodes[0].model].shapes.get(name) if len(app.nodes) == 1 else None
+        return {} if shape is None or shape == app.inputs[name].shape else {"usual": list(shape)}

@@ -308,7 +308,7 @@ class _Remote:
             child.kill()
             self._forget()
             raise self._gone(verb, f"{verb}() did not answer within {format_duration(self._timeout_ns)} and its "
-                             f"process was killed (the bound is [model.{self._name}] options.process_timeout)") from None
+                             f"process was killed (bound: [model.{self._name}] options.process_timeout)") from None
         except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
             raise self._unsendable(error) from error
         if not fine:

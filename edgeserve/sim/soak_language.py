@@ -1,5 +1,5 @@
-"""What a soak run draws of language models: apps whose answers have a number of steps that is predicted well, wrongly or
-not at all, on lanes of unequal speed, with prompts that do not fit and memory for some of the sequences only.
+"""What a soak run draws of language models: apps whose answers have a number of steps that is predicted well, wrongly
+or not at all, on lanes of unequal speed, with prompts that do not fit and memory for some of the sequences only.
 
 Pure draws from the generator that is handed in: what runs without them draw stays as it is.
 """
@@ -29,7 +29,7 @@ def draw_language(draw: random.Random, table: Dict[str, Any]) -> None:
         name = f"chat{index}"
         _model(draw, table, name, slow)
         _app(draw, table, name)
-    for device, items in table["device"].items():
+    for items in table["device"].values():
         if items.get("memory"):
             need = max(int(model["memory"][:-2]) for model in table["model"].values()) + 60
             items["memory"] = f"{max(need, int(items['memory'][:-2]))}MB"

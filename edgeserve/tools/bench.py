@@ -14,8 +14,6 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
-import numpy as np
-
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.client import Client
 from edgeserve.config.loading import load_config
@@ -24,6 +22,7 @@ from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.workload import read_trace
 from edgeserve.tools.infer import read_inputs
+from edgeserve.tools.inputs import example_inputs
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s, parse_duration_ns, s_to_ns
 
 CAPACITY_IN_FLIGHT = 32
@@ -192,22 +191,6 @@ def choose_app(apps: Mapping[str, Any], wanted: Optional[str]) -> str:
         raise UnknownApp(f"--app {wanted}: no such app is served{nearest(wanted, apps)}" if wanted
                          else f"the server has several apps; give --app, one of {', '.join(sorted(apps))}")
     return wanted
-
-
-def example_inputs(app: str, declared: Mapping[str, Any], given: Mapping[str, Any], seed: int) -> Dict[str, Any]:
-    """``given``, and drawn values for what else the app declares with a known shape."""
-    draw = np.random.RandomState(seed % 2**32)
-    inputs = dict(given)
-    for name, tensor in declared.items():
-        if name in inputs or tensor["optional"]:
-            continue
-        if -1 in tensor["shape"] or tensor["dtype"] in ("text", "bytes", "any"):
-            raise BadInput(f"app {app!r}: input {name!r} ({tensor['dtype']} {tensor['shape']}) cannot be made up; give "
-                           f"--in {name}=FILE or --text {name}=TEXT")
-        inputs[name] = draw.random_sample(tensor["shape"]).astype(tensor["dtype"])
-    if not inputs:
-        raise BadInput(f"app {app!r} declares no inputs; give --in NAME=FILE, or declare [app.{app}.inputs]")
-    return inputs
 
 
 def rate_of(text: str, capacity: Callable[[], float]) -> float:

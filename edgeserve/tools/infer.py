@@ -16,6 +16,7 @@ from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
+from edgeserve.tools.inputs import example_inputs, images_as_declared
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -29,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[],
                         help="a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3")
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
+    parser.add_argument("--example", action="store_true",
+                        help="make up what is not given, as the app declares its inputs")
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
     parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
     parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
@@ -50,6 +53,7 @@ def main(args: argparse.Namespace) -> int:
     outs = dict(_pair("--out", text) for text in args.out)
     try:
         with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
+            _complete(client, args, inputs)
             answer = client.infer(args.app, inputs, slo_ms=slo_ms, klass=args.klass, on_late=args.on_late,
                                   stream=args.stream, timeout_ms=_milliseconds("--timeout", args.timeout))
     except RequestError as error:
@@ -65,6 +69,27 @@ def main(args: argparse.Namespace) -> int:
         write_output(answer, name, path)
     print(json.dumps(as_json(answer)) if args.json else as_text(answer))
     return int(answer.late)
+
+
+def _complete(client: Client, args: argparse.Namespace, inputs: Dict[str, Any]) -> None:
+    """Ask the server what the app takes, where that is needed: for made-up inputs and for images. In place."""
+    images = [name for name, path in (_pair("--in", text) for text in args.inputs) if is_image(path)]
+    if not args.example and not images:
+        return
+    app = client.apps().get(args.app)
+    if app is None:
+        return  # the request itself is answered with what there is
+    for line in images_as_declared(app["inputs"], inputs, images):
+        print(line, file=sys.stderr)
+    if args.example:
+        made = example_inputs(args.app, app["inputs"], inputs, 0, guess=True)
+        for name in made.keys() - inputs.keys():
+            inputs[name] = made[name]
+
+
+def is_image(path: str) -> bool:
+    """Whether a file is read as an image, by its name."""
+    return path.lower().endswith(IMAGE_SUFFIXES)
 
 
 def read_inputs(tensors: List[str], texts: List[str]) -> Dict[str, Any]:
@@ -96,7 +121,7 @@ def _milliseconds(option: str, text: str) -> float:
 def read_tensor(path: str) -> np.ndarray:
     """A ``.npy`` file (never a pickle) or an image."""
     try:
-        if path.lower().endswith(IMAGE_SUFFIXES):
+        if is_image(path):
             return _read_image(path)
         value = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -28,8 +28,9 @@ from edgeserve.units import format_duration, format_size
 PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
 
 SECTIONS = {"server": schema.ServerConfig, "device": schema.DeviceConfig, "lane": schema.LaneConfig,
-            "monitor": schema.MonitorConfig, "model": schema.ModelConfig, "app": schema.AppConfig,
-            "inputs": schema.TensorConfig, "node": schema.NodeConfig}
+            "monitor": schema.MonitorConfig, "http": schema.HttpConfig, "model": schema.ModelConfig,
+            "app": schema.AppConfig, "inputs": schema.TensorConfig,
+            "node": schema.NodeConfig}
 
 PLAIN = {readers.string: "text", readers.boolean: "true or false", readers.duration: "duration", readers.size: "size",
          readers.sizes: "list of batch sizes", readers.anything: "any",

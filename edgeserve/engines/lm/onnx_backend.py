@@ -19,7 +19,7 @@ from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import ModelFacts, Row
 from edgeserve.engines.lm.kv_rows import KvRows
 from edgeserve.engines.lm.tokenizers import open_tokenizer
-from edgeserve.engines.onnx import LOG_ERRORS_ONLY, thread_affinities
+from edgeserve.engines.onnx import LOG_FATAL_ONLY, thread_affinities
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError
 
@@ -110,7 +110,7 @@ class OnnxBackend:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
-        settings.log_severity_level = LOG_ERRORS_ONLY
+        settings.log_severity_level = LOG_FATAL_ONLY
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         affinities = thread_affinities(threads, cores)
         if affinities:

@@ -13,7 +13,9 @@ is left out there is float32 of the length in ``shapes``.
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
+from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -21,6 +23,7 @@ import torch
 
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import Port
 from edgeserve.engines.python import import_function
@@ -277,6 +280,50 @@ def _keywords_of(program: Any, names: Sequence[str]) -> Sequence[str]:
     spec = program.call_spec.in_spec
     keywords = (spec.children() if hasattr(spec, "children") else spec.children_specs)[1].context or ()
     return names[len(names) - len(keywords):]
+
+
+# --- for commands -----------------------------------------------------------------------------------------------------
+
+
+def describe(path: str) -> FileDescription:
+    """What a file of torch says of itself. TorchScript knows the names of its inputs and not what those hold."""
+    model = ModelConfig(name=os.path.basename(path), engine="torch", file=os.path.abspath(path))
+    device = torch.device("cpu")
+    if path.endswith(EXPORTED):
+        named = _names_for_outputs(path)
+        model = replace(model, options={"outputs": named} if named else {})
+        program = read_program(model, Options(model, ("outputs",)), "/", device, None)
+        outputs = tuple(Port(name, np.dtype(np.float32), ()) for name in program.outputs)
+        return FileDescription("torch", tuple(program.inputs), outputs, facts={"outputs": named} if named else {})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001 torch raises RuntimeError, zip and pickle errors and others
+        raise EngineError(f"{path}: is no TorchScript ({str(error).splitlines()[0]}). Weights and pickled modules "
+                          "cannot be served without their code: export the model with torch.export.save (a .pt2 file) "
+                          "or to ONNX") from None
+    names = [argument.name for argument in module.forward.schema.arguments[1:] if not argument.has_default_value()]
+    return FileDescription("torch", tuple(Port(name, np.dtype(np.float32), ()) for name in names),
+                           (Port("output", np.dtype(np.float32), ()),), opaque=True)
+
+
+def _names_for_outputs(path: str) -> List[str]:
+    """Names for the outputs of an exported program that returns several without names; else none are needed."""
+    try:
+        program = torch.export.load(path)
+    except Exception:  # noqa: BLE001 read_program says what is wrong with the file
+        return []
+    spec = program.call_spec.out_spec
+    if spec.type is dict or (isinstance(spec.type, type) and issubclass(spec.type, dict)):
+        return []
+    count = len(program.graph_signature.user_outputs)
+    return [f"y{index}" for index in range(count)] if count != 1 else []
+
+
+def can_use_gpu() -> bool:
+    """Whether torch sees a CUDA device."""
+    return bool(torch.cuda.is_available())
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------

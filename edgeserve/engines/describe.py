@@ -1,0 +1,60 @@
+"""What a model's file says of itself: the engine that runs it, its inputs and outputs, and what its metadata tells.
+
+For commands that write a configuration; an engine reads its own file again when it is loaded. Each kind's reader is
+imported only when a file of that kind is described.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
+
+from edgeserve.engines.ports import Port
+from edgeserve.errors import EngineError
+
+READERS: Dict[str, str] = {
+    ".onnx": "edgeserve.engines.onnx",
+    ".pt2": "edgeserve.engines.torch.programs",
+    ".pt": "edgeserve.engines.torch.programs",
+    ".torchscript": "edgeserve.engines.torch.programs",
+    ".plan": "edgeserve.engines.tensorrt.own_plan",
+    ".engine": "edgeserve.engines.tensorrt.own_plan",
+    ".trt": "edgeserve.engines.tensorrt.own_plan",
+    ".gguf": "edgeserve.engines.gguf",
+}
+"""A file's ending -> the module whose ``describe(path)`` reads it."""
+
+_INSTALL = {"onnxruntime": "pip install 'edgeserve-runtime[onnx]'", "torch": "pip install 'edgeserve-runtime[torch]'"}
+
+
+class FileDescription(NamedTuple):
+    """``inputs`` and ``outputs`` as the file declares them, batch axis included. ``usual``: lengths per item of inputs
+    with open axes, where the file's metadata tells them. ``opaque``: the file knows the names of its inputs and neither
+    their types nor their shapes. ``facts``: what else it says (a language model's architecture and context)."""
+
+    engine: str
+    inputs: Tuple[Port, ...] = ()
+    outputs: Tuple[Port, ...] = ()
+    usual: Mapping[str, Tuple[int, ...]] = {}
+    opaque: bool = False
+    facts: Mapping[str, Any] = {}
+
+
+def describe(path: str) -> FileDescription:
+    """Read one model file. :class:`EngineError` when it is no model, or the library that reads it is missing."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in READERS:
+        raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
+    if not os.path.isfile(path):
+        raise EngineError(f"{path}: there is no such file")
+    if os.path.getsize(path) == 0:
+        raise EngineError(f"{path}: the file is empty; was its download interrupted?")
+    try:
+        reader = importlib.import_module(READERS[ending])
+    except ImportError as error:
+        library = str(error.name).split(".")[0]
+        raise EngineError(f"{path}: reading {ending} needs {library}, which cannot be imported ({error}); "
+                          f"{_INSTALL.get(library, f'install {library}')}") from None
+    found: FileDescription = reader.describe(path)
+    return found

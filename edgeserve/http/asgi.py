@@ -1,0 +1,201 @@
+"""What every route does with ASGI's messages: bodies within bounds, answers, errors, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import zlib
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.errors import EdgeServeError, Malformed, TooLarge
+from edgeserve.http.failures import ClientGone, NotServed, Unauthorized, details_of, message_of, status_of
+
+log = logging.getLogger("edgeserve")
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[Dict[str, Any]], Awaitable[None]]
+Headers = List[Tuple[bytes, bytes]]
+Handler = Callable[["Call"], Awaitable[None]]
+ErrorBody = Callable[[BaseException], Dict[str, Any]]
+
+JSON = b"application/json"
+RETRY_AFTER_S = b"1"
+"""What a client that was refused because of load is told to wait at least: the header's smallest number."""
+
+
+class Bounds(NamedTuple):
+    """Of one request's body."""
+
+    body_bytes_max: int
+    body_s_max: float  # how long it may take to arrive
+
+
+class Call:
+    """One HTTP request and the means to answer it."""
+
+    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, bounds: Bounds) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.bounds = bounds
+        self.begun = False  # the answer's status has been sent
+        self.read = scope["method"] == "GET"  # the body has come whole, so that another request may follow it
+
+    def header(self, name: bytes) -> str:
+        """A header's value, or nothing; ``name`` in small letters."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return str(value.decode("latin-1"))
+        return ""
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.scope["path_params"].get(name, ""))
+
+    async def body(self) -> bytes:
+        """The whole body, unpacked where it is compressed. Raises :class:`TooLarge`, or :class:`Malformed` when it does
+        not arrive."""
+        bytes_max = self.bounds.body_bytes_max
+        length = self.header(b"content-length")
+        if length.isdigit() and int(length) > bytes_max:
+            raise _too_large(int(length), bytes_max)
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "called by a handler"
+        overdue: List[bool] = []
+
+        def give_up() -> None:
+            overdue.append(True)
+            task.cancel()
+
+        timer = loop.call_later(self.bounds.body_s_max, give_up)
+        try:
+            data = await self._read(bytes_max)
+        except asyncio.CancelledError:
+            if overdue:
+                raise Malformed(f"the body did not arrive within {self.bounds.body_s_max:g} s") from None
+            raise
+        finally:
+            timer.cancel()
+        encoding = self.header(b"content-encoding")
+        return _unpacked(data, encoding, bytes_max) if encoding else data
+
+    async def _read(self, bytes_max: int) -> bytes:
+        parts: List[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] != "http.request":
+                raise ClientGone("the client went away before its request was complete")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > bytes_max:
+                raise _too_large(size, bytes_max)
+            if not message.get("more_body", False):
+                self.read = True
+                return b"".join([*parts, part]) if parts else part
+            parts.append(part)
+
+    async def json(self, empty: Any = None) -> Any:
+        """The body as JSON; ``empty`` where there is none."""
+        return parse_json(await self.body(), empty)
+
+    async def gone(self) -> None:
+        """Returns when the client has gone. Only after the body was read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def answer(self, body: Any = None, status: int = 200, headers: Sequence[Tuple[bytes, bytes]] = ()) -> None:
+        """Send JSON, or ``bytes`` as they are with the ``content-type`` that is in ``headers``."""
+        data = body if isinstance(body, bytes) else b"" if body is None else to_json(body)
+        await self.start(status, [*([] if isinstance(body, bytes) else [(b"content-type", JSON)]), *headers,
+                                  (b"content-length", str(len(data)).encode())])
+        await self.send({"type": "http.response.body", "body": data})
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the status and the headers."""
+        self.begun = True
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON. What JSON has no word for (an infinity) raises ``ValueError``."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def parse_json(data: Any, empty: Any = None) -> Any:
+    """JSON from bytes; :class:`Malformed` says where it is none."""
+    if not len(data):
+        return empty
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the body is not JSON: {error}") from None
+
+
+def error_body(error: BaseException) -> Dict[str, Any]:
+    """An error as the Open Inference Protocol has it, and as programs read it."""
+    return {"error": message_of(error), **details_of(error)}
+
+
+class Endpoint:
+    """A route's ASGI application: calls ``handler`` and answers what it raises. ``token``: what clients must show."""
+
+    def __init__(self, handler: Handler, bounds: Bounds, token: str = "", body: ErrorBody = error_body) -> None:
+        self._handler = handler
+        self._bounds = bounds
+        self._expected = b"Bearer " + token.encode() if token else b""
+        self._error_body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        call = Call(scope, receive, send, self._bounds)
+        try:
+            if self._expected and not hmac.compare_digest(call.header(b"authorization").encode("latin-1"),
+                                                          self._expected):
+                raise Unauthorized("this front needs the header 'Authorization: Bearer TOKEN' with the token that it "
+                                   "was "
+                                   "started with")
+            await self._handler(call)
+        except EdgeServeError as error:
+            await self._refuse(call, error)
+        except Exception as error:
+            log.exception("the front failed at %s %s", scope["method"], scope["path"])
+            await self._refuse(call, error)
+
+    async def _refuse(self, call: Call, error: BaseException) -> None:
+        if call.begun or isinstance(error, ClientGone):
+            return  # nobody reads it, or the handler has told it in its stream
+        status = status_of(error)
+        headers = [(b"retry-after", RETRY_AFTER_S)] if status in (429, 503) else []
+        if not call.read:
+            headers.append((b"connection", b"close"))
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await call.answer(self._error_body(error), status, headers)
+
+
+def _too_large(size: int, bytes_max: int) -> TooLarge:
+    return TooLarge(f"the body has {size} bytes or more, at most {bytes_max} are allowed; raise [http] body_max")
+
+
+def _unpacked(data: bytes, encoding: str, bytes_max: int) -> bytes:
+    """A body that came compressed, never more than ``bytes_max`` of it."""
+    if encoding in ("gzip", "deflate"):
+        machine = zlib.decompressobj(zlib.MAX_WBITS + 32)  # both have a header that says which it is
+        try:
+            plain = machine.decompress(data, bytes_max + 1)
+        except zlib.error as error:
+            raise Malformed(f"the body is not {encoding}: {error}") from None
+        if len(plain) > bytes_max:
+            raise _too_large(len(plain), bytes_max)
+        if not machine.eof:
+            raise Malformed(f"the body ends in the middle of its {encoding} data")
+        return plain
+    if encoding == "identity":
+        return data
+    raise NotServed(f"content-encoding {encoding[:40]!r} is not served; send gzip, deflate or none")

@@ -1,0 +1,144 @@
+"""The server behind the front: one client of its bus, asked from the event loop, with bounds of the front's own.
+
+It knows apps, inputs and answers; it knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
+
+from edgeserve.answers import Answer, TimedOut
+from edgeserve.client import Client
+from edgeserve.errors import Rejected, UnknownApp, nearest
+from edgeserve.http.failures import ClientGone
+from edgeserve.http.tensors import described
+
+APPS_FRESH_S = 1.0
+"""For how long what apps there are is not asked again: a server may be given another configuration."""
+
+Shown = Dict[str, Tuple[str, List[int]]]
+"""Outputs by name: datatype and shape, -1 where answers differed."""
+
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the client of a request has gone."""
+
+LOOK_AFTER_S = 0.02
+"""How long a request waits before its client's connection is watched: most have their answer by then."""
+
+
+class Backend:
+    """Requests of all clients of the front, over one connection to the server.
+
+    ``in_flight_max`` bounds those without an answer, ``timeout_ms`` how long one may wait. For the event loop's thread.
+    """
+
+    def __init__(self, client: Client, *, in_flight_max: int, timeout_ms: float) -> None:
+        self.client = client
+        self.in_flight = 0
+        self.seen: Dict[str, Shown] = {}
+        self._in_flight_max = in_flight_max
+        self._timeout_ms = timeout_ms
+        self._apps: Dict[str, Any] = {}
+        self._apps_until_s = 0.0
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def infer(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any],
+                    gone: Optional[Gone] = None) -> Answer:
+        """Ask an app. ``options`` are arguments of :meth:`Client.submit`. When ``gone`` returns first, or the waiting
+        task is cancelled, so is the request."""
+        self._admit()
+        self.in_flight += 1
+        try:
+            future = asyncio.wrap_future(self.client.submit(app, inputs, copy=False, **options))
+            answer = await self._settled(future, app, gone)
+        finally:
+            self.in_flight -= 1
+        self._learn(app, answer)
+        return answer
+
+    async def stream(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Ask an app whose answer comes in pieces: yields each piece as a table of values, and last the
+        :class:`Answer`. Closing the iterator cancels the request."""
+        yield await self.infer(app, inputs, options)
+
+    def _admit(self) -> None:
+        if self.in_flight >= self._in_flight_max:
+            raise Rejected(f"this front has {self._in_flight_max} requests without an answer, its bound; send fewer at "
+                           "a time, or raise [http] in_flight_max", "too many in flight")
+
+    async def _settled(self, future: Any, app: str, gone: Optional[Gone]) -> Answer:
+        loop = asyncio.get_running_loop()
+        why: List[str] = []
+
+        def give_up() -> None:
+            why.append("timed out")
+            future.cancel()
+
+        watch: List[Any] = [loop.call_later(self._timeout_ms / 1000, give_up)]
+        if gone is not None:
+            watch.append(loop.call_later(LOOK_AFTER_S, lambda: watch.append(loop.create_task(leave()))))
+
+        async def leave() -> None:
+            assert gone is not None, "only watched where there is something to watch"
+            await gone()
+            why.append("gone")
+            future.cancel()
+
+        try:
+            answer: Answer = await future
+            return answer
+        except asyncio.CancelledError:
+            if why == ["timed out"]:
+                raise TimedOut(f"app {app!r}: no answer within {self._timeout_ms:g} ms ([http] timeout); the request "
+                               "was cancelled") from None
+            if why:
+                raise ClientGone(f"app {app!r}: the client went away") from None
+            raise
+        finally:
+            for item in watch:
+                item.cancel()
+
+    def _learn(self, app: str, answer: Answer) -> None:
+        """Which outputs an app gives: the configuration names them at most."""
+        seen = self.seen.setdefault(app, {})
+        for name, value in answer.outputs.items():
+            known = seen.get(name)
+            shown = described(name, value)
+            if known is None or known[0] != shown[0] or len(known[1]) != len(shown[1]):
+                seen[name] = shown
+            elif known[1] != shown[1]:
+                seen[name] = (shown[0], [one if one == other else -1 for one, other in zip(known[1], shown[1])])
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def ask(self, kind: str) -> Dict[str, Any]:
+        """A question about the server, such as ``stats`` or ``health``."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self.client.ask, kind, self._timeout_ms)
+
+    async def apps(self) -> Dict[str, Any]:
+        """The apps that are served, as of a moment ago."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._apps_until_s:
+            self._apps = await self.ask("apps")
+            self._apps_until_s = now_s + APPS_FRESH_S
+            for gone in set(self.seen) - set(self._apps):
+                del self.seen[gone]
+        return self._apps
+
+    async def app(self, name: str, version: str = "") -> Dict[str, Any]:
+        """One app. An app has one version, ``"1"``."""
+        apps = await self.apps()
+        if name not in apps:
+            raise UnknownApp(f"no app {name[:128]!r} is served here{nearest(name[:128], apps)}")
+        check_version(name, version)
+        app: Dict[str, Any] = apps[name]
+        return app
+
+
+def check_version(name: str, version: str) -> None:
+    """An app has one version; none named means that one."""
+    if version not in ("", "1"):
+        raise UnknownApp(f"app {name[:128]!r} has version '1' only, not {version[:32]!r}")

@@ -1,0 +1,83 @@
+"""How a request that ended without an answer is told over HTTP and gRPC: status codes, and the error as plain values.
+
+Pure functions of the typed errors in :mod:`edgeserve.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from edgeserve.answers import TimedOut
+from edgeserve.errors import REFUSAL_NUMBERS, Cancelled, EdgeServeError, Refusal, RequestError
+
+BY_CODE = {
+    "malformed": 400, "bad_input": 400, "too_large": 413, "unknown_app": 404, "deadline_expired": 504, "rejected": 503,
+    "dropped": 504, "cancelled": 499, "failed": 500, "server_gone": 502, "wrong_version": 502}
+"""Code of an error -> HTTP status. 499 is what proxies call a request whose client went away."""
+
+BY_REASON = {
+    "queue_full": 429, "over_share": 429, "too many in flight": 429,  # this client, or all of them, ask too much
+    "superseded": 409, "quality_too_low": 422}
+"""Reason of a refusal -> HTTP status, where it says more than the code."""
+
+GRPC_OF_HTTP = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 409: "ABORTED", 413: "OUT_OF_RANGE",
+    422: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "INTERNAL", 501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
+
+UNKNOWN_MODEL = "Request for unknown model: "
+"""How the message of an unknown app begins: existing clients look for these words."""
+
+
+class NotServed(RequestError):
+    """The protocol has this question, this server has no such thing."""
+
+    code = "not_served"
+
+
+class Unauthorized(RequestError):
+    """The request does not carry the token that this front was started with."""
+
+    code = "unauthorized"
+
+
+class ClientGone(Cancelled):
+    """The client closed its connection: nobody is left to be told."""
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status of an error; 500 for one that is a fault."""
+    if isinstance(error, NotServed):
+        return 501
+    if isinstance(error, Unauthorized):
+        return 401
+    if isinstance(error, TimedOut):
+        return 504
+    if isinstance(error, Refusal) and error.reason in BY_REASON:
+        return BY_REASON[error.reason]
+    return BY_CODE.get(error.code, 500) if isinstance(error, EdgeServeError) else 500
+
+
+def message_of(error: BaseException) -> str:
+    """The text for people. A fault of the front itself is told in its log, not to clients."""
+    if not isinstance(error, EdgeServeError):
+        return "the front failed at this request; its log says how"
+    text = str(error)
+    return UNKNOWN_MODEL + text if error.code == "unknown_app" else text
+
+
+def details_of(error: BaseException) -> Dict[str, Any]:
+    """What programs read: ``code``, and of a refusal ``reason`` and the numbers that say how much time was missing."""
+    if not isinstance(error, EdgeServeError):
+        return {"code": "failed"}
+    code = "timed_out" if isinstance(error, TimedOut) else error.code
+    details: Dict[str, Any] = {"code": code}
+    if isinstance(error, RequestError) and error.id:
+        details["request_id"] = error.id
+    if isinstance(error, Refusal):
+        if error.reason:
+            details["reason"] = error.reason
+        if error.expected_ms is not None:
+            details["lane"] = error.lane
+        details.update((name, getattr(error, name)) for name in REFUSAL_NUMBERS if getattr(error, name) is not None)
+    return details

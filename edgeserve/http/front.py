@@ -1,0 +1,171 @@
+"""The front put together: routes over one client of the bus, served by uvicorn, and gRPC beside it where asked for.
+
+Wiring only. ``tools/http.py`` is its command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import socket
+from typing import Any, Callable, List, Tuple
+
+from edgeserve.client import Client
+from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import ConfigError
+from edgeserve.http.backend import Backend
+from edgeserve.http.kserve import OpenInference
+from edgeserve.http.shared_memory import FOLDER, Regions
+from edgeserve.units import ns_to_ms, ns_to_s
+
+log = logging.getLogger("edgeserve")
+
+TOKEN_CHARS_MIN = 16
+LOOPBACK = ("127.", "[::1]", "localhost")
+KEEP_ALIVE_S = 75
+BACKLOG = 1024
+
+
+def check_extra(packages: Tuple[str, ...], extra: str) -> None:
+    """Raise :class:`ConfigError` with the command that installs what is missing."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the front needs {', '.join(missing)}: pip install 'edgeserve-runtime[{extra}]'")
+
+
+def check_http(config: HttpConfig) -> None:
+    """Everything that can be wrong before the front starts. Raises :class:`ConfigError` naming the key."""
+    check_extra(("starlette", "uvicorn"), "http")
+    places = [("listen", config.listen)] + ([("grpc", config.grpc)] if config.grpc else [])
+    if config.grpc:
+        check_extra(("grpc", "google.protobuf"), "grpc")
+    for key, place in places:
+        split_place(key, place)
+        if not place.startswith(LOOPBACK) and not config.token_file:
+            raise ConfigError(f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
+                              f"with "
+                              "a token that clients must send, or listen on 127.0.0.1")
+
+
+def split_place(key: str, place: str) -> Tuple[str, int]:
+    """``127.0.0.1:8000`` or ``[::1]:8000`` as host and port."""
+    host, colon, port = place.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"[http] {key} = {place!r}: expected HOST:PORT, such as 127.0.0.1:8000")
+    return host.strip("[]"), int(port)
+
+
+def read_token(path: str) -> str:
+    """The token in a file; nothing without a file."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"[http] token_file = {path!r} cannot be read: {error}") from None
+    if len(token) < TOKEN_CHARS_MIN or not token.isprintable() or " " in token:
+        raise ConfigError(f"[http] token_file = {path!r}: expected one line of at least {TOKEN_CHARS_MIN} letters and "
+                          "digits, such as 'openssl rand -hex 24' prints")
+    return token
+
+
+class Front:
+    """A front of one server. ``client`` talks to the server; ``clock_s`` gives the time of day in seconds."""
+
+    def __init__(self, config: HttpConfig, client: Client, clock_s: Callable[[], float]) -> None:
+        self.config = config
+        self._token = read_token(config.token_file)
+        self._clock_s = clock_s
+        self._backend = Backend(client, in_flight_max=config.in_flight_max, timeout_ms=ns_to_ms(config.timeout_ns))
+        self._service = OpenInference(self._backend, Regions(FOLDER if config.shared_memory else None))
+
+    def app(self) -> Any:
+        """The ASGI application."""
+        from starlette.applications import Starlette
+
+        from edgeserve.http.asgi import Bounds
+        from edgeserve.http.chat_routes import ChatRoutes
+        from edgeserve.http.kserve_routes import KServeRoutes
+        bounds = Bounds(self.config.body_bytes_max, ns_to_s(self.config.body_timeout_ns))
+        routes = KServeRoutes(self._service, bounds, self._token).routes()
+        routes += ChatRoutes(self._backend, bounds, self._token, self._clock_s).routes()
+        return Starlette(routes=routes)
+
+    async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
+        """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""
+        import uvicorn
+        config = self.config
+        listener = bind("listen", config.listen)
+        settings = uvicorn.Config(self.app(), lifespan="off", log_level="warning", access_log=False,
+                                  server_header=False,
+                                  date_header=False, proxy_headers=False, limit_concurrency=config.connections_max,
+                                  timeout_keep_alive=KEEP_ALIVE_S,
+                                  timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1)
+        server = uvicorn.Server(settings)
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # of older ones: signals are ours
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # and of newer ones
+        grpc_server = None
+        try:
+            grpc_server, places = await self._start_grpc()
+            ending = asyncio.ensure_future(_end(stopped, server))
+            ready([f"http://{place_of(listener)}", *places])
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                ending.cancel()
+        finally:
+            listener.close()
+            if grpc_server is not None:
+                await grpc_server.stop(ns_to_s(config.drain_ns))
+
+    async def _start_grpc(self) -> Tuple[Any, List[str]]:
+        if not self.config.grpc:
+            return None, []
+        from edgeserve.http.grpc_service import start_grpc
+        server, port = await start_grpc(self._service, self.config.grpc, self._token, self.config.body_bytes_max)
+        return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
+
+
+async def _end(stopped: asyncio.Event, server: Any) -> None:
+    await stopped.wait()
+    server.should_exit = True
+
+
+def bind(key: str, place: str) -> socket.socket:
+    """A listening socket; port 0 is any free one."""
+    host, port = split_place(key, place)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"[http] {key} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
+                          "another front; give another port") from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def place_of(listener: socket.socket) -> str:
+    """``127.0.0.1:8000`` of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def run(front: Front, stopped: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
+        ready: Callable[[List[str]], None]) -> None:
+    """Serve on an event loop of this thread. ``stopped`` arranges that the event is set when it should end."""
+    async def serve() -> None:
+        event = asyncio.Event()
+        stopped(asyncio.get_running_loop(), event)
+        await front.serve(event, ready)
+
+    if importlib.util.find_spec("uvloop") is not None:
+        import uvloop
+        uvloop.install()
+    asyncio.run(serve())

@@ -1,0 +1,107 @@
+"""An image file or a ``.npy`` file as an app's input.
+
+The input's dtype and shape decide: ``[height, width, 3]``, ``[3, height, width]`` or ``[height, width]`` (grey), with
+``uint8`` from 0 to 255, floats from 0 to 1. A fixed height and width are met by scaling (bilinear); the
+aspect is not kept. -1 takes the image's own. An app that needs another normalisation has a node of its own for that.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.errors import BadInput, TooLarge
+from edgeserve.http.failures import NotServed
+
+NPY = b"\x93NUMPY"
+COLOURS = 3
+DTYPES = ("uint8", "float16", "float32", "float64")
+
+
+class Form(NamedTuple):
+    """How an input holds an image. A size of -1 is the image's."""
+
+    dtype: str
+    height: int
+    width: int
+    grey: bool
+    planes: bool  # colours first
+    leading: int  # axes of size 1 in front
+
+
+def form_of(tensor: Mapping[str, Any]) -> Optional[Form]:
+    """The form of an input that holds an image; None for one that does not. ``tensor`` has ``dtype`` and ``shape``."""
+    shape: Sequence[int] = tensor["shape"]
+    if tensor["dtype"] not in DTYPES:
+        return None
+    leading = 0
+    while len(shape) > 2 and shape[0] == 1 and len(shape) - 1 >= 2 and not (len(shape) == 3 and shape[2] == COLOURS):
+        shape, leading = shape[1:], leading + 1
+    if len(shape) == 2:
+        return Form(tensor["dtype"], shape[0], shape[1], True, False, leading)
+    if len(shape) == 3 and shape[2] == COLOURS:
+        return Form(tensor["dtype"], shape[0], shape[1], False, False, leading)
+    if len(shape) == 3 and shape[0] == COLOURS:
+        return Form(tensor["dtype"], shape[1], shape[2], False, True, leading)
+    return None
+
+
+def the_image_input(app: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
+    """The one input of an app that holds an image. Raises :class:`BadInput` where there is none, or more."""
+    fitting = [name for name, tensor in inputs.items() if form_of(tensor) is not None]
+    if len(fitting) != 1:
+        found = f"it has {', '.join(fitting)}" if fitting else "none does" if inputs else "it declares no inputs"
+        raise BadInput(f"app {app!r}: a body that is an image needs exactly one input that holds one (uint8 or float, "
+                       f"[height, width, 3], [3, height, width] or [height, width]); {found}. Name the input with a "
+                       "multipart form instead: curl -F NAME=@FILE")
+    return fitting[0]
+
+
+def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> np.ndarray:
+    """A file's array: a ``.npy`` file as it is (never a pickle), an image in the input's form."""
+    if data[:len(NPY)] == NPY:
+        try:
+            return np.load(io.BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]  # a .npy holds an array
+        except (ValueError, OSError, EOFError) as error:
+            raise BadInput(f"input {name!r}: the file is no .npy file without objects: {error}") from None
+    form = form_of(tensor)
+    if form is None:
+        raise BadInput(f"input {name!r} is {tensor['dtype']} {list(tensor['shape'])}, which holds no image; send a "
+                       f".npy "
+                       "file or JSON")
+    return in_form(_pixels(name, data, form, bytes_max), form)
+
+
+def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> np.ndarray:
+    """uint8 [height, width, 3] or [height, width]."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise NotServed(f"input {name!r}: reading images needs pillow where the front runs (pip install "
+                        "'edgeserve-runtime[http]'); or send a .npy file") from None
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            width, height = image.size
+            if width * height * COLOURS > bytes_max:  # before anything is unpacked
+                raise TooLarge(f"input {name!r}: an image of {width} x {height} needs {width * height * COLOURS} "
+                               f"bytes, at "
+                               f"most {bytes_max} are allowed; raise [http] body_max")
+            size = _size(form, width, height)
+            image = image.convert("L" if form.grey else "RGB")
+            return np.asarray(image if size == (width, height) else image.resize(size, Image.BILINEAR))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadInput(f"input {name!r}: the file is no image that can be read: {error}") from None
+
+
+def _size(form: Form, width: int, height: int) -> Tuple[int, int]:
+    return form.width if form.width > 0 else width, form.height if form.height > 0 else height
+
+
+def in_form(pixels: np.ndarray, form: Form) -> np.ndarray:
+    """Pixels with the dtype, the range and the axes of an input."""
+    values = pixels if form.dtype == "uint8" else pixels.astype(form.dtype) / np.asarray(255, form.dtype)
+    if form.planes:
+        values = values.transpose(2, 0, 1)
+    return np.ascontiguousarray(values.reshape((1,) * form.leading + values.shape))

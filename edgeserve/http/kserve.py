@@ -1,0 +1,277 @@
+"""The Open Inference Protocol v2 without its transport: what requests ask for, and what is told of apps.
+
+An app is a *model* here, its inputs and outputs are the model's. HTTP (``kserve_routes``) and gRPC (``grpc_service``)
+make an :class:`InferRequest` of what they got and write an :class:`InferResponse` their way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from edgeserve import __version__
+from edgeserve.answers import Answer, TimedOut
+from edgeserve.errors import BadInput, ServerGone, nearest
+from edgeserve.http.backend import Backend, Gone, check_version
+from edgeserve.http.failures import NotServed
+from edgeserve.http.shared_memory import Regions
+from edgeserve.http.tensors import check_shape, datatype_of, described, from_json, from_raw, to_raw
+
+NAME = "edgeserve"
+VERSION = "1"
+EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository", "system_shared_memory")
+
+OF_PRIORITY = {1: "critical", 2: "normal"}
+"""Triton's ``priority`` (1 is the highest) -> class; greater numbers are ``background``, 0 is the app's own class."""
+
+PARAMETERS = ("slo_ms", "timeout_ms", "timeout", "class", "priority", "value", "stream", "sequence_id", "on_late",
+              "quality_min", "sequence_start", "sequence_end", "binary_data_output")
+HINT = "hint."
+"""Parameters that begin so are hints: ``hint.length``."""
+
+
+class InputTensor(NamedTuple):
+    """One input as the transport brought it: ``raw`` bytes or ``data`` as a list, or neither where its parameters name
+    shared memory."""
+
+    name: Any
+    datatype: Any
+    shape: Any
+    parameters: Mapping[str, Any]
+    raw: Any = None
+    data: Optional[Sequence[Any]] = None
+
+
+class OutputWish(NamedTuple):
+    """One requested output."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+
+class InferRequest(NamedTuple):
+    """A request for an answer. ``wishes`` of None: all outputs."""
+
+    model: str
+    version: str
+    id: str
+    inputs: Sequence[InputTensor]
+    parameters: Mapping[str, Any]
+    wishes: Optional[Sequence[OutputWish]]
+
+
+class OutputTensor(NamedTuple):
+    """One output of an answer; ``value`` is None when it was put into shared memory."""
+
+    name: str
+    datatype: str
+    shape: List[int]
+    parameters: Dict[str, Any]
+    value: Any
+
+
+class InferResponse(NamedTuple):
+    """An answer. ``parameters`` tell how it went."""
+
+    model: str
+    id: str
+    parameters: Dict[str, Any]
+    outputs: List[OutputTensor]
+
+
+def options_of(parameters: Mapping[str, Any]) -> Dict[str, Any]:
+    """The arguments of :meth:`Client.submit` in a request's parameters. Raises :class:`BadInput` for parameters that
+    mean nothing, or twice the same."""
+    options: Dict[str, Any] = {}
+    for name, value in parameters.items():
+        if name.startswith(HINT):
+            options.setdefault("hints", {})[name[len(HINT):]] = _number(name, value)
+            continue
+        if name not in PARAMETERS:
+            raise BadInput(f"parameter {name[:128]!r} is unknown{nearest(name[:128], [*PARAMETERS, HINT + 'NAME'])}")
+        option = _option(name, value)
+        if option is None:
+            continue
+        if option[0] in options:
+            raise BadInput(f"parameter {name!r} says again what another parameter says ({option[0]}); send one of them")
+        options[option[0]] = option[1]
+    return options
+
+
+def _option(name: str, value: Any) -> Any:
+    """(argument, value) of one parameter; None where it asks for nothing."""
+    if name in ("slo_ms", "timeout_ms"):
+        return "slo_ms", _number(name, value)
+    if name == "timeout":  # Triton's, in microseconds; 0 is none
+        return ("slo_ms", _number(name, value) / 1000) if _number(name, value) else None
+    if name == "priority":
+        level = _number(name, value)
+        return ("klass", OF_PRIORITY.get(int(level), "background")) if level else None
+    if name in ("value", "quality_min"):
+        return name, _number(name, value)
+    if name == "sequence_id":
+        return ("stream", str(value)) if value not in (0, "") else None
+    if name in ("class", "stream", "on_late"):
+        if not isinstance(value, str):
+            raise BadInput(f"parameter {name!r} = {value!r}: expected a string")
+        return ("klass" if name == "class" else name), value
+    return None  # where a sequence starts and ends is for the app to know, binary_data_output for the transport
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a number")
+    return value
+
+
+class OpenInference:
+    """The protocol's verbs, over one server. Errors are those of :mod:`edgeserve.errors`."""
+
+    def __init__(self, backend: Backend, regions: Regions) -> None:
+        self.backend = backend
+        self.regions = regions
+
+    async def infer(self, request: InferRequest, gone: Optional[Gone] = None) -> InferResponse:
+        """Ask an app and wait for its answer."""
+        check_version(request.model, request.version)
+        inputs: Dict[str, Any] = {}
+        for tensor in request.inputs:
+            if not isinstance(tensor.name, str) or tensor.name in inputs:
+                raise BadInput(f"input {tensor.name!r}: expected a name, and each name once")
+            inputs[tensor.name] = self._value(tensor)
+        answer = await self.backend.infer(request.model, inputs, options_of(request.parameters), gone)
+        return InferResponse(request.model, request.id, how_it_went(answer), self._outputs(request.wishes, answer))
+
+    def _value(self, tensor: InputTensor) -> Any:
+        shape = check_shape(tensor.name, tensor.shape)
+        region = tensor.parameters.get("shared_memory_region")
+        if region is not None:
+            raw = self.regions.read(region, tensor.parameters.get("shared_memory_offset", 0),
+                                    tensor.parameters.get("shared_memory_byte_size", -1))
+            return from_raw(tensor.name, tensor.datatype, shape, raw)
+        if tensor.raw is not None:
+            return from_raw(tensor.name, tensor.datatype, shape, tensor.raw)
+        if tensor.data is None:
+            raise BadInput(f"input {tensor.name!r} has no data")
+        return from_json(tensor.name, tensor.datatype, shape, tensor.data)
+
+    def _outputs(self, wishes: Optional[Sequence[OutputWish]], answer: Answer) -> List[OutputTensor]:
+        if wishes is None:
+            wishes = [OutputWish(name, {}) for name in answer]
+        return [self._output(wish, answer) for wish in wishes]
+
+    def _output(self, wish: OutputWish, answer: Answer) -> OutputTensor:
+        if wish.name not in answer:
+            raise BadInput(f"the answer has no output {wish.name!r}{nearest(str(wish.name)[:128], answer)}")
+        if wish.parameters.get("classification"):
+            raise NotServed(f"output {wish.name!r}: the classification extension is not served; ask for the tensor")
+        value = answer[wish.name]
+        datatype, shape = described(wish.name, value)
+        region = wish.parameters.get("shared_memory_region")
+        if region is None:
+            return OutputTensor(wish.name, datatype, shape, {}, value)
+        data = to_raw(value)
+        place = {"shared_memory_region": region, "shared_memory_byte_size": len(data)}
+        offset = wish.parameters.get("shared_memory_offset", 0)
+        if offset:
+            place["shared_memory_offset"] = offset
+        self.regions.write(region, offset, wish.parameters.get("shared_memory_byte_size", -1), data)
+        return OutputTensor(wish.name, datatype, shape, place, None)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def server(self) -> Dict[str, Any]:
+        """What this server is."""
+        return {"name": NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    async def ready(self) -> bool:
+        """Whether the server accepts requests."""
+        try:
+            return bool((await self.backend.ask("health")).get("ready"))
+        except (ServerGone, TimedOut):
+            return False
+
+    async def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether an app accepts requests: the server does, and each of the app's models has a lane that is up."""
+        await self.backend.app(name, version)
+        return await self.ready()
+
+    async def model(self, name: str, version: str = "") -> Dict[str, Any]:
+        """An app's inputs and outputs. An output's type is known once the app has answered; a size of -1 is any."""
+        app = await self.backend.app(name, version)
+        inputs = [{"name": key, "datatype": datatype_of(tensor["dtype"]), "shape": _shape(tensor)}
+                  for key, tensor in app["inputs"].items()]
+        seen = self.backend.seen.get(name, {})
+        outputs = [{"name": key, "datatype": seen.get(key, ("", []))[0], "shape": seen.get(key, ("", [-1]))[1]}
+                   for key in app["outputs"] or seen]
+        return {"name": name, "versions": [VERSION], "platform": NAME, "inputs": inputs, "outputs": outputs}
+
+    async def model_config(self, name: str, version: str = "") -> Dict[str, Any]:
+        """The same in the words of Triton's model configuration. Requests carry no batch axis: batches are the
+        scheduler's, so ``max_batch_size`` is 0."""
+        table = await self.model(name, version)
+
+        def tensors(part: str) -> List[Dict[str, Any]]:
+            return [{"name": tensor["name"], "data_type": data_type(tensor["datatype"]), "dims": tensor["shape"]}
+                    for tensor in table[part]]
+
+        return {"name": name, "platform": NAME, "backend": NAME, "max_batch_size": 0, "input": tensors("inputs"),
+                "output": tensors("outputs")}
+
+    async def index(self, ready_only: bool = False) -> List[Dict[str, str]]:
+        """Every app and whether it can be asked."""
+        state = "READY" if await self.ready() else "UNAVAILABLE"
+        apps = await self.backend.apps()
+        return [] if ready_only and state != "READY" else [
+            {"name": name, "version": VERSION, "state": state, "reason": ""} for name in apps]
+
+    async def statistics(self, name: str = "", version: str = "") -> List[Dict[str, Any]]:
+        """Counts and times since the server's start, of one app or all. ``compute_infer`` is time on lanes, ``queue``
+        the waiting for a lane or for a model to be loaded."""
+        if name:
+            await self.backend.app(name, version)
+        stats = await self.backend.ask("stats")
+        return [statistics_of(key, app) for key, app in stats["apps"].items() if name in ("", key)]
+
+
+def _shape(tensor: Mapping[str, Any]) -> List[int]:
+    return [1] if datatype_of(tensor["dtype"]) == "BYTES" else list(tensor["shape"])
+
+
+def data_type(datatype: str) -> str:
+    """``FP32`` -> ``TYPE_FP32``, as Triton's model configuration has it."""
+    return {"": "TYPE_INVALID", "BYTES": "TYPE_STRING"}.get(datatype, "TYPE_" + datatype)
+
+
+def how_it_went(answer: Answer) -> Dict[str, Any]:
+    """What an answer says besides its outputs, as parameters of the response."""
+    table: Dict[str, Any] = {"request_id": answer.id, "late": answer.late, "total_ms": answer.total_ms}
+    table.update((key + "_ms", value) for key, value in answer.breakdown_ms.items())
+    if answer.reason:
+        table["reason"] = answer.reason
+    if answer.branches:
+        table["quality"] = answer.quality
+    return table
+
+
+def statistics_of(name: str, app: Mapping[str, Any]) -> Dict[str, Any]:
+    """One app's counts, from what ``stats`` says of it."""
+    outcomes = app["outcomes"]
+    done = outcomes["completed"]
+    mean_ms = app["breakdown_ms"]
+
+    def duration(count: int, *parts: str) -> Dict[str, int]:
+        return {"count": count, "ns": int(sum([mean_ms[part] for part in parts], 0.0) * 1e6 * count)}
+
+    return {"name": name, "version": VERSION, "last_inference": 0, "inference_count": done, "execution_count": done,
+            "inference_stats": {
+                "success": duration(done, "queue", "load", "batch", "execute"),
+                "fail": {"count": sum(outcomes.values()) - done, "ns": 0},
+                "queue": duration(done, "queue", "load", "batch"), "compute_input": duration(0),
+                "compute_infer": duration(done, "execute"), "compute_output": duration(0),
+                "cache_hit": duration(0), "cache_miss": duration(0)},
+            "batch_stats": []}

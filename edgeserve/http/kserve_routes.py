@@ -1,0 +1,326 @@
+"""The Open Inference Protocol v2 over HTTP: JSON, the binary tensor extension, and plain files for people with curl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from edgeserve.errors import BadInput, Failed, Malformed
+from edgeserve.http import images
+from edgeserve.http.asgi import JSON, Bounds, Call, Endpoint, parse_json, to_json
+from edgeserve.http.failures import NotServed
+from edgeserve.http.kserve import (
+    HINT,
+    PARAMETERS,
+    VERSION,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OpenInference,
+    OutputWish,
+)
+from edgeserve.http.tensors import datatype_of, to_raw
+from edgeserve.http.tensors import to_json as listed
+
+HEADER_LENGTH = b"inference-header-content-length"
+OCTETS = b"application/octet-stream"
+FORM_PARTS_MAX = 64
+NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing to load, unload or switch here"
+
+
+class KServeRoutes:
+    """The routes, and what each of them does."""
+
+    def __init__(self, service: OpenInference, bounds: Bounds, token: str) -> None:
+        self._service = service
+        self._bounds = bounds
+        self._token = token
+
+    def routes(self) -> List[Route]:
+        """All of them; the one that is asked most comes first."""
+        found = []
+        for path, methods in self._table():
+            handlers = {method: Endpoint(handler, self._bounds, "" if path.startswith("/v2/health") else self._token)
+                        for method, handler in methods.items()}
+            for place in [path, path.replace("{name}", "{name}/versions/{version}")] if "/models/{name}" in path and \
+                    "repository" not in path else [path]:
+                found += [Route(place, endpoint, methods=[method]) for method, endpoint in handlers.items()]
+        return found
+
+    def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
+        regions = "/v2/systemsharedmemory/"
+        return [
+            ("/v2/models/{name}/infer", {"POST": self.infer}),
+            ("/v2/health/live", {"GET": self.live}), ("/v2/health/ready", {"GET": self.ready}),
+            ("/v2", {"GET": self.server}), ("/v2/models/stats", {"GET": self.statistics}),
+            ("/v2/models/{name}", {"GET": self.model}), ("/v2/models/{name}/ready", {"GET": self.model_ready}),
+            ("/v2/models/{name}/config", {"GET": self.config}), ("/v2/models/{name}/stats", {"GET": self.statistics}),
+            ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
+            (regions + "status", {"GET": self.regions}), (regions + "region/{name}/status", {"GET": self.regions}),
+            (regions + "region/{name}/register", {"POST": self.register}),
+            (regions + "unregister", {"POST": self.unregister}),
+            (regions + "region/{name}/unregister", {"POST": self.unregister}),
+            ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing})]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def infer(self, call: Call) -> None:
+        """A request in JSON, with or without binary tensors, or files."""
+        content = call.header(b"content-type")
+        if content.startswith("multipart/form-data"):
+            header: Mapping[str, Any] = {}
+            request = await self._of_form(call)
+        elif content.startswith("image/"):
+            header = {}
+            request = await self._of_image(call)
+        else:
+            body = await call.body()
+            header, binary = split_body(body, call.header(HEADER_LENGTH))
+            request = self._of_json(call, header, binary)
+        response = await self._service.infer(request, call.gone)
+        data, json_length = written(response, header)
+        if json_length is None:
+            await call.answer(data, headers=[(b"content-type", JSON)])
+        else:
+            await call.answer(data, headers=[(b"content-type", OCTETS), (HEADER_LENGTH, str(json_length).encode())])
+
+    def _of_json(self, call: Call, header: Mapping[str, Any], binary: memoryview) -> InferRequest:
+        parameters = {**in_query(call), **_table_of(header, "parameters")}
+        wishes = header.get("outputs")
+        if wishes is not None:
+            wishes = [OutputWish(_named(item, "outputs"), _table_of(item,
+                                                                    "parameters")) for item in _list(wishes)] or None
+        return InferRequest(call.path("name"), call.path("version"), str(header.get("id", "")),
+                            read_inputs(header.get("inputs", []), binary), parameters, wishes)
+
+    async def _of_image(self, call: Call) -> InferRequest:
+        data = await call.body()
+        name = call.path("name")
+        app = await self._service.backend.app(name)
+        key = images.the_image_input(name, app["inputs"])
+        return await self._of_files(call, {key: data}, app["inputs"], [], in_query(call))
+
+    async def _of_form(self, call: Call) -> InferRequest:
+        """Fields named as inputs are inputs: files, texts, or JSON; the others are parameters."""
+        body = await call.body()
+        app = await self._service.backend.app(call.path("name"))
+        files: Dict[str, bytes] = {}
+        tensors: List[InputTensor] = []
+        parameters = in_query(call)
+        for key, value in await _fields(call, body):
+            if isinstance(value, bytes):
+                files[key] = value
+            elif key in app["inputs"]:
+                tensors.append(_of_field(key, value, app["inputs"][key]))
+            else:
+                parameters[key] = value
+        return await self._of_files(call, files, app["inputs"], tensors, parameters)
+
+    async def _of_files(self, call: Call, files: Mapping[str, bytes], inputs: Mapping[str, Any],
+                        tensors: List[InputTensor], parameters: Mapping[str, Any]) -> InferRequest:
+        name = call.path("name")
+        for key, data in files.items():
+            if key not in inputs:
+                raise BadInput(f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
+                               f"be is "
+                               f"not known; declared: {', '.join(inputs) or 'none'}")
+            value = await asyncio.get_running_loop().run_in_executor(
+                None, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max)
+            little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            tensors.append(InputTensor(key, datatype_of(str(value.dtype)), list(value.shape), {}, to_raw(little)))
+        return InferRequest(name, call.path("version"), "", tensors, parameters, None)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def live(self, call: Call) -> None:
+        """The front answers."""
+        await call.answer()
+
+    async def ready(self, call: Call) -> None:
+        """200 when the server accepts requests, else 400 as Triton says it."""
+        await call.answer(status=200 if await self._service.ready() else 400)
+
+    async def server(self, call: Call) -> None:
+        """Name, version, extensions."""
+        await call.answer(self._service.server())
+
+    async def model(self, call: Call) -> None:
+        """An app's inputs and outputs."""
+        await call.answer(await self._service.model(call.path("name"), call.path("version")))
+
+    async def model_ready(self, call: Call) -> None:
+        """200 when an app can be asked."""
+        ready = await self._service.model_ready(call.path("name"), call.path("version"))
+        await call.answer(status=200 if ready else 400)
+
+    async def config(self, call: Call) -> None:
+        """An app in the words of Triton's configuration."""
+        await call.answer(await self._service.model_config(call.path("name"), call.path("version")))
+
+    async def statistics(self, call: Call) -> None:
+        """Counts and times."""
+        await call.answer({"model_stats": await self._service.statistics(call.path("name"), call.path("version"))})
+
+    async def index(self, call: Call) -> None:
+        """Every app."""
+        wish = await call.json({}) if call.scope["method"] == "POST" else {}
+        await call.answer(await self._service.index(bool(isinstance(wish, dict) and wish.get("ready"))))
+
+    async def regions(self, call: Call) -> None:
+        """Registered shared memory."""
+        await call.answer(self._service.regions.table(call.path("name")))
+
+    async def register(self, call: Call) -> None:
+        """Register shared memory."""
+        wish = await call.json({})
+        if not isinstance(wish, dict):
+            raise Malformed("the body is no JSON object with 'key', 'offset' and 'byte_size'")
+        self._service.regions.register(call.path("name"), wish.get("key"), wish.get("offset", 0), wish.get("byte_size"))
+        await call.answer()
+
+    async def unregister(self, call: Call) -> None:
+        """Forget shared memory."""
+        self._service.regions.unregister(call.path("name"))
+        await call.answer()
+
+    async def nothing(self, call: Call) -> None:
+        """What the protocol or Triton has and this server has not."""
+        path = call.scope["path"]
+        if path.startswith("/v2/cudasharedmemory") and path.endswith("status"):
+            await call.answer([])  # none is registered, which clients ask before they unregister all
+            return
+        if path.startswith("/v2/cudasharedmemory") and path.endswith("unregister"):
+            await call.answer()
+            return
+        raise NotServed(f"{path}: {NO_CONTROL}" if "repository" in path else f"{path} is not served")
+
+
+def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memoryview]:
+    """The JSON of a request's body, and the binary tensors behind it."""
+    view = memoryview(body)
+    if header_length:
+        if not header_length.isdigit() or int(header_length) > len(body):
+            raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
+        table, rest = parse_json(view[:int(header_length)]), view[int(header_length):]
+    else:
+        table, rest = parse_json(view), view[:0]
+    if not isinstance(table, dict):
+        raise Malformed("the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
+                        "files "
+                        "as a multipart form")
+    return table, rest
+
+
+def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
+    """The inputs of a request's JSON, each with its part of the binary data."""
+    tensors, at = [], 0
+    for item in _list(inputs):
+        name, parameters = _named(item, "inputs"), _table_of(item, "parameters")
+        size, raw = parameters.get("binary_data_size"), None
+        if size is not None:
+            if type(size) is not int or not 0 <= size <= len(binary) - at:
+                raise Malformed(f"input {name!r}: binary_data_size = {str(size)[:40]}, {len(binary) - at} bytes are "
+                                f"left of "
+                                "the body")
+            raw, at = binary[at:at + size], at + size
+        tensors.append(InputTensor(name, item.get("datatype"), item.get("shape"), parameters, raw, item.get("data")))
+    if at != len(binary):
+        raise Malformed(f"{len(binary) - at} bytes of the body belong to no input")
+    return tensors
+
+
+def written(response: InferResponse, header: Mapping[str, Any]) -> Tuple[bytes, Optional[int]]:
+    """The body of an answer, and the length of its JSON where binary tensors follow it."""
+    wishes = header.get("outputs") or ()
+    every = bool(_table_of(header, "parameters").get("binary_data_output", False))
+    binary = {item["name"]: _table_of(item, "parameters").get("binary_data", every) for item in wishes}
+    outputs, blobs = [], []
+    for output in response.outputs:
+        table: Dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
+        parameters = dict(output.parameters)
+        if output.value is None:
+            pass
+        elif binary.get(output.name, every):
+            blobs.append(to_raw(output.value))
+            parameters["binary_data_size"] = len(blobs[-1])
+        else:
+            table["data"] = listed(output.value)
+        if parameters:
+            table["parameters"] = parameters
+        outputs.append(table)
+    answer = {"model_name": response.model, "model_version": VERSION, "parameters": response.parameters,
+              "outputs": outputs}
+    if response.id:
+        answer["id"] = response.id
+    try:
+        head = to_json(answer)
+    except ValueError:
+        raise Failed("an output holds an infinity or NaN, for which JSON has no word; ask for binary data "
+                     '("parameters": {"binary_data_output": true})') from None
+    return (b"".join([head, *blobs]), len(head)) if blobs else (head, None)
+
+
+def in_query(call: Call) -> Dict[str, Any]:
+    """Parameters in the address, such as ``?slo_ms=50``. Others may be a proxy's and are passed over."""
+    query = call.scope["query_string"]
+    if not query:
+        return {}
+    pairs = parse_qsl(query.decode("latin-1"))
+    return {key: value for key, value in pairs if key in PARAMETERS or key.startswith(HINT)}
+
+
+def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
+    """A form's field as an input: a text as it is, else numbers in JSON."""
+    datatype = datatype_of(tensor["dtype"])
+    if datatype == "BYTES":
+        return InputTensor(key, datatype, [1], {}, None, [text])
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise BadInput(f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
+                       f"file "
+                       f"(-F {key}=@FILE)") from None
+    shape, inner = [], data
+    while isinstance(inner, list):
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+    return InputTensor(key, datatype, shape, {}, None, data if isinstance(data, list) else [data])
+
+
+async def _fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
+    """The fields of a multipart form: texts, and files as bytes."""
+    async def receive() -> Dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    try:
+        async with Request(dict(call.scope), receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
+            return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
+    except HTTPException as error:
+        raise Malformed(f"the multipart form cannot be read: {error.detail}") from None
+
+
+def _list(items: Any) -> Sequence[Any]:
+    if not isinstance(items, list):
+        raise Malformed(f"inputs and outputs are lists, not {type(items).__name__}")
+    return items
+
+
+def _named(item: Any, where: str) -> str:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        raise Malformed(f"{where}: expected objects with a 'name'")
+    return str(item["name"])
+
+
+def _table_of(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = item.get(key)
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise Malformed(f"{key} is {type(table).__name__}, expected an object")
+    return table

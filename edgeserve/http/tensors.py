@@ -1,0 +1,165 @@
+"""Tensors of the Open Inference Protocol v2 to and from named values of the bus.
+
+Pure functions. A tensor comes as JSON numbers (nested or flat, row-major), as raw little-endian bytes (the binary
+extension, gRPC's ``raw_input_contents``, shared memory), or, for ``BYTES``, as elements that each have their length in
+four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput` naming the tensor.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
+
+DTYPES: Dict[str, np.dtype] = {
+    "BOOL": np.dtype(np.bool_), "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"), "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"), "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
+"""The protocol's names of what a tensor may hold. ``BYTES`` is none of them: its elements are texts here."""
+
+DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
+TEXT = "BYTES"
+RANK_MAX = 8
+ELEMENTS_MAX = 2**40  # of a shape: more is no tensor but a mistake, and its product must not be computed
+
+_LENGTH = struct.Struct("<I")
+
+
+def datatype_of(dtype: str) -> str:
+    """The protocol's name of a configured input's dtype: ``float32`` -> ``FP32``, ``text`` -> ``BYTES``; empty for what
+    has none."""
+    if dtype in ("text", "bytes"):
+        return TEXT
+    try:
+        return DATATYPES.get(np.dtype(dtype).newbyteorder("<"), "")
+    except TypeError:
+        return ""
+
+
+def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
+    """A request's shape, if it is one."""
+    if not isinstance(shape, (list, tuple)) or len(shape) > RANK_MAX or not all(
+            type(size) is int and size >= 0 for size in shape):
+        raise BadInput(f"tensor {name!r}: shape {shape!r}, expected a list of at most {RANK_MAX} whole numbers from 0")
+    count = 1
+    for size in shape:
+        count *= size
+        if count > ELEMENTS_MAX:
+            raise TooLarge(f"tensor {name!r}: shape {list(shape)} has over {ELEMENTS_MAX} elements")
+    return tuple(shape)
+
+
+def _dtype(name: str, datatype: Any) -> np.dtype:
+    dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
+    if dtype is None:
+        raise BadInput(f"tensor {name!r}: datatype {datatype!r} is not served"
+                       f"{nearest(str(datatype)[:64], [*DTYPES, TEXT])}")
+    return dtype
+
+
+def from_raw(name: str, datatype: Any, shape: Tuple[int, ...], raw: Any) -> Any:
+    """A tensor's bytes as an array over them (not copied), or a text."""
+    if datatype == TEXT:
+        return one_text(name, shape, split_texts(name, raw))
+    dtype = _dtype(name, datatype)
+    count = 1
+    for size in shape:
+        count *= size
+    if len(raw) != count * dtype.itemsize:
+        raise BadInput(f"tensor {name!r}: {len(raw)} bytes of data, {datatype} {list(shape)} needs "
+                       f"{count * dtype.itemsize}")
+    array = np.frombuffer(raw, dtype) if count else np.zeros(0, dtype)
+    if dtype.kind == "b" and count and array.view(np.uint8).max() > 1:
+        raise BadInput(f"tensor {name!r}: a BOOL may hold only the bytes 0 and 1")
+    return array.reshape(shape)
+
+
+def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> Any:
+    """A tensor's ``data`` of JSON as an array, or a text."""
+    if not isinstance(data, (list, tuple)):
+        raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
+    if datatype == TEXT:
+        texts = data
+        while len(texts) == 1 and isinstance(texts[0], list):
+            texts = texts[0]
+        if not all(isinstance(text, str) for text in texts):
+            raise BadInput(f"tensor {name!r}: BYTES in JSON are strings; send binary data otherwise")
+        return one_text(name, shape, texts)
+    dtype = _dtype(name, datatype)
+    try:
+        array = np.array(data, dtype=object if dtype.kind in "biu" else dtype)
+        if dtype.kind in "biu":
+            array = _whole(name, datatype, dtype, array)
+        return array.reshape(shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+
+
+def _whole(name: str, datatype: str, dtype: np.dtype, values: np.ndarray) -> np.ndarray:
+    """Whole numbers and booleans: nothing is rounded or wrapped around."""
+    whole = bool if dtype.kind == "b" else int
+    flat: List[Any] = values.ravel().tolist()
+    for value in flat:
+        if type(value) is not whole:
+            raise BadInput(f"tensor {name!r}: data has {value!r}, expected {datatype}")
+    if dtype.kind != "b" and flat:
+        bounds = np.iinfo(dtype)
+        if min(flat) < bounds.min or max(flat) > bounds.max:
+            raise BadInput(f"tensor {name!r}: data from {min(flat)} to {max(flat)}, {datatype} holds {bounds.min} to "
+                           f"{bounds.max}")
+    return np.array(flat, dtype)
+
+
+def one_text(name: str, shape: Tuple[int, ...], texts: Sequence[str]) -> str:
+    """The text of a ``BYTES`` tensor: an input of the bus is one text."""
+    if len(texts) != 1 or any(size != 1 for size in shape):
+        raise BadInput(f"tensor {name!r}: BYTES {list(shape)} with {len(texts)} elements; a text input is one element, "
+                       "shape [1]")
+    return texts[0]
+
+
+def split_texts(name: str, raw: Any) -> List[str]:
+    """The elements of a binary ``BYTES`` tensor."""
+    texts, at, end = [], 0, len(raw)
+    while at < end:
+        if end - at < _LENGTH.size:
+            raise BadInput(f"tensor {name!r}: {end - at} bytes left over after the last element of its BYTES")
+        (length,) = _LENGTH.unpack_from(raw, at)
+        at += _LENGTH.size
+        if length > end - at:
+            raise BadInput(f"tensor {name!r}: an element of its BYTES claims {length} bytes, {end - at} are left")
+        try:
+            texts.append(bytes(raw[at:at + length]).decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise BadInput(f"tensor {name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as "
+                           "UINT8") from None
+        at += length
+    return texts
+
+
+def described(name: str, value: Any) -> Tuple[str, List[int]]:
+    """Datatype and shape of an output."""
+    if isinstance(value, np.ndarray):
+        datatype = DATATYPES.get(value.dtype)
+        if datatype is None:
+            raise Malformed(f"output {name!r} has dtype {value.dtype}, which the protocol has no name for")
+        return datatype, list(value.shape)
+    return TEXT, [1] if isinstance(value, str) else [len(value)]
+
+
+def to_raw(value: Any) -> bytes:
+    """An output as the binary extension has it."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    encoded = [text.encode() for text in ([value] if isinstance(value, str) else value)]
+    return b"".join(_LENGTH.pack(len(text)) + text for text in encoded)
+
+
+def to_json(value: Any) -> List[Any]:
+    """An output as a flat list. JSON has no infinities and no NaN: they are refused where JSON is written."""
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist()
+    return [value] if isinstance(value, str) else list(value)

@@ -1,0 +1,98 @@
+"""``edgeserve http``: a front for clients that speak HTTP or gRPC, beside a running server.
+
+Serves KServe's Open Inference Protocol v2 and OpenAI's chat protocol; asks the server over its bus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any, Dict, List
+
+from edgeserve.client import Client
+from edgeserve.config.files import resolve_path
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import HttpConfig
+from edgeserve.http.front import Front, check_http, run
+
+log = logging.getLogger("edgeserve")
+
+LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
+SWITCH_S = 0.0005
+"""How long one thread may keep the others waiting: the event loop and the bus's thread hand each request over twice."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``edgeserve http``."""
+    parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its [http] table and "
+                                                              "its "
+                                                              "endpoint (default: this user's own bus)")
+    parser.add_argument("--endpoint", default="", help="where the server listens, such as tcp://127.0.0.1:5555")
+    parser.add_argument("--server-key", default="", metavar="KEY",
+                        help="public key of a server with CURVE keys, or its file")
+    parser.add_argument("--listen", default="", metavar="HOST:PORT",
+                        help="default: 127.0.0.1:8000; port 0: any free one")
+    parser.add_argument("--grpc", default="", metavar="HOST:PORT", help="serve gRPC too, such as 127.0.0.1:8001")
+    parser.add_argument("--token-file", default="", metavar="FILE",
+                        help="clients must send 'Authorization: Bearer' and what stands in this file")
+    parser.add_argument("--shared-memory", action="store_true",
+                        help="let clients name shared memory of the user that this runs as")
+    parser.add_argument("--with-stdin", action="store_true", help="end when standard input ends")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until a signal; the exit status is 0 after a clean end."""
+    logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    http, endpoint = configured(args)
+    check_http(http)
+    sys.setswitchinterval(SWITCH_S)
+    with Client(endpoint or None, name="http", server_key=http.server_key) as client:
+        front = Front(http, client, time.time)
+
+        def stopping(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stopped.set)
+            if args.with_stdin:
+                threading.Thread(target=_until_stdin_ends, args=(loop, stopped), daemon=True).start()
+
+        def ready(places: List[str]) -> None:
+            gc.collect()
+            gc.freeze()
+            log.info("ready on %s, for the server at %s", ", ".join(places), client.endpoint)
+
+        run(front, stopping, ready)
+    return 0
+
+
+def configured(args: argparse.Namespace) -> Any:
+    """The front's settings and the server's endpoint, from the file and the arguments; these go first."""
+    http, endpoint, directory = HttpConfig(), args.endpoint, "."
+    if args.config:
+        config = load_config(args.config)
+        http, directory = config.http or http, config.directory
+        endpoint = endpoint or config.server.endpoint
+    changes: Dict[str, Any] = {key: getattr(args, key) for key in ("listen", "grpc", "server_key", "token_file")
+                               if getattr(args, key)}
+    if args.shared_memory:
+        changes["shared_memory"] = True
+    if http.token_file and not args.token_file:
+        changes["token_file"] = resolve_path(http.token_file, directory)
+    if http.server_key and not args.server_key and os.path.sep in http.server_key:
+        changes["server_key"] = resolve_path(http.server_key, directory)
+    return replace(http, **changes), endpoint
+
+
+def _until_stdin_ends(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """Whoever started this process holds the other end; its death ends this process too."""
+    while os.read(0, 4096):
+        pass
+    loop.call_soon_threadsafe(stopped.set)

@@ -1,0 +1,120 @@
+"""``edgeserve init model.onnx [...]``: a configuration that serves these model files as it stands.
+
+The files are read for inputs, shapes, types, batch axis and recurrent state (``roles``), each model is run a few times
+on this machine (``trial``), and the result is written with a comment per choice (``text``). Nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from edgeserve.engines.describe import READERS, describe
+from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.tools.init.found import Found
+from edgeserve.tools.init.machine import machine_lanes
+from edgeserve.tools.init.roles import model_names, roles_of
+from edgeserve.tools.init.slo import read_rates, read_slo_ns
+from edgeserve.tools.init.text import configuration_text, summary
+from edgeserve.tools.init.trial import try_model
+
+FILES_MAX = 64
+"""Models of one folder; more are a mistake in the path."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="+", metavar="MODEL",
+                        help=f"model files ({', '.join(READERS)}), or a folder that holds some")
+    parser.add_argument("--out", default="edge.toml", metavar="FILE", help="the file to write (default: edge.toml)")
+    parser.add_argument("--rate", action="append", default=[], metavar="[APP=]N",
+                        help="requests per second: the deadline is then the time between two")
+    parser.add_argument("--slo", default="", metavar="TIME", help="deadline of every app, such as 50ms (default: by "
+                        "--rate, else from a quick measurement)")
+    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=3,640,640",
+                        help="lengths of one item, without the batch axis, for an input whose file leaves them open")
+    parser.add_argument("--cpu", action="store_true", help="use no GPU, even where there is one")
+    parser.add_argument("--force", action="store_true", help="write over the file that is there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the configuration; 0 when it serves every file that was named."""
+    if os.path.exists(args.out) and not args.force:
+        raise ConfigError(f"{args.out} is there already; give another name with --out, or --force to write over it")
+    directory = os.path.dirname(os.path.abspath(args.out))
+    if not os.path.isdir(directory):
+        raise ConfigError(f"--out {args.out}: there is no directory {directory}")
+    paths = model_files(args.models)
+    shapes, slo_ns = read_shapes(args.shape), read_slo_ns(args.slo)
+    names = model_names(paths)
+    rates = read_rates(args.rate, names)
+    found: List[Found] = []
+    gpu: Optional[bool] = False if args.cpu else None
+    for name, path in zip(names, paths):
+        print(f"reading {path} ...", file=sys.stderr, flush=True)
+        roles = roles_of(describe(path), shapes, path)
+        found.append(Found(name, _told_path(path, directory), roles, try_model(name, path, roles, gpu)))
+    _check_shapes_used(shapes, found)
+    lanes = machine_lanes([item.tried.device for item in found])
+    text = configuration_text(found, lanes, rates, slo_ns)
+    with open(args.out, "w", encoding="utf-8") as file:
+        file.write(text)
+    _check_written(args.out)
+    print(summary(found, args.out, rates, slo_ns))
+    return 0
+
+
+def model_files(names: Sequence[str]) -> List[str]:
+    """The model files that the arguments name; a folder stands for those in it."""
+    paths: List[str] = []
+    for name in names:
+        if not os.path.isdir(name):
+            paths.append(name)
+            continue
+        inside = sorted(os.path.join(name, item) for item in os.listdir(name)
+                        if os.path.splitext(item)[1].lower() in READERS)
+        if not inside:
+            raise ConfigError(f"{name}: there is no model file in this folder; expected one that ends in "
+                              f"{', '.join(READERS)}")
+        paths += inside
+    if len(paths) > FILES_MAX:
+        raise ConfigError(f"{len(paths)} model files; expected at most {FILES_MAX}: name those that are to be served")
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{twice} is named twice")
+    return paths
+
+
+def read_shapes(words: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
+    """``INPUT=3,640,640`` by input."""
+    shapes: Dict[str, Tuple[int, ...]] = {}
+    for word in words:
+        name, mark, text = word.partition("=")
+        lengths = [item.strip() for item in text.split(",")] if text else []
+        if not mark or not name or not all(item.isdigit() and int(item) > 0 for item in lengths):
+            raise ConfigError(f"--shape {word!r}: expected INPUT=LENGTHS of one item, such as images=3,640,640")
+        shapes[name] = tuple(int(item) for item in lengths)
+    return shapes
+
+
+def _told_path(path: str, directory: str) -> str:
+    """The file as the configuration names it: relative to it, unless it lies elsewhere."""
+    relative = os.path.relpath(path, directory)
+    return os.path.abspath(path) if relative.startswith(os.path.join("..", "..")) else relative
+
+
+def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[Found]) -> None:
+    inputs = [port.name for item in found for port in item.roles.description.inputs]
+    for name in shapes:
+        if name not in inputs:
+            raise ConfigError(f"--shape {name}: no model has an input of that name (inputs: {', '.join(inputs)})")
+
+
+def _check_written(path: str) -> None:
+    """What was written must be a configuration: else the mistake is ours, and better found now than when serving."""
+    from edgeserve.config.loading import load_config
+    try:
+        load_config(path)
+    except EdgeServeError as error:
+        raise ConfigError(f"{error}. This is a fault of 'edgeserve init'; the file is left for you to mend") from None

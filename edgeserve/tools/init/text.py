@@ -1,0 +1,158 @@
+"""The configuration as text, with a comment per choice, and what the command says at its end. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Sequence
+
+import numpy as np
+
+from edgeserve.engines.ports import Port
+from edgeserve.tools.init.found import Found
+from edgeserve.tools.init.machine import CPU, LaneText
+from edgeserve.tools.init.slo import Slo, choose_slo
+from edgeserve.tools.init.trial import engine_options
+from edgeserve.units import counted, format_duration, format_size
+
+COMMENT_COLUMN = 40
+
+
+def configuration_text(found: Sequence[Found], lanes: Sequence[LaneText], rates: Mapping[str, float],
+                       slo_ns: int) -> str:
+    """The whole file."""
+    slos = slos_of(found, rates, slo_ns)
+    lines = ["# Written by 'edgeserve init'. It serves as it stands; the comments say what was chosen, and why.",
+             "# What each key means, and the others: docs/configuration.md.", ""]
+    if any(lane.device == "gpu" for lane in lanes):
+        lines += ["[device.gpu]", 'kind = "cuda"', ""]
+        if any(lane.device == "cpu" for lane in lanes):
+            lines += ["[device.cpu]", ""]
+    for lane in lanes:
+        lines += [f"[lane.{lane.name}]", f'device = "{lane.device}"',
+                  _commented(f"threads = {lane.threads}", lane.comment), ""]
+    for item in found:
+        lines += _model(item, lanes)
+        lines += _app(item, slos[item.name])
+    return "\n".join(lines)
+
+
+def slos_of(found: Sequence[Found], rates: Mapping[str, float], slo_ns: int) -> Dict[str, Slo]:
+    """The deadline of each app. Models of one lane wait for each other: the longest of the others counts."""
+    slos = {}
+    for item in found:
+        others = [other.tried.times_ns[min(other.tried.times_ns)] for other in found
+                  if other is not item and other.tried.device == item.tried.device and other.tried.times_ns]
+        times = item.tried.times_ns
+        slos[item.name] = choose_slo(times[min(times)] if times else None, max(others, default=0),
+                                     rates.get(item.name, 0.0), slo_ns)
+    return slos
+
+
+def _model(item: Found, lanes: Sequence[LaneText]) -> List[str]:
+    roles, tried = item.roles, item.tried
+    lines = [f"[model.{item.name}]", f'engine = "{roles.description.engine}"', f"file = {json.dumps(item.file)}"]
+    if len(lanes) > 1:
+        lines.append(f'lanes = ["{"cpu0" if tried.device == CPU else "gpu0"}"]')
+    if roles.description.engine == "lm":
+        return [*lines, *_language_options(roles.description.facts), ""]
+    if tried.why:
+        lines.append(f"# Not on the GPU: {' '.join(tried.why.split())[:160]}")
+    lines.append(_commented(f"batch = {sorted(tried.times_ns)}", _batch_comment(item)))
+    if tried.shapes:
+        told = roles.shapes_given or not roles.is_open
+        lines.append(_commented(f"shapes = {_inline(tried.shapes)}", "of one item, for warm-up" if told else
+                                "of one item, for warm-up: tried, since the file leaves them open"))
+    if roles.state:
+        lines.append(_commented(f"state = {_inline(roles.state)}", "recurrent state: input = the output that "
+                                "replaces it"))
+    options = engine_options(roles, tried.shapes)
+    if options:
+        lines.append(f"options = {_inline(options)}")
+    return [*lines, *(f"# {note}" for note in roles.notes), ""]
+
+
+def _batch_comment(item: Found) -> str:
+    times = ", ".join(f"{size} in {format_duration(taken)}" for size, taken in sorted(item.tried.times_ns.items()))
+    if item.roles.fixed_batch is not None:
+        return f"fixed by the file; {times} here"
+    if item.roles.is_open:
+        return f"{times} here; items of different lengths cannot share a batch"
+    return f"sizes that may run together: {times} here"
+
+
+def _language_options(facts: Mapping[str, Any]) -> List[str]:
+    context = facts.get("context_length")
+    lines = [f"# {facts.get('name') or 'a language model'}: {facts['architecture']}, "
+             f"{format_size(int(facts['size_bytes']))}" + (f", trained for {context} tokens" if context else "")]
+    slots = min(4096, int(context)) if context else 4096
+    lines.append(_commented(f"options = {{ slots = 2, context = {slots}, max_tokens = 256 }}",
+                            "sequences at once, tokens of each with its answer, tokens of an answer"))
+    return lines
+
+
+def _app(item: Found, slo: Slo) -> List[str]:
+    lines = [f"[app.{item.name}]", f'model = "{item.name}"',
+             _commented(f'slo = "{format_duration(slo.slo_ns)}"', slo.why)]
+    roles = item.roles
+    if roles.state:
+        lines.append(_commented('stream = "in_order"', "requests name their stream: each keeps a state of its own"))
+    lines.append("")
+    if roles.given:
+        lines.append(_commented(f"[app.{item.name}.inputs]", "what a request must bring"))
+        for port in roles.given:
+            lines.append(f"{_key(port.name)} = {_inline(app_input(port, item.tried.shapes, roles.shapes_given))}")
+    elif roles.description.engine == "lm":
+        lines += [_commented(f"[app.{item.name}.inputs]", "what a request must bring"),
+                  'prompt = { dtype = "text" }']
+    if item.tried.outputs:
+        lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")
+    return [*lines, ""]
+
+
+def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> Dict[str, Any]:
+    """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user said their lengths."""
+    dtype = "text" if np.dtype(port.dtype).kind == "O" and len(port.dims) == 1 else str(np.dtype(port.dtype))
+    dims = shapes[port.name] if fixed and port.name in shapes else port.dims[1:]
+    return {"dtype": dtype, "shape": [-1 if dim is None else int(dim) for dim in dims]}
+
+
+def summary(found: Sequence[Found], out: str, rates: Mapping[str, float], slo_ns: int) -> str:
+    """What was found, and the next commands."""
+    slos = slos_of(found, rates, slo_ns)
+    lines = [f"{out}: {counted(len(found), 'app')}"]
+    for item in found:
+        slo, times = slos[item.name], item.tried.times_ns
+        takes = f"{format_duration(times[min(times)])} alone on the {'CPU' if item.tried.device == CPU else 'GPU'}, " \
+            if times else ""
+        inputs = ", ".join(f"{port.name} {app_input(port, item.tried.shapes, item.roles.shapes_given)['dtype']} "
+                           f"{_shape_text(item, port)}" for port in item.roles.given) or "prompt"
+        lines.append(f"  {item.name}: {inputs}; {takes}slo {format_duration(slo.slo_ns)}")
+        if not slo.fits:
+            lines.append(f"    ! {slo.why}")
+        lines += [f"    ! {note}" for note in item.roles.notes]
+    lines += ["Next:", f"  edgeserve serve {out}", f"  edgeserve infer {found[0].name} --example     (in another "
+              "terminal; --in NAME=FILE sends your own)"]
+    return "\n".join(lines)
+
+
+def _shape_text(item: Found, port: Port) -> str:
+    shape = app_input(port, item.tried.shapes, item.roles.shapes_given)["shape"]
+    return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
+
+
+def _commented(text: str, comment: str) -> str:
+    return f"{text:{COMMENT_COLUMN}}  # {comment}"
+
+
+def _key(name: str) -> str:
+    bare = name and all(char.isascii() and (char.isalnum() or char in "_-") for char in name)
+    return name if bare else json.dumps(name)
+
+
+def _inline(value: Any) -> str:
+    """A value as TOML on one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(str(key))} = {_inline(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    return json.dumps(value)

@@ -1,0 +1,143 @@
+"""Running a model a few times on this machine, before anything is written: it must run, and how long it takes tells a
+deadline and which batch sizes pay."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import LaneInfo, Values
+from edgeserve.engines.describe import READERS
+from edgeserve.engines.warm import warm_up
+from edgeserve.errors import EngineError
+from edgeserve.offload.pin import allowed_cores
+from edgeserve.tools.init.machine import CPU, GPU, compute_threads, has_nvidia_gpu
+from edgeserve.tools.init.roles import Roles, Shape
+from edgeserve.units import NS_PER_MS
+
+SIZES = (1, 2, 4, 8)
+"""Batch sizes that are tried where the file leaves the batch axis open."""
+
+PAYS = 0.95
+"""A batch size is written when one item takes at most so much of what it takes in the size before."""
+
+SLOW_NS = 500 * NS_PER_MS
+"""A model that takes longer alone is not tried in batches: nobody waits for the trial."""
+
+SPEND_NS = 60 * NS_PER_MS
+
+
+class Tried(NamedTuple):
+    """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
+    ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before."""
+
+    device: str
+    times_ns: Dict[int, int] = {}
+    shapes: Dict[str, Shape] = {}
+    example: Values = {}
+    outputs: Tuple[Tuple[str, str], ...] = ()
+    why: str = ""
+
+
+def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Tried:
+    """Run the model on the device that would serve it: a GPU that its engine can use (``gpu`` of ``None``: if there is
+    one), else the CPU. :class:`EngineError` when it does not run with any lengths that were tried."""
+    if roles.description.engine == "lm":
+        return Tried(CPU)
+    devices = [GPU, CPU] if gpu is not False and _can_use_gpu(path) else [CPU]
+    if roles.description.engine == "tensorrt":
+        devices = [GPU]
+    first: Optional[EngineError] = None
+    for device in devices:
+        for shapes in roles.candidates:
+            try:
+                return _run(name, path, roles, shapes, device)._replace(
+                    why="" if first is None or device == devices[0] else str(first))
+            except EngineError as error:
+                first = first or error
+    assert first is not None, "there is at least one device and one candidate"
+    if len(roles.candidates) > 1:
+        names = " ".join(f"--shape {port.name}=..." for port in roles.given if None in port.dims[1:])
+        raise EngineError(f"{path}: does not run with any of the lengths that were tried for its open axes; give them, "
+                          f"without the batch axis: {names}. The first try said: {first}")
+    raise first
+
+
+def _can_use_gpu(path: str) -> bool:
+    if not has_nvidia_gpu():
+        return False
+    module = importlib.import_module(READERS[os.path.splitext(path)[1].lower()])
+    return bool(getattr(module, "can_use_gpu", lambda: False)())
+
+
+def model_config(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], batch: Tuple[int, ...]) -> ModelConfig:
+    """The model's section, as the engine takes it."""
+    return ModelConfig(name=name, engine=roles.description.engine, file=path, batch=batch, shapes=dict(shapes),
+                       state=dict(roles.state), options=engine_options(roles, shapes))
+
+
+def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
+    """What stands in ``options``."""
+    options: Dict[str, Any] = {}
+    if roles.constants:
+        options["constants"] = dict(roles.constants)
+    if roles.state and roles.state_axis:
+        options["state_axis"] = roles.state_axis
+    if roles.description.facts.get("outputs"):
+        options["outputs"] = list(roles.description.facts["outputs"])
+    if roles.description.opaque:
+        options["inputs"] = {port.name: {"dtype": str(port.dtype), "shape": list(shapes[port.name])}
+                             for port in roles.given}
+    return options
+
+
+def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: str) -> Tried:
+    lane = LaneInfo(device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={},
+                    clock_ns=time.perf_counter_ns)
+    fixed = roles.fixed_batch
+    sizes = (fixed,) if fixed is not None else SIZES[:1] if roles.is_open else SIZES
+    config = model_config(name, os.path.abspath(path), roles, shapes, sizes)
+    engine = make_engine(config, [lane], "/")
+    try:
+        engine.load()
+        session, example = engine.open(lane), engine.example()
+        times: Dict[int, int] = {}
+        for size in sizes:
+            runs = warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size]
+            times[size] = sorted(runs[1:])[len(runs[1:]) // 2]
+            if times[size] > SLOW_NS:
+                break
+        return Tried(device, worthwhile(times), shapes, example, _outputs(session, example))
+    finally:
+        engine.unload()
+        for shared in (lane.common or {}).values():
+            close = getattr(shared, "close", None)
+            if close is not None:
+                close()
+
+
+def worthwhile(times: Dict[int, int]) -> Dict[int, int]:
+    """The first size, and the others while each makes an item cheaper."""
+    kept: Dict[int, int] = {}
+    for size, taken in sorted(times.items()):
+        if kept:
+            before = max(kept)
+            if taken / size > PAYS * kept[before] / before:
+                break
+        kept[size] = taken
+    return kept
+
+
+def _outputs(session: Any, example: Values) -> Tuple[Tuple[str, str], ...]:
+    """Name and form of each output of one item, for a comment."""
+    from edgeserve.engines.base import Batch, run_whole
+    results, _ = run_whole(session, Batch([example], 1))
+    found: List[Tuple[str, str]] = []
+    for key, value in results[0].outputs.items():
+        shape = getattr(value, "shape", None)
+        found.append((key, type(value).__name__ if shape is None else f"{value.dtype} {list(shape)}"))
+    return tuple(found)

@@ -1,0 +1,81 @@
+"""Inputs for requests from the shell, as an app declares them: made up where nobody gave any, and images brought to the
+form that a network takes. ``declared`` is what the server's ``apps`` says of an app's inputs."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from edgeserve.errors import BadInput
+
+EXAMPLE_TEXT = "an example"
+OPEN_LENGTH = 128
+"""For an axis that may have any length, where the server knows no usual one."""
+
+
+def example_inputs(app: str, declared: Mapping[str, Any], given: Mapping[str, Any], seed: int,
+                   guess: bool = False) -> Dict[str, Any]:
+    """``given``, and drawn values for what else the app declares with a known shape. ``guess``: for open axes, texts
+    and bytes too."""
+    draw = np.random.RandomState(seed % 2**32)
+    inputs = dict(given)
+    for name, tensor in declared.items():
+        if name in inputs or tensor["optional"]:
+            continue
+        dtype, shape = tensor["dtype"], tensor.get("usual") or tensor["shape"]
+        if guess and dtype in ("text", "bytes"):
+            inputs[name] = EXAMPLE_TEXT if dtype == "text" else EXAMPLE_TEXT.encode()
+            continue
+        if dtype in ("text", "bytes", "any") or (-1 in shape and not guess):
+            raise BadInput(f"app {app!r}: input {name!r} ({dtype} {tensor['shape']}) cannot be made up; give "
+                           f"--in {name}=FILE or --text {name}=TEXT")
+        inputs[name] = draw.random_sample([OPEN_LENGTH if size < 0 else size for size in shape]).astype(dtype)
+    if not inputs:
+        raise BadInput(f"app {app!r} declares no inputs; give --in NAME=FILE, or declare [app.{app}.inputs]")
+    return inputs
+
+
+def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any],
+                       images: Sequence[str]) -> List[str]:
+    """Bring the inputs named by ``images`` (height x width x 3, uint8) to the size, order of axes and type that the app
+    declares, where that is an image of floats or of another size; in place. What was done, a line each."""
+    done = []
+    for name in images:
+        tensor = declared.get(name)
+        layout = _layout(tensor) if tensor is not None else None
+        if tensor is None or layout is None:
+            continue
+        value = inputs[name]
+        first, height, width = layout
+        said = []
+        if (height, width) != value.shape[:2]:
+            value = _resized(value, height, width)
+            said.append(f"resized to {width}x{height}")
+        if np.dtype(tensor["dtype"]).kind == "f":
+            value = (value.astype(np.float32) / 255).astype(tensor["dtype"])
+            said.append("scaled to 0..1")
+        if first:
+            value = np.ascontiguousarray(value.transpose(2, 0, 1))
+            said.append("channels first")
+        inputs[name] = value
+        if said:
+            done.append(f"{name}: {', '.join(said)}; give a .npy file where the model wants another form")
+    return done
+
+
+def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
+    """(channels first, height, width) of a declared image of three channels; ``None`` where it is none."""
+    shape = list(tensor.get("usual") or tensor["shape"])
+    if len(shape) != 3 or tensor["dtype"] in ("text", "bytes", "any"):
+        return None
+    first = shape[0] == 3
+    if not first and shape[2] != 3:
+        return None
+    height, width = (shape[1], shape[2]) if first else (shape[0], shape[1])
+    return (first, height, width) if height > 0 and width > 0 else None
+
+
+def _resized(value: np.ndarray, height: int, width: int) -> np.ndarray:
+    from PIL import Image  # it has just read the image
+    return np.asarray(Image.fromarray(value).resize((width, height), Image.BILINEAR))

@@ -1,0 +1,380 @@
+"""The front over a real server and real connections: asked by the standard library, then by existing clients."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import http_functions
+import live_functions
+import numpy as np
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import HttpConfig
+from edgeserve.runtime import Runtime
+
+pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
+
+from http_front import CLOCK_S, FrontThread
+
+try:
+    import google.protobuf  # noqa: F401 only whether it is there
+    import grpc
+except ImportError:
+    grpc = None
+
+TOKEN = "a-token-of-these-tests"
+PAIR = {"dtype": "int32", "shape": [1, 16]}
+TEXT = {"dtype": "text"}
+X = {"dtype": "float32", "shape": [4]}
+
+
+def config_of(folder: Path):
+    def model(function: str, example: str, home: str = "http_functions"):
+        return {"engine": "python", "function": f"{home}:{function}", "options": {"example": f"{home}:{example}"}}
+
+    models = {"pair": model("pair", "example_pair"), "shout": model("shout", "example_text"),
+              "colour": model("colour", "example_image"), "chat": model("chat", "example_chat"),
+              "held": model("request", "example", "live_functions"),
+              "double": model("double", "example", "live_functions")}
+    inputs = {"pair": {"INPUT0": PAIR, "INPUT1": PAIR}, "shout": {"text": TEXT}, "held": {"x": X}, "double": {"x": X},
+              "colour": {"image": {"dtype": "uint8", "shape": [4, 6, 3]}},
+              "chat": {"messages": TEXT, "max_tokens": {"dtype": "int32", "optional": True}}}
+    apps = {name: {"model": name, "slo": "20s", "inputs": table} for name, table in inputs.items()}
+    apps["pair"]["outputs"] = ["OUTPUT0", "OUTPUT1"]
+    apps["held"].update(pending_max=2, stream="in_order")
+    apps["simple"] = apps["pair"]
+    return parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps,
+                         "policy": {"edf": {"trials": False}}}, directory=str(Path(http_functions.__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def server():
+    folder = Path(tempfile.mkdtemp(prefix="es"))
+    with Runtime(config_of(folder), serve=True) as runtime:
+        yield runtime
+        live_functions.gate.set()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def front(server):
+    settings = HttpConfig(listen="127.0.0.1:0", grpc="", body_bytes_max=1024**2,
+                          shared_memory=True)
+    with FrontThread(server.endpoints[0], settings) as thread:
+        yield thread
+
+
+@pytest.fixture
+def gates():
+    live_functions.close_gate()
+    yield
+    live_functions.gate.set()
+
+
+def infer(x, **parameters):
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4], "data": x}], "parameters": parameters}
+
+
+def wait_until(question, seconds=20.0):
+    due = time.monotonic() + seconds
+    while not question():
+        assert time.monotonic() < due, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def post_and_hold(front, path, body):
+    """A connection on which a request was sent; its answer is left unread."""
+    connection = socket.create_connection(front.http.split(":"))
+    connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
+
+
+# --- the Open Inference Protocol in plain HTTP ------------------------------------------------------------------------
+
+
+def test_questions_about_the_server_and_its_apps(front):
+    assert front.ask("GET", "/v2/health/live") == (200, b"") == front.ask("GET", "/v2/health/ready")
+    assert front.ask("GET", "/v2/models/pair/ready") == (200, b"") == front.ask("GET",
+                                                                                "/v2/models/pair/versions/1/ready")
+    status, server = front.ask("GET", "/v2")
+    assert status == 200 and server["name"] == "edgeserve" and "binary_tensor_data" in server["extensions"]
+    status, model = front.ask("GET", "/v2/models/pair")
+    assert model["inputs"] == [{"name": name, "datatype": "INT32", "shape": [1, 16]} for name in ("INPUT0", "INPUT1")]
+    assert [output["name"] for output in model["outputs"]] == ["OUTPUT0", "OUTPUT1"]
+    assert front.ask("GET", "/v2/models/pair/config")[1]["input"][0]["data_type"] == "TYPE_INT32"
+    names = {item["name"] for item in front.ask("POST", "/v2/repository/index")[1]}
+    assert {"pair", "shout", "chat"} <= names
+
+
+def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
+    status, answer = front.ask("POST", "/v2/models/double/infer", {"id": "seven", **infer([1, 2, 3, 4], slo_ms=15000)})
+    assert status == 200 and answer["id"] == "seven" and answer["model_name"] == "double"
+    assert answer["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [4], "data": [2.0, 4.0, 6.0, 8.0]}]
+    assert answer["parameters"]["late"] is False and answer["parameters"]["request_id"] > 0
+    assert front.ask("GET", "/v2/models/double")[1]["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [4]}]
+    count = front.ask("GET", "/v2/models/double/stats")[1]["model_stats"][0]["inference_count"]
+    assert count >= 1
+    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 7
+
+
+def test_texts_compressed_bodies_and_curls_default_content_type(front):
+    body = json.dumps({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["ab cd"]}]}).encode()
+    for headers in ({"Content-Encoding": "gzip"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        sent = gzip.compress(body) if "Content-Encoding" in headers else body
+        status, answer = front.ask("POST", "/v2/models/shout/infer", sent, headers)
+        assert status == 200
+        assert {output["name"]: output["data"] for output in answer["outputs"]} == {"loud": ["AB CD"],
+                                                                                    "words": ["ab", "cd"]}
+
+
+@pytest.mark.parametrize(("path", "body", "status", "code", "says"), [
+    ("/v2/models/dubble/infer", infer([0] * 4), 404, "unknown_app", "Request for unknown model"),
+    ("/v2/models/double/versions/2/infer", infer([0] * 4), 404, "unknown_app", "version '1' only"),
+    ("/v2/models/double/infer", infer([0] * 3), 400, "bad_input", "FP32 [4]"),
+    ("/v2/models/double/infer", {"inputs": []}, 400, "bad_input", "input 'x' is missing"),
+    ("/v2/models/double/infer", infer([0] * 4, slo=5), 400, "bad_input", "did you mean 'slo_ms'"),
+    ("/v2/models/double/infer", infer([0] * 4, **{"class": "vip"}), 400, "bad_input", "class"),
+    ("/v2/models/double/infer", infer([0] * 4, slo_ms=1e-6), 504, "deadline_expired", "had passed"),
+    ("/v2/models/double/infer", infer([-1] * 4), 500, "failed", "negative input"),
+    ("/v2/models/double/infer", b"{nonsense", 400, "malformed", "not JSON"),
+    ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[http] body_max"),
+    ("/v2/repository/models/double/load", {}, 501, "not_served", "scheduler"),
+    ("/v2/cudasharedmemory/region/r/register", {}, 501, "not_served", "not served")])
+def test_what_goes_wrong_has_a_status_a_code_and_a_text(front, path, body, status, code, says):
+    got, error = front.ask("POST", path, body)
+    assert (got, error["code"]) == (status, code)
+    assert says in error["error"]
+
+
+def test_a_compressed_body_does_not_grow_beyond_the_bound(front):
+    got, error = front.ask("POST", "/v2/models/double/infer", gzip.compress(bytes(2 * 1024**2)),
+                           {"Content-Encoding": "gzip"})
+    assert (got, error["code"]) == (413, "too_large")
+
+
+def test_refusals_for_load_say_so_and_a_client_that_goes_cancels(front, server, gates):
+    body = json.dumps(infer([1, 0, 0, 0])).encode()
+    waiting = []
+    for _ in range(2):
+        connection = post_and_hold(front, "/v2/models/held/infer", body)
+        waiting.append(connection)
+    wait_until(lambda: server.stats()["apps"]["held"]["open"] == 2)
+    status, data, headers = front.ask_raw("POST", "/v2/models/held/infer", infer([0] * 4))
+    assert (status, json.loads(data)["reason"], headers["retry-after"]) == (429, "queue_full", "1")
+    for connection in waiting:
+        connection.close()
+    wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["cancelled"] == 2)
+    live_functions.gate.set()
+    wait_until(lambda: front.ask("POST", "/v2/models/held/infer", infer([0] * 4, stream="a"))[0] == 200)
+
+
+def test_a_refusal_for_the_deadline_tells_which_would_have_done(front):
+    status, error = front.ask("POST", "/v2/models/double/infer", infer([0] * 4, slo_ms=0.2))
+    assert status in (503, 504)
+    if "expected_ms" in error:  # it may have passed on its way
+        assert error["reason"] == "cannot_make_deadline" and error["lane"] == "cpu0"
+
+
+def test_an_image_as_a_body_and_in_a_form(front):
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    data = io.BytesIO()
+    pillow.new("RGB", (60, 40), (10, 20, 30)).save(data, "png")
+    status, answer = front.ask("POST", "/v2/models/colour/infer?slo_ms=15000", data.getvalue(),
+                               {"Content-Type": "image/png"})
+    assert (status, answer["outputs"][0]["data"]) == (200, [10, 20, 30])
+    status, error = front.ask("POST", "/v2/models/double/infer", data.getvalue(), {"Content-Type": "image/png"})
+    assert status == 400 and "exactly one input" in error["error"]
+    pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
+    head = b'--b\r\nContent-Disposition: form-data; name="class"\r\n\r\ncritical\r\n' \
+        b'--b\r\nContent-Disposition: form-data; name="image"; filename="x.png"\r\n\r\n'
+    for file, wanted in ((data.getvalue(), 200), (b"no image", 400)):
+        status, answer = front.ask("POST", "/v2/models/colour/infer", head + file + b"\r\n--b--\r\n",
+                                   {"Content-Type": "multipart/form-data; boundary=b"})
+        assert status == wanted
+    status, _ = front.ask("POST", "/v2/models/shout/infer",
+                          b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\nhey\r\n--b--\r\n',
+                          {"Content-Type": "multipart/form-data; boundary=b"})
+    assert status == 200
+    assert front.ask("POST", "/v2/models/shout/infer", b"--b\r\nnonsense",
+                     {"Content-Type": "multipart/form-data; boundary=b"})[0] == 400
+
+
+def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    settings = HttpConfig(listen="127.0.0.1:0", token_file=str(tmp_path / "token"))
+    with FrontThread(server.endpoints[0], settings) as front:
+        assert front.ask("GET", "/v2/health/live")[0] == 200
+        for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": TOKEN}):
+            for path in ("/v2", "/v1/models"):
+                assert front.ask("GET", path, headers=headers)[0] == 401
+        assert front.ask("GET", "/v2", headers={"Authorization": "Bearer " + TOKEN})[0] == 200
+
+
+def test_bounds_of_the_front_itself(server, gates):
+    settings = HttpConfig(listen="127.0.0.1:0", in_flight_max=1, timeout_ns=300 * 10**6, body_timeout_ns=10**8)
+    with FrontThread(server.endpoints[0], settings) as front:
+        status, error = front.ask("POST", "/v2/models/held/infer", infer([1, 0, 0, 0]))
+        assert (status, error["code"]) == (504, "timed_out")
+        connection = socket.create_connection(front.http.split(":"))
+        connection.settimeout(20)
+        connection.sendall(b"POST /v2/models/held/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        assert b"did not arrive" in connection.makefile("rb").read()  # to its end: the connection is closed
+        connection.close()
+
+
+def test_no_server_is_an_error_and_not_a_hang(tmp_path):
+    with FrontThread(f"ipc://{tmp_path}/nobody", HttpConfig(listen="127.0.0.1:0")) as front:
+        assert front.ask("GET", "/v2/health/live")[0] == 200
+        assert front.ask("GET", "/v2/health/ready")[0] == 400
+        assert front.ask("POST", "/v2/models/a/infer", infer([0] * 4))[1]["code"] == "server_gone"
+
+
+# --- OpenAI's protocol ------------------------------------------------------------------------------------------------
+
+
+def talk(text, **fields):
+    return {"model": "chat", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def test_a_completion_whole_and_as_events(front):
+    assert [model["id"] for model in front.ask("GET", "/v1/models")[1]["data"]] == ["chat"]
+    status, whole = front.ask("POST", "/v1/chat/completions", talk("one two three", max_tokens=2, deadline_ms=15000))
+    assert status == 200 and whole["created"] == int(CLOCK_S)
+    assert whole["choices"][0]["message"]["content"] == "one two" and whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    status, data, headers = front.ask_raw("POST", "/v1/chat/completions", talk("one two", stream=True))
+    assert status == 200 and headers["content-type"].startswith("text/event-stream")
+    events = [line[len("data: "):] for line in data.decode().split("\n\n") if line]
+    assert events[-1] == "[DONE]"
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    assert "".join(delta.get("content", "") for delta in deltas) == "one two"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_of_chat_have_a_status_even_in_a_stream(front, stream):
+    for fields, status, code in (({"model": "double"}, 404, "unknown_app"), ({"messages": []}, 400, "bad_input"),
+                                 ({"deadline_ms": 1e-6}, 504, "deadline_expired"), ({"n": 3}, 501, "not_served")):
+        got, error = front.ask("POST", "/v1/chat/completions", {**talk("hi"), **fields, "stream": stream})
+        assert (got, error["error"]["code"]) == (status, code)
+
+
+def test_a_listener_that_goes_cancels(front, server, gates):
+    before = server.stats()["apps"]["chat"]["outcomes"]["cancelled"]
+    for stream in (False, True):
+        body = json.dumps(talk("wait", stream=stream)).encode()
+        connection = post_and_hold(front, "/v1/chat/completions", body)
+        wait_until(lambda: server.stats()["apps"]["chat"]["open"] == 1)
+        connection.close()
+        wait_until(lambda: server.stats()["apps"]["chat"]["open"] == 0)
+    assert server.stats()["apps"]["chat"]["outcomes"]["cancelled"] == before + 2
+
+
+def test_openais_own_client(front):
+    openai = pytest.importorskip("openai", reason="openai is not installed")
+    with openai.OpenAI(base_url=f"http://{front.http}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["chat"]
+        whole = client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "one two"}],
+                                               extra_body={"deadline_ms": 15000})
+        assert whole.choices[0].message.content == "one two" and whole.usage.total_tokens == 4
+        pieces = list(client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "one two"}],
+                                                     stream=True, stream_options={"include_usage": True}))
+        assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == "one two"
+        assert pieces[-1].usage.prompt_tokens == 2
+        with pytest.raises(openai.NotFoundError, match="nobody"):
+            client.chat.completions.create(model="nobody", messages=[{"role": "user", "content": "x"}])
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "x"}],
+                                           extra_body={"deadline_ms": 1e-6})
+        assert caught.value.status_code == 504 and caught.value.code == "deadline_expired"
+
+
+# --- Triton's client --------------------------------------------------------------------------------------------------
+
+
+def pair_inputs(library):
+    left, right = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
+    inputs = [library.InferInput("INPUT0", [1, 16], "INT32"), library.InferInput("INPUT1", [1, 16], "INT32")]
+    inputs[0].set_data_from_numpy(left)
+    inputs[1].set_data_from_numpy(right)
+    return left, right, inputs
+
+
+def test_tritons_http_client(front):
+    library = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed")
+    left, right, inputs = pair_inputs(library)
+    with library.InferenceServerClient(front.http) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("pair")
+        assert not client.is_model_ready("nobody")
+        assert client.get_model_metadata("pair")["inputs"][0]["datatype"] == "INT32"
+        assert client.get_model_config("pair")["max_batch_size"] == 0
+        assert "pair" in {item["name"] for item in client.get_model_repository_index()}
+        inputs[0].set_data_from_numpy(left, binary_data=False)
+        wishes = [library.InferRequestedOutput("OUTPUT0"), library.InferRequestedOutput("OUTPUT1", binary_data=False)]
+        for wanted in (wishes, None):
+            result = client.infer("pair", inputs, outputs=wanted, request_id="7", timeout=15_000_000, priority=1,
+                                  request_compression_algorithm="gzip")
+            assert (result.as_numpy("OUTPUT0") == left + right).all()
+            assert (result.as_numpy("OUTPUT1") == left - right).all()
+            assert result.get_response()["id"] == "7"
+        assert client.get_inference_statistics("pair")["model_stats"][0]["inference_count"] >= 2
+        text = library.InferInput("text", [1], "BYTES")
+        text.set_data_from_numpy(np.array(["hey you"], dtype=object))
+        assert client.infer("shout", [text]).as_numpy("words").tolist() == [b"hey", b"you"]
+        with pytest.raises(library.InferenceServerException, match="unknown model"):
+            client.infer("nobody", inputs)
+        with pytest.raises(library.InferenceServerException) as caught:
+            client.infer("pair", inputs, timeout=1)
+        assert caught.value.status() in ("503", "504")
+
+
+def shared(client, left, right):
+    """Two inputs and two outputs in one region each, as Triton's client makes them."""
+    memory = pytest.importorskip("tritonclient.utils.shared_memory",
+                                 reason="tritonclient's shared memory is not installed")
+    places = [memory.create_shared_memory_region("in", f"/es_test_in_{id(client)}", 128),
+              memory.create_shared_memory_region("out", f"/es_test_out_{id(client)}", 128)]
+    memory.set_shared_memory_region(places[0], [left, right])
+    client.register_system_shared_memory("in", f"/es_test_in_{id(client)}", 128)
+    client.register_system_shared_memory("out", f"/es_test_out_{id(client)}", 128)
+    return memory, places
+
+
+def ask_shared(library, client):
+    left, right, inputs = pair_inputs(library)
+    memory, places = shared(client, left, right)
+    try:
+        inputs[0].set_shared_memory("in", 64)
+        inputs[1].set_shared_memory("in", 64, offset=64)
+        wishes = [library.InferRequestedOutput("OUTPUT0"), library.InferRequestedOutput("OUTPUT1")]
+        wishes[0].set_shared_memory("out", 64)
+        wishes[1].set_shared_memory("out", 64, offset=64)
+        client.infer("pair", inputs, outputs=wishes)
+        assert (memory.get_contents_as_numpy(places[1], np.int32, [1, 16]) == left + right).all()
+        assert (memory.get_contents_as_numpy(places[1], np.int32, [1, 16], offset=64) == left - right).all()
+        wishes[1].set_shared_memory("out", 65, offset=64)
+        with pytest.raises(library.InferenceServerException, match="has 128 bytes"):
+            client.infer("pair", inputs, outputs=wishes)
+        client.unregister_system_shared_memory("in")
+        with pytest.raises(library.InferenceServerException, match="no shared memory region 'in'"):
+            client.infer("pair", inputs)
+        client.unregister_system_shared_memory()
+        client.unregister_cuda_shared_memory()
+    finally:
+        for place in places:
+            memory.destroy_shared_memory_region(place)
+
+
+def test_tritons_http_client_with_shared_memory(front):
+    library = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed")
+    with library.InferenceServerClient(front.http) as client:
+        ask_shared(library, client)
+        assert client.get_system_shared_memory_status() == []

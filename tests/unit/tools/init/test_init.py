@@ -1,0 +1,230 @@
+"""``edgeserve init``: what is read from a model file, what is written, and that the result serves."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import numpy as np
+import pytest
+
+from edgeserve import cli
+from edgeserve.config.loading import load_config
+from edgeserve.engines.describe import FileDescription, describe
+from edgeserve.engines.gguf import read_header
+from edgeserve.engines.ports import Port
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.tools.init import model_files, read_shapes
+from edgeserve.tools.init.roles import model_names, roles_of
+from edgeserve.tools.init.slo import choose_slo, read_rates, round_up
+from edgeserve.tools.init.trial import worthwhile
+from edgeserve.units import NS_PER_MS
+
+F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
+
+
+def onnx(tmp_path, name, *arguments):
+    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    import onnx_models
+    return os.path.join(str(tmp_path), getattr(onnx_models, name)(str(tmp_path), *arguments))
+
+
+def written(tmp_path, *arguments):
+    out = os.path.join(str(tmp_path), "edge.toml")
+    assert cli.main(["init", *arguments, "--out", out, "--cpu"]) == 0
+    return load_config(out)
+
+
+# --- whole files ---
+
+
+def test_a_network_becomes_a_configuration_that_serves(tmp_path, capsys):
+    from edgeserve.runtime import Runtime
+    config = written(tmp_path, onnx(tmp_path, "linear"))
+    model, app = config.models["linear"], config.apps["linear"]
+    assert (model.engine, model.file) == ("onnx", "linear.onnx")
+    assert app.inputs["x"].shape == (4,)
+    assert "edgeserve infer linear --example" in capsys.readouterr().out
+    with Runtime(config) as runtime:
+        answer = runtime.infer("linear", {"x": np.ones(4, np.float32)}, slo_ms=10_000)
+    assert answer["y"].shape == (3,)
+
+
+def test_a_state_a_constant_and_the_states_batch_axis_are_found(tmp_path):
+    config = written(tmp_path, onnx(tmp_path, "recurrent"))
+    model = config.models["recurrent"]
+    assert model.state == {"state": "stateN"}
+    assert model.options == {"constants": {"rate": 16000}, "state_axis": 1}
+    assert config.apps["recurrent"].stream == "in_order"
+    assert list(config.apps["recurrent"].inputs) == ["x"]
+
+
+def test_open_axes_get_lengths_that_run_and_stay_open_for_requests(tmp_path):
+    config = written(tmp_path, onnx(tmp_path, "pooled"))
+    assert config.models["pooled"].shapes == {"x": (1, 128)}
+    assert config.models["pooled"].batch == (1,)
+    assert config.apps["pooled"].inputs["x"].shape == (1, -1)
+
+
+def test_lengths_that_are_given_are_fixed(tmp_path):
+    config = written(tmp_path, onnx(tmp_path, "pooled"), "--shape", "x=1,6")
+    assert config.models["pooled"].shapes == {"x": (1, 6)}
+    assert config.apps["pooled"].inputs["x"].shape == (1, 6)
+
+
+def test_a_folder_stands_for_its_models_and_a_rate_is_the_deadline(tmp_path):
+    onnx(tmp_path, "linear")
+    onnx(tmp_path, "lookup")
+    config = written(tmp_path, str(tmp_path), "--rate", "linear=20")
+    assert sorted(config.apps) == ["linear", "lookup"]
+    assert config.apps["linear"].slo_ns == 50 * NS_PER_MS
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path, capsys):
+    file = onnx(tmp_path, "linear")
+    written(tmp_path, file)
+    assert cli.main(["init", file, "--out", f"{tmp_path}/edge.toml"]) == 2
+    assert "edge.toml is there already; give another name with --out, or --force" in capsys.readouterr().err
+    written(tmp_path, file, "--force")
+
+
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("a.txt", b"x", "its ending is none of a model file"), ("a.onnx", b"", "the file is empty"),
+    ("a.onnx", b"no model", "cannot be read as an ONNX model"), ("a.gguf", b"nope", "does not begin with GGUF")])
+def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path, name, content, words, capsys):
+    if content and name.endswith("onnx"):
+        pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert cli.main(["init", str(path), "--out", f"{tmp_path}/edge.toml"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "edge.toml").exists()
+
+
+def test_a_folder_without_models_and_a_file_named_twice_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no model file in this folder"):
+        model_files([str(tmp_path)])
+    with pytest.raises(ConfigError, match="is named twice"):
+        model_files(["a.onnx", "a.onnx"])
+    with pytest.raises(EngineError, match="there is no such file"):
+        describe(f"{tmp_path}/a.onnx")
+
+
+# --- a language model ---
+
+
+def gguf_file(path, entries):
+    """A GGUF header with (name, type, packed value) entries."""
+    body = b"".join(struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value
+                    for name, kind, value in entries)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + body)
+    return str(path)
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def test_a_gguf_file_becomes_a_language_model(tmp_path):
+    tokens = struct.pack("<IQ", 8, 2) + text(b"a") + text(b"bc")
+    path = gguf_file(tmp_path / "tiny.gguf", [
+        (b"general.architecture", 8, text(b"llama")), (b"tokenizer.ggml.tokens", 9, tokens),
+        (b"general.name", 8, text(b"Tiny")), (b"llama.context_length", 4, struct.pack("<I", 2048)),
+        (b"llama.rope.freq_base", 6, struct.pack("<f", 1e4))])
+    assert describe(path).facts == {"architecture": "llama", "name": "Tiny", "context_length": 2048,
+                                    "size_bytes": os.path.getsize(path)}
+    config = written(tmp_path, path)
+    assert config.models["tiny"].engine == "lm"
+    assert config.models["tiny"].options["context"] == 2048
+    assert config.apps["tiny"].inputs["prompt"].dtype == "text"
+
+
+@pytest.mark.parametrize(("entries", "cut", "words"), [
+    ([(b"a", 4, struct.pack("<I", 1))], 3, "ends within its header"),
+    ([(b"a", 8, struct.pack("<Q", 1 << 60))], 0, "a text of"),
+    ([(b"a", 9, struct.pack("<IQ", 8, 1 << 60))], 0, "ends within its header"),
+    ([(b"a", 77, b"")], 0, "an entry of type 77")])
+def test_a_damaged_header_is_an_error_and_never_read_beyond_the_file(tmp_path, entries, cut, words):
+    path = tmp_path / "a.gguf"
+    gguf_file(path, entries)
+    if cut:
+        path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(EngineError, match=words):
+        read_header(str(path))
+
+
+# --- what is guessed ---
+
+
+def roles(inputs, outputs=(), shapes=None, opaque=False, usual=None):
+    return roles_of(FileDescription("onnx", tuple(inputs), tuple(outputs), usual or {}, opaque), shapes or {}, "m.onnx")
+
+
+def test_the_metadata_of_the_file_comes_before_a_guess():
+    found = roles([Port("images", F32, (None, 3, None, None))], usual={"images": (3, 480, 640)})
+    assert found.candidates == [{"images": (3, 480, 640)}]
+    assert found.is_open
+
+
+def test_an_image_is_guessed_to_be_one():
+    found = roles([Port("x", F32, (None, None, None, None))])
+    assert found.candidates[0] == {"x": (3, 640, 640)}
+    assert roles([Port("ids", I64, (None, None))]).candidates[0] == {"ids": (128,)}
+
+
+def test_only_inputs_with_an_output_of_the_same_form_are_states():
+    outputs = [Port("hn", F32, (2, None, 64)), Port("cn", F32, (2, None, 64)), Port("y", F32, (None, 1))]
+    found = roles([Port("x", F32, (None, 4)), Port("c0_state", F32, (2, None, 64)),
+                   Port("h0_state", F32, (2, None, 64))], outputs)
+    assert found.state == {"c0_state": "cn", "h0_state": "hn"}
+    assert found.state_axis == 1
+    assert roles([Port("x", F32, (None, 4)), Port("state", F32, (None, 3))], outputs).state == {}
+
+
+def test_a_model_without_a_batch_axis_is_refused():
+    with pytest.raises(EngineError, match=r"no batch axis in front \(image \[480, 640, 3\]\)"):
+        roles([Port("image", F32, (480, 640, 3))], [Port("y", F32, (10,))])
+    assert roles([Port("x", F32, (4, 8))], [Port("y", F32, (4, 2))]).fixed_batch == 4
+
+
+def test_torchscript_needs_shapes_and_takes_those_given():
+    with pytest.raises(EngineError, match="--shape x=3,224,224"):
+        roles([Port("x", F32, ())], opaque=True)
+    assert roles([Port("x", F32, ())], shapes={"x": (3, 8, 8)}, opaque=True).given[0].dims == (None, 3, 8, 8)
+
+
+def test_a_shape_of_the_wrong_rank_or_length_is_refused():
+    port = Port("x", F32, (None, 3, None))
+    with pytest.raises(EngineError, match="has 3 axes; the input has 2 per item"):
+        roles([port], shapes={"x": (1, 3, 8)})
+    with pytest.raises(EngineError, match=r"does not fit the input, which is \[3, any\]"):
+        roles([port], shapes={"x": (4, 8)})
+    with pytest.raises(ConfigError, match="expected INPUT=LENGTHS"):
+        read_shapes(["x=3,a"])
+
+
+def test_names_are_bare_and_unique():
+    assert model_names(["a/yolo v8.onnx", "b/yolo-v8.onnx", "ü.onnx"]) == ["yolo-v8", "yolo-v8-2", "model"]
+
+
+def test_sizes_are_kept_while_an_item_gets_cheaper():
+    assert list(worthwhile({1: 100, 2: 120, 4: 239, 8: 240})) == [1, 2]
+    assert list(worthwhile({1: 100, 2: 200})) == [1]
+
+
+def test_a_deadline_is_the_rates_period_the_users_or_a_round_guess():
+    assert choose_slo(5 * NS_PER_MS, 0, 30.0, 0).slo_ns == 33 * NS_PER_MS
+    assert not choose_slo(50 * NS_PER_MS, 0, 30.0, 0).fits
+    assert choose_slo(5 * NS_PER_MS, 0, 30.0, 7).slo_ns == 7
+    assert choose_slo(12 * NS_PER_MS, 20 * NS_PER_MS, 0.0, 0).slo_ns == 60 * NS_PER_MS
+    assert [round_up(value * NS_PER_MS) for value in (1, 7, 101, 450, 999)] == [
+        value * NS_PER_MS for value in (1, 8, 120, 500, 1000)]
+
+
+def test_rates_name_apps_that_are_there():
+    assert read_rates(["30"], ["a", "b"]) == {"a": 30.0, "b": 30.0}
+    with pytest.raises(ConfigError, match="there is no app 'aa'; did you mean 'aab'"):
+        read_rates(["aa=3"], ["aab"])
+    with pytest.raises(ConfigError, match="requests per second above 0"):
+        read_rates(["a=-1"], ["a"])
