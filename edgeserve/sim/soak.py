@@ -54,8 +54,8 @@ class SoakResult(NamedTuple):
 def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
          hardware: bool = False, language: bool = False) -> SoakResult:
     """Run one seed, on ``deep`` lanes, on ``hardware`` that gets warm or with ``language`` models if asked. Raises
-    (ReferenceModelError, AccountsError, SimError, PolicyError, AssertionError) when a rule is broken; ``record`` names a file for the
-    recording, which is then complete up to the broken step."""
+    (ReferenceModelError, AccountsError, SimError, PolicyError, AssertionError) when a rule is broken; ``record`` names
+    a file for the recording, which is then complete up to the broken step."""
     scenario, drain = draw_scenario(seed, policies, deep, hardware, language)
     return hold(scenario, seed, drain, record)
 
