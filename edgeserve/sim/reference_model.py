@@ -27,6 +27,7 @@ from edgeserve.sched.protocol.actions import (
     RunBatch,
 )
 from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request
+from edgeserve.sim.sequence_books import SequenceBooks
 
 DONE, SKIPPED, FAILED, PENDING = "done", "skipped", "failed", "pending"
 
@@ -60,10 +61,12 @@ class ReferenceModel:
     """Rules over one run. The world calls the verbs in the order of events; ``close`` checks the end.
 
     ``footprints`` maps (model, device) to (weights, work) bytes; a device without a budget is not checked.
+    ``sequences`` are the models whose sequences hold slots and bytes.
     """
 
     def __init__(self, config: Config, footprints: Mapping[Tuple[str, str], Tuple[int, int]],
-                 resident: Mapping[str, Sequence[str]]) -> None:
+                 resident: Mapping[str, Sequence[str]],
+                 sequences: Optional[Mapping[str, Tuple[int, int, int]]] = None) -> None:
         self.marks: Counter = Counter()  # how often each event, action, outcome was seen
         self._apps = {name: _Graph(app) for name, app in config.apps.items()}
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
@@ -90,6 +93,7 @@ class ReferenceModel:
                 self._models_on[lane].add(model.name)
         self._retained: Dict[JobId, str] = {}  # job -> its model
         self._told: Dict[int, Set[JobId]] = {}  # work -> its jobs that were over before it
+        self.sequences = SequenceBooks(config, sequences or {})
         self._draining = False
         self._streams: Dict[Tuple[str, str], List[int]] = {}
 
@@ -163,6 +167,8 @@ class ReferenceModel:
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
             self._running[action.work_id] = (action.lane, now_ns)
+            broken = "" if action.probe else self.sequences.begins(action.model, action.lane, action.jobs)
+            self._rule(not broken, now_ns, broken)
             for job in () if action.probe else action.jobs:
                 self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
                            f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
@@ -194,6 +200,15 @@ class ReferenceModel:
             self._come_back(now_ns, action, result.job)
         self._learn(action, results)
 
+    def grew(self, now_ns: int, bytes_by_job: Mapping[JobId, int]) -> None:
+        """The states of sequences that run have so many bytes now."""
+        broken = self.sequences.grows(bytes_by_job)
+        self._rule(not broken, now_ns, broken)
+
+    def lane_lost(self, lane: str) -> None:
+        """A lane is lost with all that it held."""
+        self.sequences.lane_lost(lane)
+
     def _come_back(self, now_ns: int, action: RunBatch, job: JobId) -> None:
         """A job is on no lane any more."""
         if self._jobs_out.get(job) == action.work_id:
@@ -210,7 +225,11 @@ class ReferenceModel:
     def _learn(self, action: RunBatch, results: Sequence[JobResult]) -> None:
         for result in results:
             entry = self._entries.get(result.job.request_id)
-            if entry is None or action.probe:
+            if action.probe:
+                continue
+            if entry is None or result.status != "unfinished":
+                self.sequences.gone(result.job)
+            if entry is None:
                 continue
             place = (result.job.node, result.job.part)
             if place in entry.done and entry.done[place].status == SKIPPED:
@@ -240,6 +259,7 @@ class ReferenceModel:
         left = sorted(key for key, entry in self._entries.items() if entry.finished is None)
         self._rule(not left, now_ns, f"{len(left)} accepted requests never ended: {left[:5]}")
         self._rule(not self._works, now_ns, f"works were never answered: {sorted(self._works)[:5]}")
+        self._rule(not self.sequences.count, now_ns, f"{self.sequences.count} sequences still hold a state")
 
     # --- the rules ------------------------------------------------------------------------------------------------
 
@@ -278,6 +298,7 @@ class ReferenceModel:
 
     def _release(self, now_ns: int, job: JobId) -> None:
         """A job that waits gives back its state; it may go on anywhere."""
+        self.sequences.gone(job)
         entry = self._entries.get(job.request_id)
         self._rule(entry is not None and entry.finished is None and job not in self._jobs_out
                    and entry.bound.pop((job.node, job.part), None) is not None, now_ns,
@@ -294,6 +315,8 @@ class ReferenceModel:
         self._rule(before is None or before.reason == LOST, now_ns, f"{action}: it is over already: {before}")
         entry.done[job.node, job.part] = JobResult(job, SKIPPED)
         entry.bound.pop((job.node, job.part), None)
+        if job not in self._jobs_out:
+            self.sequences.gone(job)
 
     def _keep(self, now_ns: int, job: JobId) -> None:
         entry = self._entries.get(job.request_id)
@@ -375,6 +398,8 @@ class ReferenceModel:
     def _forget(self, entry: _Entry) -> None:
         if entry.finished is not None and not entry.out:
             self._entries.pop(entry.request.id, None)
+            for node, part in entry.bound:
+                self.sequences.gone(JobId(entry.request.id, node, part))
 
     def _load(self, now_ns: int, action: LoadModel, device: str) -> None:
         self._rule(action.model not in self._resident[device], now_ns, f"{action}: it is resident on {device} already")

@@ -87,7 +87,7 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
     costs = charged(scenario, measured)
     machine = Machine(costs.machine, config, seed) if costs.machine is not None else None
     return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed, laws),
-                    ReferenceModel(config, setting.footprints, setting.resident),
+                    ReferenceModel(config, setting.footprints, setting.resident, sequences_of(scenario)),
                     trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
                     step_cost_ns=costs.step_ns, event_cost_ns=costs.event_ns, machine=machine, drain=drain,
                     settle=settle,

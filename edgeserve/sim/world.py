@@ -481,6 +481,8 @@ class SimWorld:
         ended = run.pass_stretch()
         self.usage.charge(lane.name, [action.jobs[place] for place in computed], self.now_ns - running.began_ns)
         running.began_ns = self.now_ns
+        self.reference_model.grew(self.now_ns, {
+            action.jobs[place]: self._held_bytes(action.jobs[place], run.made[place]) for place in computed})
         goes_on = run.begin() > 0
         if ended and (goes_on or self.times.batching(action.model) == CONTINUOUS):
             results = tuple(self._sequence_result(lane, running, run, place, False) for place in ended)
@@ -491,6 +493,14 @@ class SimWorld:
             running.goes_on(self.now_ns, run.stretch_ns)
             self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
         return goes_on
+
+    def _held_bytes(self, job: JobId, made: int) -> int:
+        """What the state of a job occupies that runs and has made so many steps."""
+        entry = self._open.get(job.request_id)
+        if entry is None:
+            return 0
+        tokens = self._results.tokens(entry.request.app, job, entry.request.hints)
+        return self._results.state_bytes(entry.request.app, job, tokens + self._progress(entry, job).done + made)
 
     def _sequence_result(self, lane: SimLane, running: Running, run: SequenceRun, place: int,
                          is_last: bool) -> JobResult:
@@ -787,6 +797,7 @@ class SimWorld:
             for progress in entry.steps.values():
                 progress.lane = "" if progress.lane == lane.name else progress.lane
         lost = lane.clear(self.now_ns)
+        self.reference_model.lane_lost(lane.name)
         self._repace(lane, share)
         for action in lost:
             self._probed.pop(action.work_id, None)

@@ -199,7 +199,6 @@ class Auction:
         work.steps_max, work.variant = bid.steps_max, bid.variant
         if bid.model in state.sequences.models:
             work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
-            state.sequences.started(work, extra_bytes)
         self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
@@ -214,6 +213,8 @@ class Auction:
             request.running += 1
             request.note(now, "launched", job.node.name, job.part or "", "in work", work.id, "on", lane.name, "with",
                          others, "others")
+        if bid.model in state.sequences.models:  # binds its jobs to the lane: after they were no demand any more
+            state.sequences.started(work, extra_bytes)
         placement.in_flight += 1
         if tracked:
             state.devices[lane.device].touch(placement, now)
