@@ -410,6 +410,7 @@ class RequestManager(RequestMoves):
             if node.model in self._state.sequences.models:
                 self._state.sequences.learn(job, result.steps)
             self._drop_state(job)
+        job.steps += result.steps
         request.breakdown = job.breakdown
         if request.app.simple:
             self.end(request, "complete", "")

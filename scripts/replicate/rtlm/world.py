@@ -8,9 +8,12 @@ is ``rho``. A step of b answers takes eta / 2 * (0.7 + 0.3 * min(b, C) / C), tim
 
 from __future__ import annotations
 
+import csv
 import math
+import os
 import random
 import statistics
+import tempfile
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from edgeserve.sim.run import simulate
@@ -70,6 +73,7 @@ class Case(NamedTuple):
     malicious: float = 0.0  # share of requests whose answers are ``longer`` times as long
     longer: float = 2.0
     side_batch: int = SIDE_BATCH
+    astray: float = 0.0  # predictions are so many times too long or too short, by the toss of a coin
 
 
 class Result(NamedTuple):
@@ -162,7 +166,31 @@ def workloads(case: Case, loads: Sequence[float], rate: float, median: float, si
 def run(system: System, case: Case, seed: int) -> Result:
     """Simulate one case."""
     table = scenario_of(system, case)
-    return judge(simulate(parse_scenario(table), seed, []), LMS[case.lm])
+    if not case.astray:
+        return judge(simulate(parse_scenario(table), seed, []), LMS[case.lm])
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "astray.csv")
+        _write_astray(path, table, case, seed)
+        table["workload"] = {"people": {"app": "chat", "kind": "trace", "file": path}}
+        del table["truth"]["chat"]["predict"]
+        return judge(simulate(parse_scenario(table), seed, []), LMS[case.lm])
+
+
+def _write_astray(path: str, table: Mapping[str, Any], case: Case, seed: int) -> None:
+    """A trace of Poisson arrivals whose declared lengths are wrong by a factor, either way."""
+    people = table["workload"]["people"]
+    median, sigma = people["hints"]["answer"]["lognormal"]
+    draw, at = random.Random(f"{seed}/astray"), 0.0
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["arrival_s", "steps", "answer", "tokens"])
+        while True:
+            at += draw.expovariate(people["rate"])
+            if at > case.seconds:
+                return
+            answer = _length(draw, median, sigma)
+            told = answer * (case.astray if draw.random() < 0.5 else 1.0 / case.astray)
+            rows.writerow([f"{at:.9f}", f"{told:.6f}", answer, f"{draw.lognormvariate(math.log(TOKENS), 0.5):.3f}"])
 
 
 def judge(done: Any, lm: Lm) -> Result:

@@ -41,20 +41,34 @@ class RtlmPlus(LanguagePolicy):
 
     def cut(self, work: Work, board: Board) -> bool:
         tasks = self._models[work.model]
-        if not tasks.fresh:
+        if not tasks.fresh and not tasks.begun:
             return False
-        free = self._batch_of(board.latency(work.model, work.lane.name)) - len(work.left())
-        return free >= self._needed(tasks, work.lane, board) and bool(self._fresh_for(tasks, work.lane, board))
+        lane, count = work.lane, len(work.left())
+        places = self._places(tasks, lane, count, board)
+        if places - count < self._needed(places):
+            return False
+        following = self._next_for(tasks, lane, board)
+        room = board.sequence_room(work.model, lane)
+        if room is None or not following:
+            return bool(following)
+        return room.slots > 0 and any(board.sequence_bytes(waiting.job) <= room.bytes for waiting in following)
 
-    def _needed(self, tasks: ModelTasks, lane: Lane, board: Board) -> int:
-        """So many slots must be free before others are admitted to a batch that runs."""
-        return max(1, math.ceil(self._share * self._batch_of(board.latency(tasks.model, lane.name))))
+    def _places(self, tasks: ModelTasks, lane: Lane, held: int, board: Board) -> int:
+        """How many sequences run at once on a lane: C, or its slots, of which so many are ``held``."""
+        batch = self._batch_of(board.latency(tasks.model, lane.name))
+        room = board.sequence_room(tasks.model, lane)
+        return batch if room is None else max(1, min(batch, room.slots + held))
+
+    def _needed(self, places: int) -> int:
+        """So many of the places must be free before others are admitted to a batch that runs."""
+        return max(1, math.ceil(self._share * places))
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
         chosen = tasks.bound_to(lane.name)[:latency.size_max]
-        free = max(self._batch_of(latency), 1) - len(chosen)
-        if not chosen or free >= self._needed(tasks, lane, board):
+        places = self._places(tasks, lane, len(chosen), board)
+        free = places - len(chosen)
+        if not chosen or free >= self._needed(places):
             chosen += self._admitted(tasks, lane, free, board)
         if not chosen:
             return None
@@ -65,7 +79,7 @@ class RtlmPlus(LanguagePolicy):
 
     def _admitted(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
         """The next tasks for ``free`` slots."""
-        fresh = self._fresh_for(tasks, lane, board)
+        fresh = self._next_for(tasks, lane, board)
         if self._fair and len(fresh) > free:
             fresh = _in_turns(tasks, fresh)
         if self._rule == "none" or len(fresh) <= free:
@@ -81,8 +95,9 @@ class RtlmPlus(LanguagePolicy):
         latency = board.latency(tasks.model, lane.name)
         batch = self._batch_of(latency)
         step_ns = self._step_ns(latency, batch)
-        left = [waiting.remaining(self._made(waiting, lane, step_ns, board))
-                for waiting in [*tasks.running.values(), *tasks.begun.values()]]
+        names = ["", *[item.name for item in mains]]
+        left = [waiting.remaining(self._made(waiting, step_ns, board))
+                for waiting in [*tasks.running.values(), *tasks.begun.values()] if waiting.job.lane in names]
         count, slots = len(left) + place, batch * len(mains)
         begins_ns = float(board.now_ns)
         if count >= slots:
@@ -90,7 +105,7 @@ class RtlmPlus(LanguagePolicy):
             begins_ns += steps * step_ns / slots * (count - slots + 1) / count
         return Main(begins_ns, step_ns, self._prefill_ns(latency, batch), len(fresh), batch, mean_steps)
 
-    def _made(self, waiting: Waiting, lane: Lane, step_ns: int, board: Board) -> int:
+    def _made(self, waiting: Waiting, step_ns: int, board: Board) -> int:
         """About how many steps a running task has made since it was launched."""
         since_ns = board.now_ns - waiting.job.launched_ns
         return max(0, since_ns // max(1, step_ns)) if waiting.job.launched_ns and since_ns > 0 else 0

@@ -26,7 +26,8 @@ class Rtlm(LanguagePolicy):
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
-        begun = tasks.bound_to(lane.name)
+        begun = tasks.bound_to(lane.name) or [
+            waiting for waiting in self._next_for(tasks, lane, board) if waiting.job.steps]
         if begun:
             return self._bid_of(tasks, begun[:latency.size_max], lane, board, PATIENCE)
         fresh = self._fresh_for(tasks, lane, board)

@@ -35,8 +35,12 @@ class Waiting:
         self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
 
     def remaining(self, more: int = 0) -> float:
-        """Steps that are still expected, when ``more`` were made since the job was launched."""
-        return self.length.remaining(self.job.steps + more)
+        """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
+        the prediction and how long it is already."""
+        job = self.job
+        if job.steps_total:
+            return float(max(1, job.steps_total - job.steps - more))
+        return self.length.remaining(job.steps + more)
 
 
 def declared(job: Job, what: str) -> float | None:
@@ -98,9 +102,12 @@ class ModelTasks:
             self.fresh[seq] = self.gathered.pop(seq)[1]
 
     def bound_to(self, lane: str) -> List[Waiting]:
-        """Tasks that have begun and may go on on a lane: those whose state it holds, and those whose state was given
-        back."""
-        return [waiting for waiting in self.begun.values() if waiting.job.lane in ("", lane)]
+        """Tasks that have begun and whose state a lane holds."""
+        return [waiting for waiting in self.begun.values() if waiting.job.lane == lane]
+
+    def loose(self) -> List[Waiting]:
+        """Tasks that have begun and whose state is gone, with its lane or to make room: they may go on anywhere."""
+        return [waiting for waiting in self.begun.values() if not waiting.job.lane]
 
     def jobs(self) -> List[Job]:
         """All that wait."""

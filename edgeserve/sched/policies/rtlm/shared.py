@@ -103,17 +103,19 @@ class LanguagePolicy(Policy):
         tasks = self._models[job.node.model]
         waiting = tasks.running.pop(job.seq, None)
         if waiting is None:
-            waiting = self._new(tasks, job)
+            waiting = self._new(tasks, job, board)
             if not job.steps:
                 tasks.predicted.add(waiting.steps)
         visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
         tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0)
 
-    def _new(self, tasks: ModelTasks, job: Job) -> Waiting:
+    def _new(self, tasks: ModelTasks, job: Job, board: Board) -> Waiting:
         """A job with its predicted length."""
         told = declared(job, "steps")
-        if told is not None or job.steps:
-            tasks.stepwise = True
+        if not tasks.stepwise:
+            lanes = board.lanes_of(tasks.model)
+            tasks.stepwise = told is not None or job.steps > 0 or (
+                bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
         length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
         tokens = declared(job, "tokens") if self._phi_ns else None
         due_ns = job.request.deadline_ns if tokens is None else \
@@ -237,6 +239,14 @@ class LanguagePolicy(Policy):
         """The main lanes that are up and have the model, or will have."""
         return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung
                 and not self._is_side(model, lane, board) and board.resident_at_ns(model, lane) < NEVER_NS]
+
+    def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+        """The tasks that may begin on a lane, or go on there although no lane holds their state any more: these first,
+        in order."""
+        loose = tasks.loose()
+        if loose and self._is_side(tasks.model, lane, board) and self._main_lanes(tasks.model, board):
+            loose = []
+        return loose + self._fresh_for(tasks, lane, board)
 
     def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
         """The fresh tasks that may begin on a lane, in order."""

@@ -1,0 +1,72 @@
+"""What prediction and decisions cost on this machine, in milliseconds (RT-LM, Table VII)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+from edgeserve.config.loading import parse_config
+from edgeserve.language.length import FEATURES, LengthModel
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.protocol.events import Request, RequestArrived
+
+WAITING = 500
+LAYERS = (FEATURES, 100, 200, 200, 100, 1)
+"""The paper's regressor."""
+
+SENTENCES = ("What are the causes and consequences of poverty in developing countries?",
+             "Tell me about the history of art.", "Rice flies like sand.",
+             "How do cats and dogs differ in behavior, diet, and social interaction?",
+             "John saw a boy in the park with a telescope.", "Turn off the light in the kitchen, please.")
+
+
+def measured() -> Dict[str, float]:
+    """Per prediction (rules and regressor, one sentence at a time), and per policy: per batch with :data:`WAITING` that
+    wait, and per request of a batch of 11."""
+    found = {"prediction": _prediction_ms()}
+    for kind in ("rtlm", "rtlm+"):
+        found[f"{kind}, 500 wait, per batch"] = _decision_ms(kind, WAITING)
+        found[f"{kind}, decision"] = _decision_ms(kind, 20) / 11
+    return found
+
+
+def _median_ms(action: Callable[[], Any], count: int) -> float:
+    took: List[float] = []
+    for _ in range(count):
+        began = time.perf_counter()
+        action()
+        took.append(1e3 * (time.perf_counter() - began))
+    return sorted(took)[count // 2]
+
+
+def _prediction_ms() -> float:
+    draw = np.random.default_rng(1)
+    layers = [(draw.normal(0, 0.1, (before, after)), np.zeros(after)) for before, after in zip(LAYERS, LAYERS[1:])]
+    model = LengthModel(np.zeros(FEATURES), np.ones(FEATURES), layers, 0.3, 256, {})
+    return _median_ms(lambda: [model.predict(text) for text in SENTENCES], 50) / len(SENTENCES)
+
+
+def _decision_ms(kind: str, waiting: int) -> float:
+    """A bid while so many wait, on a lane that has just become free."""
+    sizes = list(range(1, 12))
+    config = parse_config({
+        "device": {"gpu": {}, "cpu": {}}, "lane": {"gpu0": {"device": "gpu"}, "cpu0": {"device": "cpu"}},
+        "model": {"chat": {"engine": "synthetic", "batch": sizes,
+                           "expected": {str(size): f"{17.5 + 0.7 * size}ms" for size in sizes}}},
+        "policy": {"chat": {"kind": kind, "phi_ms": 80.0, "side_lanes": ["cpu0"]}},
+        "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}}})
+    scheduler = build_scheduler(config)
+    draw = np.random.default_rng(2)
+    lengths = np.exp(draw.normal(3.0, 0.5, waiting + 22))
+
+    def arrived(number: int) -> RequestArrived:
+        hints = {"steps": float(lengths[number]), "tokens": 14.0}
+        return RequestArrived(Request(number + 1, "chat", number, 600 * 10**9, on_late="answer", hints=hints))
+
+    scheduler.step(0, [arrived(number) for number in range(22)])  # both lanes are busy
+    scheduler.step(10**9, [arrived(number) for number in range(22, waiting + 22)])
+    policy, state = scheduler.policies[0], scheduler.state
+    lane = state.lanes["gpu0"]
+    return _median_ms(lambda: policy.bid(lane, state.board), 100)
