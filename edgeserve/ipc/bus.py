@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple, U
 import msgpack
 import zmq
 
-from edgeserve.errors import Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
+from edgeserve.errors import BadInput, Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
 from edgeserve.ipc import wire
 from edgeserve.ipc.credentials import NOBODY, AllowedKeys, Authenticator, Credential, Credentials, require_keys
 from edgeserve.ipc.endpoints import (
@@ -319,7 +319,7 @@ class Bus:
             if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise _not_new(peer, key)
             ask = self._ask_type()
-            wire.decode_infer(ask, fields, buffers, self._message_bytes_max)
+            _read_ask(ask, fields, buffers, self._message_bytes_max, is_req)
         except RequestError as error:
             self._send(client, is_req, (wire.encode_error(key, error),))
             return
@@ -380,6 +380,17 @@ class Bus:
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
         self._send(peer.client, ask.is_req, frames)
+
+    def piece(self, ask: Ask, outputs: Mapping[str, Any]) -> str:
+        """Send a piece of the answer to a request that asked for pieces, ahead of its one reply. Why no piece can be
+        sent, or ``""``."""
+        if ask.key in ask.peer.open:
+            try:
+                frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max, self._pack)
+            except RequestError as error:
+                return str(error)
+            self._send(ask.peer.client, False, frames)
+        return ""
 
     def refuse(self, ask: Union[Ask, Control], error: RequestError) -> None:
         """The one reply to a request that ended without an answer, or to a question that is not answered."""
@@ -528,6 +539,12 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
     for file in files:
         poll.register(file, select.POLLIN)
     return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
+
+
+def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Any], message_bytes_max: int, is_req: bool) -> None:
+    wire.decode_infer(ask, fields, buffers, message_bytes_max)
+    if ask.pieces and is_req:
+        raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
 
 
 def _not_new(peer: _Peer, key: Key) -> RequestError:

@@ -9,8 +9,9 @@ import re
 import traceback
 from typing import Any, Dict, TypeVar
 
-from edgeserve.errors import Cancelled, Dropped, EngineError, Failed, Rejected, RequestError
+from edgeserve.errors import BadInput, Cancelled, Dropped, EngineError, Failed, Rejected, RequestError
 from edgeserve.sched.protocol.actions import Outcome, Shortfall
+from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 from edgeserve.units import ns_to_ms
 
 log = logging.getLogger("edgeserve")
@@ -80,6 +81,8 @@ def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Sho
         error = _with_numbers(Dropped(text, reason), shortfall)
     elif outcome == Outcome.CANCELLED:
         error = Cancelled(text)
+    elif reason.startswith(SEQUENCE_TOO_LONG):
+        error = BadInput(text)
     else:
         error = Failed(text)
     error.id = request_id

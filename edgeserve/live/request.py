@@ -68,7 +68,8 @@ class LiveRequest(Ask):
 
 
 def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
-                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None) -> LiveRequest:
+                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None,
+                    pieces: bool = False) -> LiveRequest:
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
@@ -78,6 +79,7 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.quality_min = quality_min
+    request.pieces = pieces
     return request
 
 

@@ -72,14 +72,14 @@ class RuntimeCore:
         self._lanes = lanes
         self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
-                                         resident=started.resident)
+                                         resident=started.resident, sequences=started.sequences)
         log_fits(self.scheduler.state)
-        self.world = LiveWorld(config, lanes, started.engines, self.mailbox)
+        self.world = LiveWorld(config, lanes, started.engines, self.mailbox, started.sequences)
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured,
-                                                     parts_of(profiles)))
+                                                     parts_of(profiles), started.sequences))
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
             self.world.io.source = Gateway(config, self.validators, self.world, self)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Seq
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Engine, Footprint
+from edgeserve.engines.base import Engine, Footprint, SequenceInfo
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
@@ -56,6 +56,7 @@ class Started(NamedTuple):
     footprints: Dict[Tuple[str, str], Footprint]
     measured: Dict[Tuple[str, str], Dict[int, List[int]]]
     resident: Dict[str, List[str]]
+    sequences: Dict[str, SequenceInfo]
 
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
@@ -95,7 +96,7 @@ class Starter:
         self._clock_ns = clock_ns
         self._called_off = called_off
         self._later: List[Any] = []
-        self._started = Started({}, {}, {}, {device: [] for device in config.devices})
+        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {})
 
     def start(self) -> Started:
         """Everything made, warmed and, as far as memory allows, resident. Raises :class:`EngineError` or
@@ -134,6 +135,9 @@ class Starter:
         copy_lane = copy_lane_name(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
         self._started.footprints[model.name, device] = footprint
+        sequence = engine.sequence()
+        if sequence is not None:
+            self._started.sequences[model.name] = sequence
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(

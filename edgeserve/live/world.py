@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
@@ -23,6 +23,7 @@ from edgeserve.live.predictors import Prediction, PredictionWorker
 from edgeserve.live.receive_coalescing import ReceiveCoalescing
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
+from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
@@ -32,6 +33,7 @@ from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
@@ -40,6 +42,7 @@ from edgeserve.sched.protocol.actions import (
     LoadModel,
     Outcome,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
     Shortfall,
@@ -108,13 +111,14 @@ class CallAsked:
 class LiveWorld:
     """Values, lanes, engines and the clock of one running server or embedded runtime.
 
-    ``engines`` are by (model, device), ``lanes`` by name, copy lanes included. Everything it keeps is bounded by
+    ``engines`` are by (model, device), ``lanes`` by name, copy lanes included; ``sequences`` are the models whose items
+    are sequences. Everything it keeps is bounded by
     ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits for: the
     mailbox, and for a server the gateway.
     """
 
     def __init__(self, config: Config, lanes: Mapping[str, Lane], engines: Mapping[Tuple[str, str], Engine],
-                 mailbox: Mailbox) -> None:
+                 mailbox: Mailbox, sequences: Iterable[str] = ()) -> None:
         self.config = config
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
@@ -135,18 +139,22 @@ class LiveWorld:
         self._drained_by_ns: Optional[int] = None
         self._failures = EngineFailures()
         self._warming = Warming()
+        self._sequences = frozenset(sequences)
+        self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
         self._look_ns = self.started_ns + LOOK_NS
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self.values.leave_out,
+            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self._leave_out,
+            CutBatch: self._batches.cut, ReleaseState: self._release_state,
             RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
         self.io = LoopIO(mailbox, {
-            WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
-            LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
-            CallAsked: self._call_asked, Prediction: self._predicted, DeviceNews: _take_news},
+            RunningBatch: self._batches.look, WorkDone: self._work_done, WorkNotStarted: self._work_not_started,
+            LaneDown: self._lane_down, LiveRequest: self.accept, CancelAsked: self._cancel_asked,
+            StopAsked: self._stop_asked, CallAsked: self._call_asked, Prediction: self._predicted,
+            DeviceNews: _take_news},
             self._coalescing, idle_lanes=len(config.lanes),
             looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()))
 
@@ -286,6 +294,7 @@ class LiveWorld:
         reason = cut(mail.reason)
         log.error("lane %s is down: %s", mail.lane, reason)
         self.lane_counts[mail.lane].up = False
+        self._batches.lane_down(mail.lane, events)
         events.append(LaneChanged(mail.lane, up=False, reason=reason))
 
     def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
@@ -300,8 +309,10 @@ class LiveWorld:
         if counts.in_flight.pop(action.work_id, None) is not None and len(counts.in_flight) == counts.room - 1:
             self.io.idle_lanes += 1
         if type(action) is RunBatch and not action.probe:
-            for job in action.jobs:
-                self.values.not_started(job)
+            batch = self._batches.by_id.pop(action.work_id, None)
+            for index, job in enumerate(action.jobs):
+                if batch is None or index not in batch.over:
+                    self.values.not_started(job)
         events.append(WorkRefused(action.work_id, mail.reason))
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
@@ -328,7 +339,7 @@ class LiveWorld:
         if type(action) is RunBatch:
             counts.jobs += len(action.jobs)
             counts.probes += action.probe
-            results = self._results(action, mail.value, failed)
+            results = self._results(action, mail.value, failed, events)
             failed = ""
         events.append(WorkFinished(action.work_id, mail.started_ns, mail.finished_ns, results, failed))
         if mail.finished_ns >= self._look_ns and self.contradictions is not None:
@@ -359,26 +370,31 @@ class LiveWorld:
         """The lanes of a device that may run a model."""
         return [name for name in model_lanes(self.config, self.config.models[model]) if self._devices[name] == device]
 
-    def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
-        """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
+    def _results(self, action: RunBatch, value: Any, failed: str, events: List[Event]) -> Tuple[JobResult, ...]:
+        """One result per job that was not over before. A batch whose result has the wrong form fails as if the engine
+        had raised."""
         returned = self.retained.returned if action.probe else self.values.returned
+        batch = self._batches.ended(action.work_id, events) if self._batches.by_id else None
         if not failed and (type(value) is not list or len(value) != len(action.jobs)):
             failed = wrong_form(action, value)
             if failed:
                 self._failures.reason(action, EngineError(failed))
+        jobs = action.jobs
+        if batch is not None:
+            jobs, value = self._batches.rest(batch, value if not failed else [None] * len(jobs))
         if failed:
             self.lane_counts[action.lane].failed += 1
-            return tuple([returned(job, None, failed) for job in action.jobs])
+            return tuple([returned(job, None, failed) for job in jobs])
         results = []
         errors = 0
-        for job, result in zip(action.jobs, value):
+        for job, result in zip(jobs, value):
             error = item_error(action.model, result)
             if error is None:
                 results.append(returned(job, result))
             else:
                 errors += 1
                 results.append(returned(job, None, self._failures.reason(action, error)))
-        self.lane_counts[action.lane].failed += errors == len(results)
+        self.lane_counts[action.lane].failed += errors == len(results) > 0
         return tuple(results)
 
     # --- actions ------------------------------------------------------------------------------------------------------
@@ -397,13 +413,18 @@ class LiveWorld:
             item, state = launch(job)
             items.append(item)
             states.append(state)
+        control, expected_ns = None, action.expected_ns
+        if action.model in self._sequences:
+            control = self._batches.begin(action)
+            expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
         engine = self._engines[action.model, self._devices[action.lane]]
         now_ns = clock_ns()
-        self._coalescing.launched(now_ns, action.expected_ns)
+        self._coalescing.launched(now_ns, expected_ns)
         self._count_given(action, now_ns)
         self._lanes[action.lane].give(Work(
             action.work_id, action.start_after_ns, action.start_before_ns, None,
-            Batch(items, action.size, states, action.steps_max), action, engine, action.expected_ns))
+            Batch(items, action.size, states, action.steps_max, action.variant, control), action, engine,
+            action.expected_ns))
 
     def _load(self, action: LoadModel) -> None:
         engine = self._engines[action.model, self._devices[action.lane]]
@@ -437,6 +458,14 @@ class LiveWorld:
         else:
             self.values.drop_stream_state(action.app, action.stream)
 
+    def _release_state(self, action: ReleaseState) -> None:
+        self.values.release_job_state(action.job)
+
+    def _leave_out(self, action: LeaveOut) -> None:
+        self.values.leave_out(action)
+        if self._batches.by_id:
+            self._batches.leave_out(action)
+
     def _finish_all(self) -> None:
         finishing, self._to_finish[:] = list(self._to_finish), ()
         for action in finishing:
@@ -463,6 +492,8 @@ class LiveWorld:
                                          action.quality, action.branches)
             self._response_overhead.took(clock_ns() - self._overhead_from_ns)
         else:
+            if request.running and self._batches.by_id:
+                self._batches.drop(request.id)
             counts.ended(action.outcome, action.reason)
             request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id,
                                                       self._as_asked(action.shortfall)))

@@ -46,6 +46,7 @@ from edgeserve.sched.requests.states import (
     steps_left,
 )
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
 STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
@@ -53,10 +54,6 @@ STORIES_KEPT = 512
 EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "partial"
 QUALITY_TOO_LOW = "quality_too_low"
 """Reason of a request whose answer would be worth less than its client wants."""
-
-
-SEQUENCE_TOO_LONG = "sequence_too_long"
-"""Begins the reason of a request whose sequence cannot fit into its model's context or memory."""
 
 
 class RequestManager(RequestMoves):

@@ -25,6 +25,12 @@ STEPS_MIN = 8
 LEARN_SHARE = 16
 """The usual length moves by this part of its difference from each sequence that ends."""
 
+SEQUENCE_TOO_LONG = "sequence_too_long"
+"""Begins the reason of a request whose input cannot fit into its model's context or memory."""
+
+STATE_MEMORY = "state_memory_exhausted"
+"""Begins the reason of a request whose sequence outgrew the memory for sequences, though it had all of it."""
+
 UNBOUNDED = 2**62
 """Bytes or steps where nothing bounds them."""
 
