@@ -394,6 +394,8 @@ class Scheduler:
         if work.kind != RUN or work.lost:
             return
         work.lost = True
+        if not forget:
+            self.state.sequences.hangs(work)
         work.policy.on_lost(work, self._board)
         if running and not (forget and work.model in self.state.sequences.models):
             self._request_manager.lost(work, reason)

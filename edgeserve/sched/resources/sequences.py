@@ -200,6 +200,17 @@ class Sequences:
         key = (work.model, device.name)
         self._reserved[key] = self._reserved.get(key, 0) + extra_bytes
 
+    def hangs(self, work: Work) -> None:
+        """The lane of a batch hangs: its jobs will be given up, and what they hold stays occupied until the batch
+        ends."""
+        found = self.working.get(work.id)
+        if found is not None:
+            mine = self.holders[work.lane.name]
+            held = sum([job.state_bytes for job in work.left() if job.seq in mine])
+            self.working[work.id] = (work, found[1] + held)
+            self._devices[work.lane.device].state_bytes += held
+            self._reserved[work.model, work.lane.device] += held
+
     def ended(self, work: Work) -> None:
         """A batch is off its lane."""
         found = self.working.pop(work.id, None)
