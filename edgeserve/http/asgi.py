@@ -25,6 +25,9 @@ JSON = b"application/json"
 RETRY_AFTER_S = b"1"
 """What a client that was refused because of load is told to wait at least: the header's smallest number."""
 
+DISCARDED = 4
+"""So many times the bound of a body is read and thrown away: a client that still sends would not see its answer."""
+
 
 class Bounds(NamedTuple):
     """Of one request's body."""
@@ -62,7 +65,7 @@ class Call:
         not arrive."""
         bytes_max = self.bounds.body_bytes_max
         length = self.header(b"content-length")
-        if length.isdigit() and int(length) > bytes_max:
+        if length.isdigit() and int(length) > bytes_max * DISCARDED:
             raise _too_large(int(length), bytes_max)
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "called by a handler"
@@ -93,12 +96,15 @@ class Call:
                 raise ClientGone("the client went away before its request was complete")
             part = message.get("body", b"")
             size += len(part)
-            if size > bytes_max:
+            if size > bytes_max * DISCARDED:
                 raise _too_large(size, bytes_max)
+            if size <= bytes_max:
+                parts.append(part)
             if not message.get("more_body", False):
                 self.read = True
-                return b"".join([*parts, part]) if parts else part
-            parts.append(part)
+                if size > bytes_max:
+                    raise _too_large(size, bytes_max)
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def json(self, empty: Any = None) -> Any:
         """The body as JSON; ``empty`` where there is none."""

@@ -269,7 +269,7 @@ def statistics_of(name: str, app: Mapping[str, Any]) -> Dict[str, Any]:
 
     return {"name": name, "version": VERSION, "last_inference": 0, "inference_count": done, "execution_count": done,
             "inference_stats": {
-                "success": duration(done, "queue", "load", "batch", "execute"),
+                "success": duration(done, *mean_ms),
                 "fail": {"count": sum(outcomes.values()) - done, "ns": 0},
                 "queue": duration(done, "queue", "load", "batch"), "compute_input": duration(0),
                 "compute_infer": duration(done, "execute"), "compute_output": duration(0),

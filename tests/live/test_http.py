@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
+import queue
 import shutil
 import socket
 import tempfile
@@ -67,7 +69,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def front(server):
-    settings = HttpConfig(listen="127.0.0.1:0", grpc="", body_bytes_max=1024**2,
+    settings = HttpConfig(listen="127.0.0.1:0", grpc="127.0.0.1:0" if grpc else "", body_bytes_max=1024**2,
                           shared_memory=True)
     with FrontThread(server.endpoints[0], settings) as thread:
         yield thread
@@ -378,3 +380,100 @@ def test_tritons_http_client_with_shared_memory(front):
     with library.InferenceServerClient(front.http) as client:
         ask_shared(library, client)
         assert client.get_system_shared_memory_status() == []
+
+
+def grpc_library():
+    if grpc is None:
+        pytest.skip("grpcio or protobuf is not installed: there is no gRPC front")
+    return pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
+
+
+def test_tritons_grpc_client(front):
+    library = grpc_library()
+    left, right, inputs = pair_inputs(library)
+    with library.InferenceServerClient(front.grpc) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("pair")
+        assert client.get_server_metadata().name == "edgeserve"
+        assert client.get_model_metadata("pair").inputs[0].datatype == "INT32"
+        assert client.get_model_config("pair", as_json=True)["config"]["input"][0]["data_type"] == "TYPE_INT32"
+        assert "pair" in {item.name for item in client.get_model_repository_index().models}
+        result = client.infer("pair", inputs, request_id="7", timeout=15_000_000, parameters={"class": "critical"})
+        assert (result.as_numpy("OUTPUT0") == left + right).all() and (result.as_numpy("OUTPUT1") == left - right).all()
+        assert result.get_response().id == "7" and not result.get_response().parameters["late"].bool_param
+        statistics = client.get_inference_statistics("pair").model_stats
+        assert len(statistics) == 1 and statistics[0].inference_stats.success.count >= 1
+        text = library.InferInput("text", [1], "BYTES")
+        text.set_data_from_numpy(np.array(["hey you"], dtype=object))
+        assert client.infer("shout", [text]).as_numpy("words").tolist() == [b"hey", b"you"]
+        for model, options, status in (("nobody", {}, "NOT_FOUND"), ("pair", {"timeout": 1}, "DEADLINE_EXCEEDED"),
+                                       ("shout", {}, "INVALID_ARGUMENT"),
+                                       ("pair", {"model_version": "3"}, "NOT_FOUND")):
+            with pytest.raises(library.InferenceServerException) as caught:
+                client.infer(model, inputs, **options)
+            assert caught.value.status() in ("StatusCode." + status, "StatusCode.UNAVAILABLE")
+        ask_shared(library, client)
+
+
+def test_many_requests_on_one_grpc_stream(front):
+    library = grpc_library()
+    left, right, inputs = pair_inputs(library)
+    answers = queue.Queue()
+    with library.InferenceServerClient(front.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for index in range(20):
+            client.async_stream_infer("pair", inputs, request_id=str(index))
+        client.async_stream_infer("nobody", inputs, request_id="20")
+        got = [answers.get(timeout=20) for _ in range(21)]
+        client.stop_stream()
+    assert {result.get_response().id for result, error in got if error is None} == {str(index) for index in range(20)}
+    assert ["unknown model" in str(error) for _, error in got if error is not None] == [True]
+
+
+def test_a_grpc_call_that_is_cancelled_cancels(front, server, gates):
+    library = grpc_library()
+    x = library.InferInput("x", [4], "FP32")
+    x.set_data_from_numpy(np.float32([1, 0, 0, 0]))
+    before = server.stats()["apps"]["held"]["outcomes"]["cancelled"]
+    with library.InferenceServerClient(front.grpc) as client:
+        call = client.async_infer("held", [x], callback=lambda result, error: None)
+        wait_until(lambda: server.stats()["apps"]["held"]["open"] == 1)
+        call.cancel()
+        wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["cancelled"] == before + 1)
+
+
+def test_a_refusal_over_grpc_tells_programs_why_and_a_token_is_asked_for(front, server, tmp_path):
+    library = grpc_library()
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+    (tmp_path / "token").write_text(TOKEN)
+    settings = HttpConfig(listen="127.0.0.1:0", grpc="127.0.0.1:0", token_file=str(tmp_path / "token"))
+    with FrontThread(server.endpoints[0], settings) as locked, grpc.insecure_channel(locked.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ServerMetadata(service_pb2.ServerMetadataRequest())
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        said = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), metadata=[("authorization", "Bearer " + TOKEN)])
+        assert said.name == "edgeserve"
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="nobody"),
+                            metadata=[("authorization", "Bearer " + TOKEN)])
+        assert dict(caught.value.trailing_metadata())["edgeserve-code"] == "unknown_app"
+    assert library
+
+
+def test_the_messages_are_those_of_tritons_client():
+    library = grpc_library()
+    from tritonclient.grpc import model_config_pb2, service_pb2
+
+    from edgeserve.http.grpc_messages import KINDS
+    assert library
+    for path, kind in KINDS.items():
+        home = service_pb2 if hasattr(service_pb2, path.split(".")[0]) else model_config_pb2
+        theirs = {field.name: field for field in functools.reduce(getattr, path.split("."), home).DESCRIPTOR.fields}
+        for field in kind.DESCRIPTOR.fields:
+            if field.name != "data_type":  # an enumeration there; the same number on the wire
+                assert shape_of(field) == shape_of(theirs[field.name]), (path, field.name)
+
+
+def shape_of(field):
+    inner = field.message_type.full_name if field.message_type else ""
+    return field.number, field.type, inner, field.containing_oneof.name if field.containing_oneof else ""

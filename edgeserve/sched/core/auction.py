@@ -197,8 +197,6 @@ class Auction:
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
-        if bid.model in state.sequences.models:
-            work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
         self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
@@ -213,7 +211,8 @@ class Auction:
             request.running += 1
             request.note(now, "launched", job.node.name, job.part or "", "in work", work.id, "on", lane.name, "with",
                          others, "others")
-        if bid.model in state.sequences.models:  # binds its jobs to the lane: after they were no demand any more
+        if bid.model in state.sequences.models:  # once they wait for the model no more, on any lane
+            work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
             state.sequences.started(work, extra_bytes)
         placement.in_flight += 1
         if tracked:

@@ -26,7 +26,7 @@ class SchemblePlus(EnsemblePolicy):
     what the finished models said counts. ``price``: what a plan pays for all models' time, in agreement, for the sake
     of requests that have not come yet."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.02, "lone": "fastest", "price": 0.1}
+    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.005, "lone": "fastest", "price": 0.05}
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
