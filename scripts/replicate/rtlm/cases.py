@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Tuple
 from replicate.rtlm.world import System
 
 PLUS = System("rtlm+", {}, "continuous")
-CONTINUOUS_FIFO = System("rtlm+", {"method": "fifo", "fair": False}, "continuous")
+CONTINUOUS_FIFO = System("rtlm+", {"method": "fifo", "order": "fifo", "fair": False}, "continuous")
 
 ORDERS: Dict[str, System] = {
     "FIFO": System(options={"method": "fifo"}),

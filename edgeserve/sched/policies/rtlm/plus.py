@@ -8,7 +8,7 @@ sequence will still be is estimated anew as it grows. A side lane takes a long t
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Dict, Final, List, Sequence
+from typing import ClassVar, Dict, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
@@ -20,9 +20,6 @@ from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane, Work
 
-PATIENCE: Final = 2.0
-"""A batch that takes so many times as many steps as expected comes back, to be estimated again."""
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RtlmPlus(LanguagePolicy):
@@ -30,8 +27,8 @@ class RtlmPlus(LanguagePolicy):
     client at a time), ``turn`` (steps after which a batch comes back, where it cannot be cut; 0: it is cut), and those
     of :class:`LanguagePolicy`."""
 
-    defaults: ClassVar[Options] = {**LanguagePolicy.defaults, "correct": True, "admit_share": 0.5, "fair": True,
-                                   "turn": 0}
+    defaults: ClassVar[Options] = {**LanguagePolicy.defaults, "order": "linear", "alpha": 3.0, "correct": True,
+                                   "admit_share": 0.5, "fair": True, "turn": 0}
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
@@ -60,8 +57,9 @@ class RtlmPlus(LanguagePolicy):
         return batch if room is None else max(1, min(batch, room.slots + held))
 
     def _needed(self, places: int) -> int:
-        """So many of the places must be free before others are admitted to a batch that runs."""
-        return max(1, math.ceil(self._share * places))
+        """So many of the places must be free before others are admitted to a batch that runs. Rounded down: of 11
+        places two groups of 5 and 6 are served in turns."""
+        return max(1, math.floor(self._share * places))
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
@@ -72,7 +70,7 @@ class RtlmPlus(LanguagePolicy):
             chosen += self._admitted(tasks, lane, free, board)
         if not chosen:
             return None
-        bid = self._bid_of(tasks, chosen, lane, board, PATIENCE)
+        bid = self._bid_of(tasks, chosen, lane, board)
         if self._turn and bid.steps_max is not None and bid.steps_max > self._turn:
             bid.steps_max = self._turn
         return bid

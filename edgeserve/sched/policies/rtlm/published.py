@@ -6,8 +6,6 @@ it ends, so does this policy's batch (early exit), but nobody is admitted meanwh
 
 from __future__ import annotations
 
-from typing import Final
-
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
 from edgeserve.sched.policies.rtlm.queues import ModelTasks
@@ -15,9 +13,6 @@ from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.resources.lanes import Lane
-
-PATIENCE: Final = 4.0
-"""A batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -29,13 +24,13 @@ class Rtlm(LanguagePolicy):
         begun = tasks.bound_to(lane.name) or [
             waiting for waiting in self._next_for(tasks, lane, board) if waiting.job.steps]
         if begun:
-            return self._bid_of(tasks, begun[:latency.size_max], lane, board, PATIENCE)
+            return self._bid_of(tasks, begun[:latency.size_max], lane, board)
         fresh = self._fresh_for(tasks, lane, board)
         if not fresh:
             return None
         batch = self._batch_of(latency)
         if self._is_side(tasks.model, lane, board):
-            return self._bid_of(tasks, fresh[:batch], lane, board, PATIENCE)
+            return self._bid_of(tasks, fresh[:batch], lane, board)
         window = fresh[:window_len(self._b, batch)]
         places = consolidate(self._rule, [waiting.steps for waiting in window], batch, self._ratio)
-        return self._bid_of(tasks, [window[place] for place in places[:latency.size_max]], lane, board, PATIENCE)
+        return self._bid_of(tasks, [window[place] for place in places[:latency.size_max]], lane, board)

@@ -34,8 +34,11 @@ SIDE_FACTOR: Final = 1.25
 KEEP: Final = 0.8
 """Of the mean duration of batches, at each new one."""
 
-STEPS_SPARE: Final = 8
-"""Steps that a batch may make beyond what it is expected to, however short that is."""
+STEPS_MIN: Final = 8
+"""A batch is given at least so many steps: fewer are not worth another launch."""
+
+PATIENCE: Final = 4.0
+"""A static batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
 
 ONE_STEP: Final = Length(0.0, 0.0)
 """What a job of a model is that makes no steps, as far as is known."""
@@ -308,28 +311,30 @@ class LanguagePolicy(Policy):
         return Main(lane.available_ns(board.now_ns) + ahead * took_ns, step_ns, prefill_ns, len(fresh), batch,
                     mean_steps)
 
-    def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board,
-                patience: float) -> Bid:
-        """The bid for a batch that goes on until its answers are whole, as long as is expected, or for ``patience``
-        times as many steps: a batch that is far longer than predicted comes back to be predicted again."""
+    def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> Bid:
+        """The bid for a batch that goes on until its answers are whole, or for as many steps as are expected: a batch
+        that turns out longer comes back to be predicted again. One that cannot be interrupted between two steps gets
+        :data:`PATIENCE` times as many."""
         latency = board.latency(tasks.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns = self._step_ns(latency, size)
         left = [waiting.remaining() for waiting in chosen]
         begins = sum([not waiting.job.steps for waiting in chosen])
-        single = max(left) <= 1.0
-        before_ns = self._prefill_ns(latency, begins) if begins and not single else 0
-        expected_ns = max(1, before_ns + math.ceil(max(left) * step_ns))
+        before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
+        steps = math.ceil(max(left) - 1e-6)
         bound: int | None = None
         if tasks.stepwise:
-            patient = max(1, (lane.hang_ns // 2 + expected_ns - before_ns) // max(1, step_ns))
-            bound = min(math.ceil(patience * max(left)) + STEPS_SPARE, patient)
+            bound = steps = max(STEPS_MIN, steps)
+            if board.sequence_room(tasks.model, lane) is None:
+                patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
+                bound = min(math.ceil(PATIENCE * steps), patient)
+        expected_ns = max(1, before_ns + steps * step_ns)
         jobs = [waiting.job for waiting in chosen]
         rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
         rest_lane_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in jobs])
-        utility = EachUtility(jobs, [before_ns + math.ceil(steps * step_ns) + rest_ns for steps in left], board.now_ns)
-        return Bid(tasks.model, jobs, size, expected_ns, utility, expected_ns + rest_lane_ns,
-                   steps_max=bound, klass=best_class(jobs))
+        after_ns = [before_ns + math.ceil(own * step_ns) + rest_ns for own in left]
+        return Bid(tasks.model, jobs, size, expected_ns, EachUtility(jobs, after_ns, board.now_ns),
+                   expected_ns + rest_lane_ns, steps_max=bound, klass=best_class(jobs))
 
 
 class EachUtility:

@@ -1,0 +1,251 @@
+"""What rtlm and rtlm+ decide: who shares a batch, who is admitted between two steps, who goes to a slower lane."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, Driver, ended, ids, like, ran
+
+from edgeserve.errors import ConfigError
+from edgeserve.sched.protocol.actions import CutBatch, ReleaseState, RunBatch
+
+STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
+SLOW = {1: 40, 2: 40, 3: 40, 4: 40}
+TOKEN_BYTES = 10
+
+
+def world_of(kind="rtlm+", options=None, slots=4, state_memory="", lane=None, lm=None, **app):
+    keys = {"state_memory": state_memory} if state_memory else {}
+    return Driver({"lm": {**(lm or STEPS), **keys}},
+                  {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}},
+                  policy={kind: {"prefill_steps": 0.0, **(options or {})}}, lane=lane or {"gpu": {}},
+                  sequences={"lm": (1000, TOKEN_BYTES, slots)})
+
+
+def ask(world, *steps, at=None, **fields):
+    """Requests whose answers are predicted to have so many steps, each in a step of its own at the same time."""
+    done = []
+    for count in steps:
+        done += world.arrive("chat", at=at, hints={"steps": float(count), "tokens": 10.0}, **fields)
+    return done
+
+
+def batch_of(world, lane="gpu"):
+    work = [work for work in world.on_lane.values() if work.lane == lane]
+    return ids(work[0].jobs) if work else []
+
+
+# --- rtlm -------------------------------------------------------------------------------------------------------------
+
+
+def test_rtlm_runs_answers_about_equally_long_together_from_the_first_of_the_order_on():
+    world = world_of("rtlm", {"b": 3.0})
+    ask(world, 5)  # occupies the lane
+    ask(world, 20, 400, 21, 22, 300, 23, at=1)
+    world.finish(at=50, steps=5)
+    assert batch_of(world) == [2, 4, 5, 7]
+    world.finish(at=300, steps=23)
+    assert batch_of(world) == [6, 3]
+    world.finish(at=5000, steps=400)
+    world.over()
+
+
+def test_rtlm_admits_nobody_to_a_batch_that_runs():
+    world = world_of("rtlm")
+    ask(world, 20)
+    assert ask(world, 20, 20, 20, at=10) == []
+    world.finish(at=200, steps=20)
+    assert batch_of(world) == [2, 3, 4]
+
+
+def test_the_methods_choose_their_orders():
+    for method, first in (("fifo", 2), ("luf", 4), ("muf", 3), ("hpf", 5)):
+        world = world_of("rtlm", {"method": method, "batch": 1})
+        ask(world, 5)
+        ask(world, 50, 90, 10, at=1)
+        ask(world, 60, at=2, slo=10_000)
+        world.finish(at=50, steps=5)
+        assert batch_of(world) == [first], method
+
+
+def test_gathered_requests_become_visible_together():
+    world = world_of("rtlm", {"xi_ms": 2000.0})
+    assert ask(world, 5, at=100) == []
+    assert ask(world, 5, at=1500) == []
+    assert world.wake_ms == 2000
+    assert world.pass_time(2000) == [ran("lm", 1, 2)]
+
+
+def test_critical_requests_go_first_whatever_their_length():
+    world = world_of("rtlm", {"batch": 1})
+    ask(world, 5)
+    ask(world, 10, at=1)
+    ask(world, 90, at=2, klass="critical")
+    world.finish(at=50, steps=5)
+    assert batch_of(world) == [3]
+
+
+def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_again():
+    world = world_of("rtlm+")
+    ask(world, 10)
+    assert world.work().steps_max == 10
+    world.finish(at=100, status="unfinished", steps=10, state_bytes=200)
+    again = world.work()
+    assert ids(again.jobs) == [1] and again.steps_max == 8
+    for index in range(10):
+        world.finish(at=180 + 80 * index, status="unfinished", steps=8, state_bytes=280 + 80 * index)
+    assert world.work().steps_max > 8  # 90 steps: the longer it is, the longer it is expected to go on
+    world.finish(at=2000, steps=5)
+    world.over()
+
+
+# --- rtlm+ ------------------------------------------------------------------------------------------------------------
+
+
+def test_others_are_admitted_when_half_of_the_places_are_free():
+    world = world_of()
+    ask(world, 20)
+    ask(world, at=1)
+    assert ask(world, 20, 20, at=5)[0] == like(CutBatch)  # three of four places are free
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 2, 3]
+    assert ask(world, 20, at=15) == []  # one place is free: not worth another prefill
+    assert like(CutBatch) in world.progress(1, at=100, steps=9)
+    world.finish(at=101, status="unfinished", steps=10, state_bytes=200)
+    assert batch_of(world) == [2, 3, 4]
+
+
+def test_a_share_of_nothing_admits_as_soon_as_one_place_is_free():
+    world = world_of(options={"admit_share": 0.0})
+    ask(world, 20)
+    ask(world, 20, 20, at=5)
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert ask(world, 20, at=15) == [like(CutBatch)]
+
+
+def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
+    world = world_of(slots=1)
+    ask(world, 20)
+    assert ask(world, 20, at=5) == []
+    small = world_of(state_memory="500B")  # a sequence of 30 tokens takes 300 bytes
+    ask(small, 20)
+    assert ask(small, 20, at=5) == []
+    small.finish(at=200, steps=20)
+    assert batch_of(small) == [2]
+
+
+def test_a_flood_of_one_client_delays_itself():
+    fair, unfair = world_of(), world_of(options={"fair": False, "order": "fifo"})
+    for world in (fair, unfair):
+        ask(world, 20, 20, 20, 20, client="flood")
+        world.finish(at=10, status="unfinished", steps=1, state_bytes=110) if world.of(CutBatch) else None
+        ask(world, *[20] * 8, at=20, client="flood")
+        ask(world, 20, at=30, client="other")
+        other = 13
+        while batch_of(world) and other not in batch_of(world):
+            world.finish(at=world.now_ms + 200, steps=20)
+        world.answered_at = world.now_ms
+    assert fair.answered_at < unfair.answered_at
+
+
+def test_a_prompt_longer_than_the_context_fails_and_nothing_else_does():
+    world = world_of()
+    world.arrive("chat", hints={"steps": 5.0, "tokens": 2000.0})
+    assert world.outcome(1) == "failed" and "context" in world.reason(1)
+    ask(world, 5)
+    world.finish(at=50, steps=5)
+    assert world.outcome(2) == "completed"
+    world.over()
+
+
+def test_requests_without_a_length_are_learnt_from_finished_answers():
+    world = world_of(options={"steps": 64.0})
+    for index in range(20):
+        world.arrive("chat", at=10_000 * index, hints={"tokens": 10.0})
+        world.finish(at=10_000 * index + 2000, steps=200)
+    learnt = world.scheduler.policies[0].figures()["lengths"]["chat/lm"]
+    assert learnt["answers"] == 20 and 150 < learnt["middle_steps"] < 210
+    world.arrive("chat", at=300_000, hints={"tokens": 10.0})
+    assert world.work().expected_ns > 1500 * MS
+
+
+def test_the_figures_tell_what_a_wrong_predictor_is_corrected_by():
+    world = world_of()
+    for index in range(40):
+        ask(world, 30, at=10_000 * index)
+        world.finish(at=10_000 * index + 900, steps=90)
+    assert 2.0 < world.scheduler.policies[0].figures()["lengths"]["chat/lm"]["factor"] < 3.2
+
+
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
+
+
+def two_lanes(kind, slower, options=None):
+    world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
+                   policy={kind: {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, **(options or {})}},
+                   lane=TWO, device={"gpu": {}, "host": {}},
+                   sequences={"lm": (10_000, TOKEN_BYTES, 4)})
+    latency = world.scheduler.state.latency["lm", "cpu"]
+    latency.set_speed(1.0 / slower)
+    return world
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(kind):
+    for slower, expected in ((2.0, True), (50.0, False)):
+        world = two_lanes(kind, slower)
+        ask(world, 20, 20, 20, 20)
+        if world.of(CutBatch):
+            world.finish("gpu", at=1, status="unfinished", steps=1, state_bytes=110)
+        ask(world, *[25] * 12, at=10)
+        ask(world, 100, at=11)
+        assert bool(batch_of(world, "cpu")) is expected, slower
+
+
+def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every_long_one():
+    world = two_lanes("rtlm", 50.0, {"offload": "static"})
+    ask(world, 100)
+    assert batch_of(world, "cpu") == [1] and batch_of(world) == []
+    ask(world, 20, 20, at=1)
+    assert batch_of(world) == [2]
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there(kind):
+    world = two_lanes(kind, 50.0)
+    ask(world, 20)
+    assert batch_of(world) == [1]
+    world.lane("gpu", up=False, at=100)
+    assert batch_of(world, "cpu") == [1]  # from its prompt on: its state can be computed again
+    ask(world, 10, at=101)
+    world.finish("cpu", at=5000, steps=20) if kind == "rtlm" else None
+    while world.on_lane:
+        world.finish("cpu", at=world.now_ms + 5000, steps=20)
+    assert world.outcome(1) == "completed" and world.outcome(2) == "completed"
+
+
+@pytest.mark.parametrize(("option", "value", "message"), [
+    ("order", "fastest", "expected one of"), ("method", "x", "expected one of"), ("b", 0.5, "at least 1"),
+    ("xi_ms", -1.0, "at least 0"), ("offload", "always", "expected one of"), ("consolidation", "x", "expected one of")])
+def test_options_that_mean_nothing_are_refused_with_what_was_expected(option, value, message):
+    with pytest.raises(ConfigError, match=message):
+        world_of("rtlm", {option: value})
+
+
+def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="rtlm+")
+    assert world.arrive("a", count=3) == [ran("m", 1, 2, 3, size=4)]
+    assert world.work().steps_max is None
+    world.finish(at=20)
+    world.over()
+
+
+def test_a_sequence_that_made_room_goes_on_before_others_begin():
+    world = world_of(state_memory="500B", options={"order": "fifo"})
+    ask(world, 10)
+    world.finish(at=100, status="unfinished", steps=28, state_bytes=480)  # far longer than predicted
+    assert batch_of(world) == [1]
+    assert not world.of(ReleaseState) and like(RunBatch) in world.actions
+    world.finish(at=200, steps=2)
+    assert ended(1, "completed") in world.actions
