@@ -429,6 +429,16 @@ class Client:
         keys: :class:`~edgeserve.errors.NotAllowed` to others."""
         return self.ask("drain")
 
+    def reload(self, model: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+        """Have a model loaded anew, beside the old one, and put in its place: ``devices``, and ``failed`` (device ->
+        why it goes on with the old one). For its owner's user id and for control keys."""
+        info: Dict[str, Any] = self._wait(self._reload_question(model), timeout_ms, "reload")
+        return info
+
+    def _reload_question(self, model: str) -> _Pending:
+        key = next(self._keys)
+        return self._post(key, [wire.encode_reload(key, model)])
+
     def close(self) -> None:
         """Say goodbye; requests in flight end with :class:`Cancelled`. Idempotent."""
         if os.getpid() == self._process and self._finalizer.detach() is not None:
@@ -514,6 +524,11 @@ class AsyncClient:
     async def drain(self) -> Dict[str, Any]:
         """See :meth:`Client.drain`."""
         return await self.ask("drain")
+
+    async def reload(self, model: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+        """See :meth:`Client.reload`."""
+        info: Dict[str, Any] = await self._wait(self._client._reload_question(model), timeout_ms, "reload")
+        return info
 
     async def close(self) -> None:
         """See :meth:`Client.close`; does not block the event loop."""

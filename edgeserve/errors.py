@@ -170,6 +170,12 @@ class Failed(RequestError):
     code = "failed"
 
 
+class Quarantined(Failed):
+    """The input ended the process of its model before, and is not run again until the model is reloaded."""
+
+    code = "quarantined"
+
+
 class NotAllowed(RequestError):
     """This connection may not ask for that: it belongs to the server's owner, or to another client."""
 
@@ -184,7 +190,7 @@ class ServerGone(RequestError):
 
 REQUEST_ERRORS = {kind.code: kind for kind in (
     RequestError, Malformed, WrongVersion, TooLarge, BadInput, UnknownApp, DeadlineExpired, Rejected, Dropped,
-    Cancelled, Failed, NotAllowed, ServerGone)}
+    Cancelled, Failed, Quarantined, NotAllowed, ServerGone)}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -77,11 +77,13 @@ class Cancel:
 
 class Control:
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``.
-    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0."""
+    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0.
+    ``name``: of the model that a ``reload`` is about, else empty."""
 
-    __slots__ = ("peer", "key", "is_req", "kind", "number")
+    __slots__ = ("peer", "key", "is_req", "kind", "number", "name")
 
-    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, number: int = 0) -> None:
+    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, number: int = 0, name: str = "") -> None:
+        self.name = name
         self.peer = peer
         self.key = key
         self.is_req = is_req
@@ -338,6 +340,7 @@ class Bus:
                     news: List[News], refusal: RequestError | None) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
         number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
+        name = wire.take_model(fields) if kind == "reload" else ""
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if buffers:
             raise Malformed(f"a {kind} message has {len(buffers)} frames after its header, expected none")
@@ -356,7 +359,7 @@ class Bus:
         else:
             if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise _not_new(peer, key)
-            control = peer.open[key] = Control(peer, key, is_req, kind, number)
+            control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
             self._in_flight += 1
             news.append(control)
 

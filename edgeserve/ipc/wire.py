@@ -41,7 +41,7 @@ ID_BYTES_MAX = 64
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
 
-CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain")
+CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain", "reload")
 REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
 
 _VERSION_BYTE = bytes([VERSION])
@@ -384,6 +384,19 @@ def encode_story(key: Key, request_id: int) -> bytes:
 def encode_trace(key: Key, after: int) -> bytes:
     """The question which steps followed step ``after``, of those that the server keeps."""
     return pack_header({"kind": "trace", "id": key, "after": after})
+
+
+def encode_reload(key: Key, model: str) -> bytes:
+    """The wish that a model is put in the place of itself, loaded anew."""
+    return pack_header({"kind": "reload", "id": key, "model": model})
+
+
+def take_model(fields: Dict[str, Any]) -> str:
+    """The name of a model, removed from the fields of a ``reload`` header."""
+    model = fields.pop("model", None)
+    if type(model) is not str or not 0 < len(model) <= NAME_CHARS_MAX:
+        raise Malformed(f"model = {show(model)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
+    return model
 
 
 def take_after(fields: Dict[str, Any]) -> int:

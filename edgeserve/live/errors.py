@@ -9,7 +9,16 @@ import re
 import traceback
 from typing import Any, Dict, TypeVar
 
-from edgeserve.errors import BadInput, Cancelled, Dropped, EngineError, Failed, Rejected, RequestError
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    Dropped,
+    EngineError,
+    Failed,
+    Quarantined,
+    Rejected,
+    RequestError,
+)
 from edgeserve.sched.protocol.actions import Outcome, Shortfall
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 from edgeserve.units import ns_to_ms
@@ -38,6 +47,9 @@ CLIENT_GONE = "its client is gone: "
 STOPPING = "the server is shutting down"
 """The reason of a request that a stop cut off."""
 
+QUARANTINED = "quarantined: "
+"""How an engine's reason begins that refuses an input which ended its process before."""
+
 REASON_CHARS_MAX = 2048
 """What of an engine's or a function's own words goes to the asker, into the log and into a story."""
 
@@ -55,6 +67,8 @@ def label(outcome: str, reason: str) -> str:
     if outcome == Outcome.FAILED:
         if reason.startswith("lane "):
             return "lane_lost"
+        if reason.startswith(QUARANTINED):
+            return "quarantined"
         return "no_lane" if reason.startswith("no lane ") else "model_failed"
     if outcome == Outcome.CANCELLED:
         if reason.startswith(CLIENT_GONE):
@@ -84,7 +98,7 @@ def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Sho
     elif reason.startswith(SEQUENCE_TOO_LONG):
         error = BadInput(text)
     else:
-        error = Failed(text)
+        error = (Quarantined if reason.startswith(QUARANTINED) else Failed)(text)
     error.id = request_id
     return error
 

@@ -7,7 +7,7 @@ is checked by ``request.py``; how a request ended is told by the world, straight
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Mapping, Protocol, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Protocol, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import NotAllowed, RequestError
@@ -28,8 +28,8 @@ BURST_MAX = 64
 OWNERS_KEPT = 1024
 """Requests whose askers are remembered, beside those that may be open: more than the scheduler remembers stories of."""
 
-OWNERS_KINDS = ("drain", "trace")
-"""Questions that change the server for everybody, or tell of everybody's requests."""
+OWNERS_KINDS = ("drain", "reload", "trace")
+"""Questions that change the server for everybody, or tell what others asked."""
 
 _FOR_THE_OWNER = ("is for the server's owner: ask over ipc as the user that runs the server (or root), or with a key "
                   "that [server] control_keys names")
@@ -41,6 +41,10 @@ class Questions(Protocol):
     def ask(self, kind: str, number: int = 0) -> Dict[str, Any]:
         """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps. ``number``: which
         request ``story`` is about, or the step behind which ``trace`` begins."""
+
+    def reload(self, model: str, told: Callable[[Dict[str, Any]], None]) -> None:
+        """Begin to load a model anew; ``told`` gets the answer when that is done. Raises :class:`BadInput` for a model
+        that there is not."""
 
 
 class Gateway:
@@ -110,7 +114,13 @@ class Gateway:
                 self.bus.refuse(control, NotAllowed(f"the story of a request that this client did not send "
                                                     f"{_FOR_THE_OWNER}"))
                 return
-        self.bus.control_reply(control, self._questions.ask(control.kind, number))
+        if control.kind != "reload":
+            self.bus.control_reply(control, self._questions.ask(control.kind, number))
+            return
+        try:
+            self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
+        except RequestError as error:
+            self.bus.refuse(control, error)
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,

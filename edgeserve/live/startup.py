@@ -61,12 +61,17 @@ class Started(NamedTuple):
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
     """All lanes, not started: those of the configuration, and a copy lane per device."""
-    lanes = {name: Lane(name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name), lane.hang_ns)
-             for name, lane in config.lanes.items()}
+    lanes = {name: make_lane(config, name, mailbox, clock_ns) for name in config.lanes}
     for device in config.devices:
         name = copy_lane_name(device)
         lanes[name] = Lane(name, mailbox.post, clock_ns)
     return lanes
+
+
+def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Lane:
+    """One lane of the configuration, not started."""
+    return Lane(name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name),
+                config.lanes[name].hang_ns)
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional, Set, Tuple, Union
 
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
@@ -18,9 +18,11 @@ from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarte
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
+from edgeserve.live.hung_lanes import HungLanes
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
 from edgeserve.live.receive_coalescing import ReceiveCoalescing
+from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.running_batches import RunningBatch, RunningBatches
@@ -62,6 +64,10 @@ from edgeserve.units import counted, ms_to_ns
 
 log = logging.getLogger("edgeserve")
 
+HUNG_THREADS_MAX = 8
+"""Threads that hang and were replaced: each keeps its model's memory until it returns."""
+
+
 class CancelAsked:
     """A caller in this process no longer wants its answer."""
 
@@ -78,6 +84,16 @@ class StopAsked:
 
     def __init__(self, drain_ns: int) -> None:
         self.drain_ns = drain_ns
+
+
+class LaneBack:
+    """A lane whose thread was replaced may be used again; ``failed`` says why its model was not made anew."""
+
+    __slots__ = ("lane", "failed")
+
+    def __init__(self, lane: str, failed: str) -> None:
+        self.lane = lane
+        self.failed = failed
 
 
 class CallAsked:
@@ -114,11 +130,13 @@ class LiveWorld:
     ``engines`` are by (model, device), ``lanes`` by name, copy lanes included; ``sequences`` are the models whose items
     are sequences. Everything it keeps is bounded by
     ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits for: the
-    mailbox, and for a server the gateway.
+    mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
     """
 
-    def __init__(self, config: Config, lanes: Mapping[str, Lane], engines: Mapping[Tuple[str, str], Engine],
-                 mailbox: Mailbox, sequences: Iterable[str] = ()) -> None:
+    def __init__(self, config: Config, lanes: MutableMapping[str, Lane],
+                 engines: MutableMapping[Tuple[str, str], Engine], mailbox: Mailbox,
+                 make_lane: Callable[[str], Lane],
+                 sequences: Iterable[str] = ()) -> None:
         self.config = config
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
@@ -141,6 +159,11 @@ class LiveWorld:
         self._warming = Warming()
         self._sequences = frozenset(sequences)
         self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
+        self._make_lane = make_lane
+        self._hung = HungLanes({name: lane.hang_ns for name, lane in config.lanes.items()})
+        self._coming_back: Set[str] = set()  # lanes with a new thread, whose model is being reloaded
+        self._replaced: List[Lane] = []
+        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
         self._look_ns = self.started_ns + LOOK_NS
@@ -152,9 +175,10 @@ class LiveWorld:
             RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
         self.io = LoopIO(mailbox, {
             RunningBatch: self._batches.look, WorkDone: self._work_done, WorkNotStarted: self._work_not_started,
-            LaneDown: self._lane_down, LiveRequest: self.accept, CancelAsked: self._cancel_asked,
-            StopAsked: self._stop_asked, CallAsked: self._call_asked, Prediction: self._predicted,
-            DeviceNews: _take_news},
+            LaneDown: self._lane_down,
+            LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
+            CallAsked: self._call_asked, Prediction: self._predicted, DeviceNews: _take_news,
+            LaneBack: self._lane_back},
             self._coalescing, idle_lanes=len(config.lanes),
             looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()))
 
@@ -189,6 +213,9 @@ class LiveWorld:
             due_ns = until_ns
             if self._drained_by_ns is not None or self.predictions.waiting:
                 due_ns = self._first_due_ns(until_ns)
+            look_ns = self._hung.due_ns
+            if look_ns is not None and (due_ns is None or look_ns < due_ns):
+                due_ns = look_ns
             now_ns = self.io.gather(due_ns, events)
             if due_ns is not None and now_ns >= due_ns:
                 self._come_due(now_ns, events)
@@ -206,6 +233,10 @@ class LiveWorld:
         if self.predictions.waiting:
             for request in self.predictions.expire(now_ns):
                 self._arrive(request, events)
+        if self._hung.due_ns is not None and now_ns >= self._hung.due_ns:
+            since_ns = {name: counts.in_flight for name, counts in self.lane_counts.items()}
+            for name in self._hung.look(now_ns, since_ns, self._lane_free_ns):
+                self._replace(name, events)
 
     def post(self, item: Any) -> None:
         """Mail for the loop, from any thread."""
@@ -297,12 +328,70 @@ class LiveWorld:
         self._batches.lane_down(mail.lane, events)
         events.append(LaneChanged(mail.lane, up=False, reason=reason))
 
-    def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
-        action = mail.work.tag
-        if action is None:  # start-up's own
+    def _replace(self, name: str, events: List[Event]) -> None:
+        """A lane hangs for good: another thread takes its place, and the model that hangs is made anew. Nobody can end
+        the thread that hangs, so there is a bound."""
+        self._replaced = [lane for lane in self._replaced if not lane.join(0.0)]
+        if len(self._replaced) >= HUNG_THREADS_MAX:
+            if self.lane_counts[name].up:
+                log.error("lane %s hangs, and so do %d threads that were replaced: it stays as it is; restart the "
+                          "server, or set options.process = true for the models that hang", name, HUNG_THREADS_MAX)
             return
+        counts = self.lane_counts[name]
+        taken = self._hung.take(name)
+        model = taken[0].model
+        log.error("lane %s hangs in model %s: another thread takes its place, and the model is made anew", name, model)
+        self._batches.lane_down(name, events)
+        for action in taken:
+            if type(action) is RunBatch and not action.probe:
+                batch = self._batches.by_id.pop(action.work_id, None)
+                for index, job in enumerate(action.jobs):
+                    if batch is None or index not in batch.over:
+                        self.values.not_started(job)
+        if len(counts.in_flight) >= counts.room:
+            self.io.idle_lanes += 1
+        counts.in_flight.clear()
+        counts.up = False
+        counts.replaced += 1
+        old = self._lanes[name]
+        old.abandon()
+        self._replaced.append(old)
+        lane = self._lanes[name] = self._make_lane(name)
+        lane.start()
+        self._coming_back.add(name)
+        events.append(LaneChanged(name, up=False, reason=f"it hangs in model {model!r} and is replaced"))
+        self.reloads.begin(model, self._devices[name], True, lambda failed: self.post(LaneBack(name, failed)),
+                           stuck=True)
+
+    def _lane_back(self, mail: LaneBack, events: List[Event]) -> None:
+        if mail.failed:
+            log.error("lane %s is back, and the model that hung could not be made anew: %s", mail.lane, mail.failed)
+        self._coming_back.discard(mail.lane)
+        self.lane_counts[mail.lane].up = True
+        self._lane_free_ns[mail.lane] = clock_ns()
+        events.append(LaneChanged(mail.lane, up=True))
+
+    def _usable_lanes(self, device: str, model: str) -> List[str]:
+        """The lanes of a device that could run a model now, or could once its engine is there."""
+        now_ns = clock_ns()
+        return [name for name in self._lanes_of(model, device) if name in self._coming_back
+                or not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)]
+
+    def _is_internal(self, mail: Union[WorkDone, WorkNotStarted], action: Any, events: List[Event]) -> bool:
+        """Whether the scheduler knows nothing of a work, or not any more."""
+        if action is None:  # start-up's own
+            return True
         if type(action) is WarmStep:
             self._warmed(self._warming.stepped(mail), events)
+            return True
+        if type(action) in Reloads.TAGS:
+            self.reloads.answered(mail)
+            return True
+        return not self._hung.answered(action.work_id)  # its lane was replaced meanwhile
+
+    def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
+        action = mail.work.tag
+        if self._is_internal(mail, action, events):
             return
         counts = self.lane_counts[action.lane]
         counts.refused += 1
@@ -317,10 +406,7 @@ class LiveWorld:
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
         action = mail.work.tag
-        if action is None:  # start-up's own
-            return
-        if type(action) is WarmStep:
-            self._warmed(self._warming.stepped(mail), events)
+        if self._is_internal(mail, action, events):
             return
         counts = self.lane_counts[action.lane]
         counts.works += 1
@@ -348,15 +434,16 @@ class LiveWorld:
 
     def _warm_up(self, mail: WorkDone, action: LoadModel, events: List[Event]) -> None:
         """A model was loaded: its lanes warm up before the scheduler may use it."""
-        now_ns = clock_ns()
-        lanes = [self._lanes[name] for name in self._lanes_of(action.model, self._devices[action.lane])
-                 if not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)]
+        lanes = [self._lanes[name] for name in self._usable_lanes(self._devices[action.lane], action.model)]
         engine = self._engines[action.model, self._devices[action.lane]]
         self._warmed(self._warming.begin(mail, engine, lanes, self.config.models[action.model].batch), events)
 
     def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
         """A load is over, with all its warm-ups."""
         if load is None:
+            return
+        if type(load.mail.work.tag) is Reload:
+            self.reloads.warmed(load)
             return
         action: LoadModel = load.mail.work.tag
         failed = ""
@@ -365,6 +452,10 @@ class LiveWorld:
             engine = self._forgotten(action)
             self._lanes[action.lane].give(Work(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
+
+    def engine(self, model: str, device: str) -> Optional[Engine]:
+        """The engine of a model on a device, ``None`` where no lane of it may run the model."""
+        return self._engines.get((model, device))
 
     def _lanes_of(self, model: str, device: str) -> List[str]:
         """The lanes of a device that may run a model."""
@@ -438,6 +529,7 @@ class LiveWorld:
         """The engine of a model that is about to be unloaded; its lanes have no session of it any more."""
         device = self._devices[action.lane]
         engine = self._engines[action.model, device]
+        self.reloads.dropped((action.model, device))
         for name in self._lanes_of(action.model, device):
             self._lanes[name].forget(engine)
         return engine
@@ -451,6 +543,7 @@ class LiveWorld:
         if len(counts.in_flight) == counts.room - 1:
             self.io.idle_lanes -= 1
         counts.in_flight[action.work_id] = now_ns
+        self._hung.gave(action, now_ns)
 
     def _drop_state(self, action: DropState) -> None:
         if action.job is not None:
