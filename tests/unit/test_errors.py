@@ -9,7 +9,7 @@ from edgeserve import errors
 
 def test_codes_are_those_that_clients_in_other_languages_know():
     assert sorted(errors.REQUEST_ERRORS) == [
-        "bad_input", "cancelled", "deadline_expired", "dropped", "failed", "malformed", "rejected", "request",
+        "bad_input", "cancelled", "deadline_expired", "dropped", "failed", "malformed", "not_allowed", "rejected", "request",
         "server_gone", "too_large", "unknown_app", "wrong_version"]
 
 
