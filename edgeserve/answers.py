@@ -12,15 +12,12 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Dict, Iterator, Mapping, Sequence
 
-from edgeserve.errors import Cancelled
+from edgeserve.errors import Cancelled, UnknownOutput, did_you_mean
+from edgeserve.errors import TimedOut as TimedOut  # where it was first
 
 BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
 """Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
 work on the lane, running, and what remains of the total: transport, checks, decisions, hand-over."""
-
-
-class TimedOut(Cancelled, TimeoutError):
-    """No answer within the caller's own ``timeout_ms``; the request was cancelled. Never travels over the bus."""
 
 
 class Answer(Mapping[str, Any]):
@@ -51,7 +48,12 @@ class Answer(Mapping[str, Any]):
         self.branches = tuple(branches)
 
     def __getitem__(self, name: str) -> Any:
-        return self.outputs[name]
+        try:
+            return self.outputs[name]
+        except KeyError:
+            has = ", ".join(map(repr, sorted(self.outputs))) or "no output at all"
+            raise UnknownOutput(f"the answer has no output {name!r}{did_you_mean(str(name), self.outputs)} It has "
+                                f"{has}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.outputs)

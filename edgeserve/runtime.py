@@ -11,10 +11,10 @@ import threading
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from edgeserve.answers import Answer, AnswerStream, TimedOut
+from edgeserve.answers import Answer, AnswerStream
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
-from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
+from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError, TimedOut
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
 from edgeserve.live.responders import RequestFuture
@@ -128,14 +128,13 @@ class Runtime:
         future = self.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream, on_late=on_late,
                              hints=hints, quality_min=quality_min)
         try:
-            answer: Answer = future.result(None if timeout_ms is None else timeout_ms / 1000)
+            return future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeout:
             if not future.cancel():
                 return future.result()  # it ended while we gave up
             error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
             error.id = future.id
             raise error from None
-        return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
@@ -231,8 +230,9 @@ class Runtime:
             core.live()
         except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
             self._error = error
-            if self._ready.is_set():  # before, start() raises it
-                log.error("the loop ended: %s: %s", type(error).__name__, error)
+            if self._ready.is_set() and self._serve:  # before, start() raises it; in process, stop() does
+                log.error("the loop ended because of a fault: %s: %s", type(error).__name__, error,
+                          exc_info=not isinstance(error, EdgeServeError))
         finally:
             core.close(self._why_closed())
             self._closed = True

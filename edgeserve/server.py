@@ -1,7 +1,8 @@
 """``edgeserve serve``: a runtime with the bus in front, until a signal asks it to stop.
 
-SIGTERM and SIGINT drain within ``[server] drain``; a second signal stops at once. A service manager that listens
-(systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat. Wiring only.
+SIGTERM and SIGINT drain within ``[server] drain``; a second signal cancels what is left, a third ends the process. A
+service manager that listens (systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat.
+Wiring only.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     config = load_config(args.config)
+    if not config.apps:
+        raise ConfigError(f"{args.config} has no [app.NAME]: there is nothing to serve; write one "
+                          "(docs/configuration.md)")
     changes: Dict[str, Any] = {}
     if args.endpoint:
         changes["endpoint"] = args.endpoint
@@ -68,6 +72,13 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
     def on_signal(number: int, frame: Any) -> None:
         asked.append(number)
         heartbeat.stopping()
+        if len(asked) == 1:
+            log.info("stopping: what was accepted may end within %s; a second signal cancels it",
+                     format_duration(config.server.drain_ns))
+        else:
+            for each in signals:  # a third ends the process, whatever hangs
+                signal.signal(each, signal.SIG_DFL)
+            log.info("stopping at once: what was accepted is cancelled; a third signal ends the process")
         runtime.ask_to_stop(drain=len(asked) == 1)
 
     before = {number: signal.signal(number, on_signal) for number in signals}
@@ -90,9 +101,12 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         while not runtime.wait(manager.interval_s if manager.listens else LOOK_S):
             heartbeat.beat()
         heartbeat.stopping()
+        try:
+            runtime.stop()
+        except Exception:  # noqa: BLE001 the loop's thread has told it, with its traceback
+            return 2
         if asked:
-            log.info("stopped (drain is at most %s)", format_duration(config.server.drain_ns))
-        runtime.stop()
+            log.info("stopped")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -18,6 +18,7 @@ from edgeserve.errors import (
     Quarantined,
     Rejected,
     RequestError,
+    told,
 )
 from edgeserve.sched.protocol.actions import Outcome, Shortfall
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
@@ -133,9 +134,8 @@ class EngineFailures:
 
     def reason(self, action: Any, error: BaseException) -> str:
         """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it."""
-        said = _said(error)
-        reason = cut(said if isinstance(error, EngineError) \
-            else f"model {action.model!r} raised {type(error).__name__}: {said}")
+        reason = cut(_said(error) if isinstance(error, EngineError) else
+                     f"model {action.model!r} raised {_told(error)}")
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
         log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s%s",
                 action.lane, action.work_id, count, reason, _trace(error) if count == 1 else "")
@@ -149,6 +149,14 @@ def _said(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 the message is about something else
         return "(an exception whose text cannot be made)"
+
+
+def _told(error: BaseException) -> str:
+    """Its type, and its own words if it can say them."""
+    try:
+        return told(error)
+    except Exception:  # noqa: BLE001 see above
+        return f"{type(error).__name__}: {_said(error)}"
 
 
 def _trace(error: BaseException) -> str:

@@ -6,7 +6,7 @@ Only the loop's thread tells them.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
 
 from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, AnswerStream
 from edgeserve.engines.base import Values
@@ -30,7 +30,13 @@ class Responder(Protocol):
         """A piece of the answer to a request that asked for pieces. Why the request is to be cancelled, or ``""``."""
 
 
-class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
+if TYPE_CHECKING:
+    AnswerFuture = Future[Answer]
+else:
+    AnswerFuture = Future  # no generic class at run time on Python 3.8
+
+
+class RequestFuture(AnswerFuture):
     """The answer to come. ``cancel()`` takes the request out of the queue (what runs already is ignored); it is safe
     from any thread."""
 

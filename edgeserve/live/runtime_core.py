@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve import __version__, compiled
 from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
+from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.lanes.thread import Lane
 from edgeserve.live.app_fit import app_fit, log_fits
@@ -23,8 +24,8 @@ from edgeserve.live.device_watch import DeviceWatch
 from edgeserve.live.errors import error_for
 from edgeserve.live.hints import show
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.plugins import import_policies
 from edgeserve.live.predictors import NOT_PREDICTED
+from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator
 from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
@@ -67,16 +68,22 @@ class RuntimeCore:
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
-        import_policies(config)
         profiles = usable_profiles(config)
+        engines: Dict[Tuple[str, str], Engine] = {}
+        problems = check_before_loading(config, profiles, engines)
+        if self._serve:
+            from edgeserve.ipc.endpoints import check_endpoint
+            check_endpoint(config.server.endpoint, config.curve_secret_key_path)
+        raise_or_tell(problems, log.warning)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
         self._lanes = lanes
-        self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
+        self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off,
+                                            engines).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
                                          resident=started.resident, sequences=started.sequences)
-        log_fits(self.scheduler.state)
+        log_fits(self.scheduler.state, [problem.app for problem in problems])
         self.world = LiveWorld(config, lanes, started.engines, self.mailbox,
                                lambda name: make_lane(config, name, self.mailbox, clock_ns),
                                started.sequences)

@@ -91,8 +91,10 @@ class Starter:
     """
 
     def __init__(self, config: Config, profiles: Sequence[Profile], lanes: Mapping[str, Lane], mailbox: Mailbox,
-                 clock_ns: Callable[[], int], called_off: Callable[[], bool]) -> None:
+                 clock_ns: Callable[[], int], called_off: Callable[[], bool],
+                 engines: Mapping[Tuple[str, str], Engine] | None = None) -> None:
         self._config = config
+        self._made = dict(engines or {})
         self._profiled = {(profile.model, lane): timings.timings
                           for profile in profiles for lane, timings in profile.lanes.items()}
         self._bytes = {profile.model: profile.weights_bytes + profile.work_bytes for profile in profiles}
@@ -124,7 +126,8 @@ class Starter:
             lanes = [name for name in model_lanes(config, model) if name in lanes_here]
             if not lanes:
                 continue
-            engine = make_engine(model, [lane_info(config, lane) for lane in lanes], config.directory)
+            engine = self._made.get((model.name, device)) or make_engine(
+                model, [lane_info(config, lane) for lane in lanes], config.directory)
             self._started.engines[model.name, device] = engine
             missing = [lane for lane in lanes if not self._is_timed(model, lane)]
             known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)

@@ -47,11 +47,11 @@ MORE = "..."
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
+    __slots__ = ("received", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
                  "_breakdown_ns", "_breakdown_count", "_rated")
 
     def __init__(self) -> None:
-        self.accepted = 0  # given to the scheduler; what it rejects counts in both
+        self.received = 0  # found good when they were checked: those accepted, and those refused at arrival
         self.outcomes: Dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.reasons: Dict[str, Dict[str, int]] = {}
         self.late = 0
@@ -94,8 +94,10 @@ class AppCounts:
         """Plain numbers and strings, for people and for the bus."""
         count = max(1, self._breakdown_count)
         return {
-            "accepted": self.accepted,
-            "open": self.accepted - sum(self.outcomes.values()),
+            "received": self.received,
+            "accepted": self.received - self.outcomes[Outcome.REJECTED],
+            "refused": self.outcomes[Outcome.REJECTED],
+            "open": self.received - sum(self.outcomes.values()),
             "outcomes": dict(self.outcomes),
             "reasons": {outcome: dict(table) for outcome, table in self.reasons.items()},
             "late": self.late,

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import numpy as np
 
 from edgeserve.engines.base import Result, Values, release_state
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
@@ -250,7 +250,9 @@ def _unusable(node: NodePlan, result: Result) -> str:
         if result.parts and all(name in part for part in result.parts):
             continue
         known = sorted(set(result.outputs).union(*(result.parts or ({},))))
-        return f"model {node.model!r} at node {node.name!r} returned no {name!r} (it returned {known})"
+        at = "" if node.name == node.model else f" at node {node.name!r}"
+        return (f"model {node.model!r}{at} returned no {name!r}, which the app's outputs or a node's inputs name"
+                f"{did_you_mean(name, known)} It returned {', '.join(map(repr, known)) or 'nothing'}")
     return ""
 
 

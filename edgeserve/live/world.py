@@ -263,7 +263,7 @@ class LiveWorld:
         """The scheduler is told of a request."""
         self.values.add(request)
         app = request.app
-        self.app_counts[app].accepted += 1
+        self.app_counts[app].received += 1
         planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
@@ -277,7 +277,7 @@ class LiveWorld:
 
     def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
         counts = self.app_counts[request.app]
-        counts.accepted += 1
+        counts.received += 1
         counts.ended(Outcome.REJECTED, error.reason)
         request.ended = True
         error.id = request.id
@@ -287,7 +287,7 @@ class LiveWorld:
         """Nobody wants the answer to a request any more."""
         if self.predictions.forget(request):
             counts = self.app_counts[request.app]
-            counts.accepted += 1
+            counts.received += 1
             counts.ended(Outcome.CANCELLED, reason)
             request.ended = True
             request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
