@@ -36,7 +36,7 @@ ROOMS = {
     "testing": {"sched", "sim", "engines.base"},
     "live": {"sched", "recording", "metrics", "language", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
-    "server": {"live", "runtime", "metrics", "sched", ""} | OUTSIDE,
+    "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",

@@ -24,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 import numpy as np
 import starlette
 import uvicorn
-from bench import bus
 from lib import bus_load, http_load
 from lib.checks import Checks
+
+from bench import bus
 
 X = np.arange(64, dtype=np.float32)
 Loop = Callable[[int, float], List[float]]
