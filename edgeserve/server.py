@@ -25,6 +25,7 @@ from edgeserve.runtime import Runtime
 from edgeserve.units import counted, format_duration
 
 if TYPE_CHECKING:
+    from edgeserve.http.process import FrontProcess
     from edgeserve.metrics.endpoint import MetricsEndpoint
 
 log = logging.getLogger("edgeserve")
@@ -65,6 +66,7 @@ def main(args: argparse.Namespace) -> int:
 def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus). From the main thread only."""
     manager = started_by()
+    front = front_of(config)
     runtime = Runtime(config, serve=True)
     heartbeat = Heartbeat(manager, runtime.on_loop)
     asked = []
@@ -96,6 +98,8 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         gc.collect()
         gc.freeze()
         metrics = metrics_of(runtime, config)
+        if front is not None:
+            front.start(runtime.endpoints[0])
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
         heartbeat.beat()
         while not runtime.wait(manager.interval_s if manager.listens else LOOK_S):
@@ -108,12 +112,24 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         if asked:
             log.info("stopped")
     finally:
+        if front is not None:
+            front.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
         if metrics is not None:
             metrics.close()
         manager.close()
     return 0
+
+
+def front_of(config: Config) -> Optional[FrontProcess]:
+    """The front that ``[http]`` asks for, checked and not started."""
+    if config.http is None:
+        return None
+    from edgeserve.http.process import FrontProcess
+    front = FrontProcess(config)
+    front.check()
+    return front
 
 
 def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:

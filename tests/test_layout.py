@@ -37,7 +37,7 @@ ROOMS = {
     "live": {"sched", "recording", "metrics", "language", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
     "async_runtime": {"runtime"},
-    "server": {"live", "runtime", "metrics", "sched", ""} | OUTSIDE,
+    "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
@@ -68,7 +68,7 @@ OPTIONAL = {"onnxruntime": {"engines.onnx", "engines.lm"}, "tensorrt": {"engines
             "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
             "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"}, "uvicorn": {"http.front"},
             "uvloop": {"http.front"}, "grpc": {"http.grpc_service"},
-            "google": {"http.grpc_messages", "http.grpc_service"}, "PIL": {"http.images", "tools.inputs"},
+            "google": {"http.grpc_messages", "http.grpc_service"}, "PIL": {"http.images", "tools"},
             "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
             "tokenizers": {"engines.lm", "tools.lm_model"}, "jinja2": {"engines.lm"}, "llama_cpp": {"engines.lm"},
             "gguf": {"tools.lm_model"}, "hypothesis": set()}

@@ -183,6 +183,7 @@ class HttpConfig:
     grpc: str = entry(string, "")  # HOST:PORT for gRPC, such as 127.0.0.1:8001 (extra grpc); "" = none
     token_file: str = entry(string, "")  # clients must send its content as a bearer token; "" = none is asked for
     server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
+    client_key: str = entry(string, "")  # file of the front's own CURVE keys, where the server asks for them
     shared_memory: bool = entry(boolean, False)  # clients may name shared memory of the user that the front runs as
     body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
     body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive
