@@ -56,7 +56,8 @@ class Ask:
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
-    ``client`` is what the client calls itself, else its connection in letters. ``peer``, ``key`` and ``is_req`` are the
+    ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``bytes`` is
+    how many its message has. ``peer``, ``key`` and ``is_req`` are the
     bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. ``id`` is the server's
     number of the request, 0 until it gives one. The live side extends this class, so that a request is one record from
     its message to its answer.
@@ -64,7 +65,7 @@ class Ask:
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client", "quality_min")
+        "on_late", "hints", "client", "quality_min", "bytes")
     __slots__ = fields
 
     id: int
@@ -82,6 +83,7 @@ class Ask:
     hints: Optional[Mapping[str, float]]
     client: str
     quality_min: Optional[float]
+    bytes: int
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(

@@ -97,8 +97,8 @@ class RequestManager(RequestMoves):
         if now >= costs.fresh_until_ns:
             costs.refresh(now)
         request.cost_share_ns = costs.cost_share_ns
-        if arrived.hints and app.simple:
-            request.cost_share_ns *= max(1, int(arrived.hints.get("steps", 1)))
+        if request.hints and app.simple:
+            request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
         if state.draining:
             self._reject(request, DRAINING)
             return

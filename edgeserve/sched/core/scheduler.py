@@ -18,6 +18,7 @@ from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import (
@@ -86,6 +87,7 @@ class Scheduler:
             raise PolicyError(f"step at {now_ns} ns after one at {board.now_ns} ns: time must not go backwards")
         board.now_ns = now_ns
         board.background_at_ns = None
+        board.budget.left = OPERATIONS_MAX
         board.ends_ns.clear()
         actions: List[Action] = []
         state.actions = actions

@@ -100,7 +100,7 @@ class RequestRecord:
         self.id = request.id
         self.policy = policy
         self.app = app
-        self.hints: Mapping[str, float] = request.hints
+        self.hints: Mapping[str, float] = app.bounded(request.hints) if request.hints else request.hints
         self.part_hints: Dict[Part, Mapping[str, float]] | None = None
         self.arrival_ns = request.arrival_ns
         self.deadline_ns = request.deadline_ns
@@ -131,6 +131,7 @@ class RequestRecord:
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:
         """A node said ``hints`` of the request, or of one part. They replace what was known: it saw more. Jobs that are
         made from now on know them."""
+        hints = self.app.bounded(hints)
         if not part:
             self.hints = {**self.hints, **hints}
             return
