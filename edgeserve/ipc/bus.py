@@ -355,17 +355,15 @@ class Bus:
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
         """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""
         recv: Any = self._recv
-        frame = recv(_NOBLOCK, False)  # a Frame says whether more follows; asking the socket costs more
-        peer = self._peers.get(client)
-        refusal = None
+        frame = recv(_NOBLOCK, False)  # it says whether more follows; asking the socket costs more
+        peer, refusal = self._peers.get(client), None
         if peer is None or (peer.checked != self._connections.accepted and self._is_another(peer, frame)):
             peer, refusal = self._meet(client, frame)
         peer.seen_ns = now_ns
-        more = frame.more
-        is_req = more and len(frame) == 0
+        is_req = frame.more and len(frame) == 0
         if is_req:
             frame = recv(_NOBLOCK, False)
-            more = frame.more
+        more = frame.more
         total = len(frame)
         header = frame.bytes if total < LARGE_BYTES else frame.buffer
         buffers: List[Any] = []
@@ -375,8 +373,7 @@ class Bus:
             size = len(frame)
             total += size
             if len(buffers) > TENSORS_MAX:
-                if more:
-                    self._surplus, self._surplus_frames = peer, 0
+                self._surplus = peer if more else None
                 break
             buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
         if refusal is _DEAD:
@@ -395,39 +392,36 @@ class Bus:
             key = named if type(named) is int and 0 <= named < 2**63 else wire.check_key(named)
             if refusal is not None:
                 raise refusal
-            if total > self._message_bytes_max or self._surplus is not None:
-                raise _too_large(total, self._message_bytes_max, self._surplus is not None)
-            if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
-                raise _not_new(peer, key)
-            if peer.bytes + total > self._client_bytes_max or self._bytes + total > self._pending_bytes_max:
-                raise self._too_many_bytes(peer, total)
+            if total > self._message_bytes_max or peer.bytes + total > self._client_bytes_max \
+                    or self._bytes + total > self._pending_bytes_max or self._surplus is not None \
+                    or key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+                raise self._why_not(peer, key, total)
             ask = self._ask_type()
             wire.decode_infer(ask, fields, buffers, self._message_bytes_max)
             if ask.app in self._app_bytes:
                 self._enter_app(ask.app, total)
         except RequestError as error:
-            self._send(peer, is_req, (wire.encode_error(key, error),))
-            return
+            return self._refuse(peer, is_req, key, error)
         ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
         if ask.client:
             self._take_name(peer, ask.client)
         ask.client = peer.name
-        peer.bytes += total
-        self._bytes += total
+        peer.bytes, self._bytes, self._in_flight = peer.bytes + total, self._bytes + total, self._in_flight + 1
         if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
             ask.sent_ns = None
         peer.open[key] = ask
-        if is_req:
-            peer.patient = True
-        self._in_flight += 1
+        peer.patient = peer.patient or is_req
         news.append(ask)
+
+    def _refuse(self, peer: _Peer, is_req: bool, key: Any, error: RequestError) -> None:
+        self._send(peer, is_req, (wire.encode_error(key, error),))
 
     def _drop_surplus(self, peer: _Peer) -> None:
         """Some more of the frames that a message has too many."""
         recv: Any = self._recv
         for _ in range(SLICE_FRAMES):
             if not recv(_NOBLOCK, False).more:
-                self._surplus = None
+                self._surplus, self._surplus_frames = None, 0
                 return
         self._surplus_frames += SLICE_FRAMES
         if self._surplus_frames > SURPLUS_FRAMES_MAX and peer.client in self._peers:
@@ -441,7 +435,12 @@ class Bus:
             self._names[peer.owner] = name + OWNER_MARK
         peer.name = f"{self._names.get(peer.owner, '')}{peer.owner}{NAME_MARK}{peer.client.hex()}"
 
-    def _too_many_bytes(self, peer: _Peer, total: int) -> Rejected:
+    def _why_not(self, peer: _Peer, key: Key, total: int) -> RequestError:
+        """Why a request with so many bytes is refused before its header is looked at."""
+        if total > self._message_bytes_max or self._surplus is not None:
+            return _too_large(total, self._message_bytes_max, self._surplus is not None)
+        if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+            return _not_new(peer, key)
         if peer.bytes + total > self._client_bytes_max:
             return Rejected(f"this client's requests in flight have {format_size(peer.bytes)}, this one "
                             f"{format_size(total)}, together at most {format_size(self._client_bytes_max)}; wait for "

@@ -13,7 +13,7 @@ import os
 import resource
 import socket
 import struct
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, Optional, Tuple
 
 log = logging.getLogger("edgeserve")
 
@@ -66,8 +66,9 @@ class Connections:
         ended = self._to_end(self.by_file[file])
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:  # at 1, 2, 4, 8, ...: an attack must not fill the log
-            log.warning("%d connections are open, the most there may be: one of %s is ended (%d so far); raise [server] "
-                        "clients_max or the limit of open files (ulimit -n)", self.count_max, ended.owner, self.refused)
+            log.warning("%d connections are open, the most there may be: one of %s is ended (%d so far); raise "
+                        "[server] clients_max or the limit of open files (ulimit -n)", self.count_max, ended.owner,
+                        self.refused)
         hang_up(ended)
         return ended.file
 
@@ -90,7 +91,7 @@ class Connections:
                    key=lambda connection: (self._is_idle(connection.file), connection.number))
 
 
-def owner_of(file: int, same_host: bool) -> "tuple[str, int]":
+def owner_of(file: int, same_host: bool) -> Tuple[str, int]:
     """Whose connection it is, and the user id (-1: on another host, or not known)."""
     try:
         one = socket.socket(fileno=file)

@@ -122,8 +122,8 @@ class Gateway:
         """Raises :class:`Rejected` where the client may not ask with this class."""
         peer = request.peer
         if peer.owner not in self._critical_for and f"uid:{peer.uid}" not in self._critical_for:
-            raise Rejected(f"app {request.app!r}: class 'critical' is not for {peer.owner} (user id {peer.uid}); add it "
-                           "to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
+            raise Rejected(f"app {request.app!r}: class 'critical' is not for {peer.owner} (user id {peer.uid}); add "
+                           "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,

@@ -13,8 +13,8 @@ from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Tuple
 
 import numpy as np
 
-from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.hints import hint_bounds
+from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.engines.base import Values
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest

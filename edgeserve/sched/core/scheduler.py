@@ -43,6 +43,9 @@ SPEED_TOLERANCE = 0.02
 """A lane's speed that differs from the known one by no more than this share is the same: clocks jitter, and another
 speed makes every table of the lane anew."""
 
+PENDING_MAX = 2**31
+"""Where no bound was given."""
+
 FORGET_EVERY_NS = 1000 * NS_PER_MS
 """How often old durations are let go of: a tenth of their age."""
 
@@ -51,14 +54,14 @@ class Scheduler:
     """All requests, all lanes, one device or several. Not subclassed; what differs between systems is a policy.
 
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
-    every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``state`` has all
-    tables, for reading.
+    every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``pending_max``
+    bounds the accepted requests of all apps that have not ended. ``state`` has all tables, for reading.
     """
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 sequences: Mapping[str, SequenceModel] | None = None) -> None:
-        self.state = state = State(apps, policies, devices, lanes, latency, sequences or {})
+                 sequences: Mapping[str, SequenceModel] | None = None, pending_max: int = PENDING_MAX) -> None:
+        self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
         self._request_manager = RequestManager(state)
         self._probes = Probes(state)

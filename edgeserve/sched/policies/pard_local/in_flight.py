@@ -269,8 +269,8 @@ class Beside:
     parts may be more, that share of their time, and room for the noise in it.
     """
 
-    __slots__ = ("_board", "_budget", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "margin_ppm", "_home",
-                 "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns")
+    __slots__ = ("_board", "_budget", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first",
+                 "margin_ppm", "_home", "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns")
 
     def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
                  from_ns: int,
