@@ -99,6 +99,11 @@ class Runtime:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop's thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
     def __enter__(self) -> Runtime:
         return self if self._thread is not None else self.start()
 

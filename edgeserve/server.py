@@ -8,20 +8,24 @@ Wiring only.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.ipc.connections import raise_file_limit
+from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
-from edgeserve.runtime import Runtime
+from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
 if TYPE_CHECKING:
@@ -34,6 +38,10 @@ LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 
 LOOK_S = 3600.0
 """How long one wait for the loop's end lasts. Signals interrupt it; the bound only keeps the wait interruptible."""
+
+
+STUCK_STATUS = 70
+"""Exit status of a server that a second signal had to end by force: an internal error, in ``sysexits.h``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
 def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus). From the main thread only."""
     manager = started_by()
+    raise_file_limit()
     front = front_of(config)
     runtime = Runtime(config, serve=True)
     heartbeat = Heartbeat(manager, runtime.on_loop)
@@ -82,6 +91,8 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
                 signal.signal(each, signal.SIG_DFL)
             log.info("stopping at once: what was accepted is cancelled; a third signal ends the process")
         runtime.ask_to_stop(drain=len(asked) == 1)
+        if len(asked) == 2:
+            threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
 
     before = {number: signal.signal(number, on_signal) for number in signals}
     metrics = None
@@ -144,3 +155,15 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
     endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
     log.info("metrics on %s", endpoint.url)
     return endpoint
+
+
+def _end_by_force(runtime: Runtime) -> None:
+    """A second signal asks to stop at once: where the loop does not, it is stuck, and the process ends without it."""
+    if not runtime.is_alive or runtime.wait(STOP_GRACE_S):
+        return
+    log.error("the loop did not stop within %.0f s of the second signal: it is stuck, and the process ends; this is "
+              "where its threads are:", STOP_GRACE_S)
+    faulthandler.dump_traceback(all_threads=True)
+    remove_sockets(runtime.endpoints)
+    logging.shutdown()
+    os._exit(STUCK_STATUS)

@@ -47,6 +47,18 @@ def read_hints(app: AppConfig, config: Config) -> Collection[str]:
     return known
 
 
+def hint_bounds(app: AppConfig) -> Dict[str, float]:
+    """Name -> the largest value of each hint by which a policy multiplies: steps, work and parts. A larger one that a
+    request declares is refused; one that a function or a node says is taken for this."""
+    bounds: Dict[str, float] = {"steps": app.steps_max, "work": app.work_max}
+    for node in app.nodes:
+        bounds[f"{node.name}.steps"] = app.steps_max
+        bounds[f"{node.name}.work"] = app.work_max
+        if node.fan_out:
+            bounds[f"{node.name}.parts"] = node.parts_max
+    return bounds
+
+
 def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
     """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy was told to read.
     A policy from outside (``kind = "module:Class"``) may read hints of any name."""

@@ -5,6 +5,7 @@ Looks at files and addresses before a socket is made; binding is ``bus``'s, conn
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import getpass
 import ipaddress
@@ -14,7 +15,7 @@ import re
 import socket
 import stat
 import tempfile
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import zmq
 import zmq.auth
@@ -170,6 +171,15 @@ def remove_socket(path: str, inode: int) -> None:
             os.unlink(path)
     except FileNotFoundError:
         pass  # somebody cleaned up already
+
+
+def remove_sockets(endpoints: Sequence[str]) -> None:
+    """Remove the socket files of a server that is about to end without closing its socket."""
+    for endpoint in endpoints:
+        transport, address = split_endpoint(endpoint)
+        if transport == "ipc":
+            with contextlib.suppress(OSError):
+                os.unlink(address)
 
 
 def read_server_keys(path: str) -> Tuple[bytes, bytes]:

@@ -56,16 +56,16 @@ class Ask:
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
-    ``pieces``: it wants pieces of the answer as they come.
-    ``client`` is what the client calls itself, else its connection in letters. ``peer``, ``key`` and ``is_req`` are the
-    bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. ``id`` is the server's
-    number of the request, 0 until it gives one. The live side extends this class, so that a request is one record from
-    its message to its answer.
+    ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has.
+    ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``peer``,
+    ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
+    sent it. ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so
+    that a request is one record from its message to its answer.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client", "quality_min", "pieces")
+        "on_late", "hints", "client", "quality_min", "pieces", "bytes")
     __slots__ = fields
 
     id: int
@@ -84,6 +84,7 @@ class Ask:
     client: str
     quality_min: Optional[float]
     pieces: bool
+    bytes: int
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(

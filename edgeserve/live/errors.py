@@ -28,7 +28,9 @@ log = logging.getLogger("edgeserve")
 
 HINTS: Dict[str, str] = {
     "queue_full": "the app has as many requests in flight as [app.{app}] pending_max allows; send fewer at a time",
-    "over_share": "this client has more than its share of [app.{app}] pending_max; others were waiting",
+    "over_share": "this client has more than its share of the app's places or of its lanes' time; others were waiting",
+    "server_full": "the server has as many requests that have not ended as [server] pending_max allows; send fewer "
+                   "at a time",
     "expired": "the deadline passed before it could run; allow more time (slo) or send less",
     "superseded": "a newer request of the same stream took its place ([app.{app}] stream = 'newest_wins')",
     "draining": "the server is shutting down and accepts nothing more",

@@ -10,7 +10,7 @@ import logging
 from typing import Any, Callable, Dict, List, Mapping, Protocol, Tuple
 
 from edgeserve.config.schema import Config
-from edgeserve.errors import NotAllowed, RequestError
+from edgeserve.errors import NotAllowed, Rejected, RequestError
 from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, default_endpoint
 from edgeserve.live.errors import CLIENT_GONE
 from edgeserve.live.loop_io import clock_ns
@@ -61,7 +61,11 @@ class Gateway:
                        client_silence_ns=server.client_silence_ns,
                        curve_secret_key_file=config.curve_secret_key_path,
                        client_keys=config.curve_client_keys_path, control_keys=server.control_keys,
-                       ask_type=LiveRequest)
+                       ask_type=LiveRequest, pending_bytes_max=server.pending_bytes_max,
+                       client_bytes_max=server.client_bytes_max, unread_bytes_max=server.unread_bytes_max,
+                       app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values()
+                                      if app.pending_bytes_max})
+        self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
         self.wait = self.bus.wait
         self.has_more = self.bus.has_more
@@ -94,6 +98,8 @@ class Gateway:
             if validator is None:
                 raise unknown_app(request.app, self._validators)
             validator.check(request, self.bus, clock_ns())
+            if request.klass == "critical" and self._critical_for:
+                self._check_critical(request)
         except RequestError as error:
             self.bus.refuse(request, error)
             return
@@ -121,6 +127,13 @@ class Gateway:
             self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
         except RequestError as error:
             self.bus.refuse(control, error)
+
+    def _check_critical(self, request: LiveRequest) -> None:
+        """Raises :class:`Rejected` where the client may not ask with this class."""
+        peer = request.peer
+        if peer.owner not in self._critical_for and f"uid:{peer.uid}" not in self._critical_for:
+            raise Rejected(f"app {request.app!r}: class 'critical' is not for {peer.owner} (user id {peer.uid}); add "
+                           "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,

@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional,
 
 import numpy as np
 
-from edgeserve.config.hints import read_hints
+from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.engines.base import Values
@@ -150,7 +150,7 @@ class RequestValidator:
     other is let through (none given: the policy is somebody's own). ``ids`` numbers the requests that were found
     good; all apps of a server share one (asked from any thread: counting is one step of the interpreter)."""
 
-    __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids", "_hints", "_strange")
+    __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids", "_hints", "_strange", "_hint_bounds")
 
     def __init__(self, plan: AppPlan, directory: str = ".", ids: Iterator[int] | None = None,
                  hints: Collection[str] = ()) -> None:
@@ -162,6 +162,7 @@ class RequestValidator:
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
         self.predictors = Predictors(self.config, directory) if self.config.predict else None
         self._length = self.config.length
+        self._hint_bounds = hint_bounds(self.config)
 
     def check(self, request: LiveRequest, responder: Responder, now_ns: int) -> None:
         """Check what ``request`` asks for, and make it ready to be accepted: options resolved, deadline absolute.
@@ -268,6 +269,10 @@ class RequestValidator:
                                f"{NAME_CHARS_MAX} printable characters and {A_NUMBER}")
             if name not in self._hints and self._hints and name not in self._strange:
                 self._check_spelling(name)
+            most = self._hint_bounds.get(name)
+            if most is not None and number > most:
+                raise BadInput(f"app {self.config.name!r}: hint {name} = {show(value)}, expected at most {most:g}; "
+                               f"raise {self._where(name)}")
             declared[name] = number
         return declared
 
@@ -279,6 +284,11 @@ class RequestValidator:
                                f"mean {known!r}? (It reads {', '.join(sorted(self._hints))})")
         if len(self._strange) < STRANGE_HINTS_MAX:
             self._strange.add(name)
+
+    def _where(self, hint: str) -> str:
+        """Where the bound of a hint stands in the configuration."""
+        what = hint.rpartition(".")[2]
+        return f"parts_max of node {hint[:-6]!r}" if what == "parts" else f"[app.{self.config.name}] {what}_max"
 
     def _slo_ns(self, slo_ms: Any) -> int:
         number = number_of(slo_ms)

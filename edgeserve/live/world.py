@@ -67,6 +67,10 @@ log = logging.getLogger("edgeserve")
 HUNG_THREADS_MAX = 8
 """Threads that hang and were replaced: each keeps its model's memory until it returns."""
 
+ARRIVING_MAX = 1024
+"""Requests beyond the server's bound that the scheduler is still asked about in one step: it turns them or others
+away."""
+
 
 class CancelAsked:
     """A caller in this process no longer wants its answer."""
@@ -248,7 +252,9 @@ class LiveWorld:
         """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
         predicted, if that is still to be done."""
         limit = self.config.server.pending_max
-        if self.values.open_count + len(self.predictions.waiting) >= limit:
+        count = self.values.open_count + len(self.predictions.waiting)
+        if count >= limit and (request.predictors is not None or count >= limit + ARRIVING_MAX):
+            # Without a prediction to wait for the scheduler decides, which may give it another client's place.
             self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
                                               "fewer at a time or raise [server] pending_max", "server_full"))
         elif self.stopping:

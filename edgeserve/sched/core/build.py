@@ -85,7 +85,7 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     apps = [App(app, app.policy or next(iter(config.policies))) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
     return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency,
-                     sequence_models(config, sequences or {}))
+                     sequence_models(config, sequences or {}), config.server.pending_max)
 
 
 def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:
