@@ -78,7 +78,7 @@ class Recorder:
             end = file.seek(0, os.SEEK_END)
             start = max(0, end - LINE_BYTES_MAX)
             file.seek(start)
-            file.truncate(start + file.read().rfind(b"\n") + 1)
+            file.truncate(start + file.read(end - start).rfind(b"\n") + 1)
 
 
 class Recording(NamedTuple):
