@@ -248,6 +248,13 @@ def test_no_server_is_an_error_and_not_a_hang(tmp_path):
 # --- OpenAI's protocol ------------------------------------------------------------------------------------------------
 
 
+def events_of(data):
+    """The server-sent events before the one that ends them."""
+    events = [line[len("data: "):] for line in data.decode().split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    return events
+
+
 def talk(text, **fields):
     return {"model": "chat", "messages": [{"role": "user", "content": text}], **fields}
 
@@ -260,9 +267,7 @@ def test_a_completion_whole_and_as_events(front):
     assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     status, data, headers = front.ask_raw("POST", "/v1/chat/completions", talk("one two", stream=True))
     assert status == 200 and headers["content-type"].startswith("text/event-stream")
-    events = [line[len("data: "):] for line in data.decode().split("\n\n") if line]
-    assert events[-1] == "[DONE]"
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events_of(data)]
     assert "".join(delta.get("content", "") for delta in deltas) == "one two"
 
 
@@ -283,6 +288,55 @@ def test_a_listener_that_goes_cancels(front, server, gates):
         connection.close()
         wait_until(lambda: server.stats()["apps"]["chat"]["open"] == 0)
     assert server.stats()["apps"]["chat"]["outcomes"]["cancelled"] == before + 2
+
+
+@pytest.fixture(scope="module")
+def lm_front():
+    """A front of a server with a real language model, however small and untrained."""
+    for name in ("onnx", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed: there is no small language model")
+    import lm_models
+    folder = Path(tempfile.mkdtemp(prefix="es"))
+    texts = {"prompt": {"dtype": "text", "optional": True}, "messages": {"dtype": "any", "optional": True}}
+    numbers = {name: {"dtype": "any", "optional": True} for name in ("max_tokens", "temperature", "seed", "stop")}
+    config = parse_config({
+        "server": {"endpoint": f"ipc://{folder}/bus/socket"}, "policy": {"fifo": {}},
+        "model": {"lm": {"engine": "lm", "file": lm_models.tiny(str(folder)), "batch": [1, 2], "slots": 2,
+                         "options": {"context": 256, "max_tokens": 200}}},
+        "app": {"lm": {"model": "lm", "slo": "60s", "inputs": {**texts, **numbers}}}}, directory=str(folder))
+    with Runtime(config, serve=True) as runtime:
+        with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as thread:
+            yield thread, runtime
+    shutil.rmtree(folder)
+
+
+def test_a_language_models_words_come_as_they_are_found(lm_front):
+    front, _ = lm_front
+    ask = {"model": "lm", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "temperature": 0}
+    status, whole = front.ask("POST", "/v1/chat/completions", ask)
+    assert status == 200, whole
+    assert whole["usage"]["completion_tokens"] == 12 and whole["choices"][0]["finish_reason"] == "length"
+    _, data, _ = front.ask_raw("POST", "/v1/chat/completions",
+                               {**ask, "stream": True, "stream_options": {"include_usage": True}})
+    chunks = [json.loads(event) for event in events_of(data)]
+    contents = [chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk["choices"]]
+    assert "".join(content or "" for content in contents) == whole["choices"][0]["message"]["content"]
+    assert len([content for content in contents if content]) > 2, "the words came at once"
+    assert chunks[-1]["usage"] == whole["usage"]
+
+
+def test_a_reader_that_goes_in_the_middle_stops_the_model(lm_front):
+    front, server = lm_front
+    body = json.dumps({"model": "lm", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200,
+                       "stream": True}).encode()
+    before = server.stats()["apps"]["lm"]["outcomes"]["cancelled"]
+    connection = post_and_hold(front, "/v1/chat/completions", body)
+    assert b"data: " in connection.makefile("rb").read(300)
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    wait_until(lambda: server.stats()["apps"]["lm"]["open"] == 0)
+    assert server.stats()["apps"]["lm"]["outcomes"]["cancelled"] - before in (0, 1)  # 0: it was faster
+    wait_until(lambda: all(device["state_bytes"] == 0 for device in server.stats()["devices"].values()))
 
 
 def test_openais_own_client(front):
