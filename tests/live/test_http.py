@@ -566,13 +566,15 @@ def has_ended(process):
 
 def test_serve_starts_the_front_again_after_a_crash_and_ends_it(tmp_path):
     folder, place = tempfile.mkdtemp(prefix="es"), free_place()
-    (tmp_path / "edge.toml").write_text(f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n')
+    (tmp_path / "edge.toml").write_text(f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n'
+                                        '[app.a]\nmodel = "m"\n[model.m]\nengine = "synthetic"\n'
+                                        'expected = { 1 = "1ms" }\n')
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", "edge.toml"], cwd=tmp_path,
-                              env=environment,
-                              stderr=subprocess.PIPE)
+                              env=environment, stderr=subprocess.PIPE)
     try:
-        wait_until(lambda: status_of(place) == 200, 60)
+        wait_until(lambda: status_of(place) == 200 or server.poll() is not None, 60)
+        assert server.poll() is None, server.stderr.read()
         (front,) = psutil.Process(server.pid).children()
         front.kill()
         wait_until(lambda: has_ended(front) and status_of(place) == 200, 60)
