@@ -9,6 +9,7 @@ import io
 import json
 import os
 import queue
+import re
 import shutil
 import socket
 import subprocess
@@ -58,7 +59,7 @@ def config_of(folder: Path):
     apps = {name: {"model": name, "slo": "20s", "inputs": table} for name, table in inputs.items()}
     apps["pair"]["outputs"] = ["OUTPUT0", "OUTPUT1"]
     apps["held"].update(pending_max=2, stream="in_order")
-    apps["simple"] = apps["pair"]
+    apps["simple"], apps["detect"] = apps["pair"], apps["colour"]  # as Triton's examples and the page call them
     return parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps,
                          "policy": {"edf": {"trials": False}}}, directory=str(Path(http_functions.__file__).parent))
 
@@ -130,7 +131,7 @@ def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
     assert front.ask("GET", "/v2/models/double")[1]["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [4]}]
     count = front.ask("GET", "/v2/models/double/stats")[1]["model_stats"][0]["inference_count"]
     assert count >= 1
-    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 7
+    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 8
 
 
 def test_texts_compressed_bodies_and_curls_default_content_type(front):
@@ -536,6 +537,40 @@ def test_the_messages_are_those_of_tritons_client():
 def shape_of(field):
     inner = field.message_type.full_name if field.message_type else ""
     return field.number, field.type, inner, field.containing_oneof.name if field.containing_oneof else ""
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(language):
+    """The fenced blocks of the page, asking this front."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.M | re.S)
+
+
+def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    pillow.new("RGB", (60, 40), (10, 20, 30)).save(tmp_path / "cat.jpg")
+    commands = [command for block in blocks("") if block.startswith("curl") for command in
+                re.findall(r"^curl .*?(?=^curl |\Z)", block, flags=re.M | re.S)]
+    assert len(commands) == 3
+    for command in commands:
+        command = command.replace("localhost:8000", front.http).replace("slo_ms=50", "slo_ms=15000").replace(
+            '"slo_ms": 50', '"slo_ms": 15000').replace("curl ", "curl -sS ", 1)
+        said = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert "data" in json.loads(said.stdout)["outputs"][0], (command, said.stdout, said.stderr)
+
+
+@pytest.mark.parametrize(("library", "prints"), [("tritonclient.http", "[2. 4. 6. 8.]\n"),
+                                                 ("openai", "Is the window open?")])
+def test_the_pages_examples_in_python_run(front, capsys, library, prints):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    (code,) = [block for block in blocks("python") if f"import {library}" in block]
+    code = code.replace("localhost:8000", front.http).replace("50_000", "15_000_000").replace("2000}", "15000}")
+    exec(compile(code, "docs/http.md", "exec"), {})
+    assert capsys.readouterr().out == prints
 
 
 # --- as a child of the server -----------------------------------------------------------------------------------------
