@@ -45,8 +45,7 @@ def check_http(config: HttpConfig) -> None:
         split_place(key, place)
         if not place.startswith(LOOPBACK) and not config.token_file:
             raise ConfigError(f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
-                              f"with "
-                              "a token that clients must send, or listen on 127.0.0.1")
+                              f"with a token that clients must send, or listen on 127.0.0.1")
 
 
 def split_place(key: str, place: str) -> Tuple[str, int]:

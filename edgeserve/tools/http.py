@@ -36,8 +36,7 @@ SWITCH_S = 0.0005
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve http``."""
     parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its [http] table and "
-                                                              "its "
-                                                              "endpoint (default: this user's own bus)")
+                                                              "its endpoint (default: this user's own bus)")
     parser.add_argument("--endpoint", default="", help="where the server listens, such as tcp://127.0.0.1:5555")
     parser.add_argument("--server-key", default="", metavar="KEY",
                         help="public key of a server with CURVE keys, or its file")

@@ -227,6 +227,13 @@ def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
         assert front.ask("GET", "/v2", headers={"Authorization": "Bearer " + TOKEN})[0] == 200
 
 
+def test_a_page_in_a_browser_needs_a_token(front):
+    headers = {"Origin": "http://somewhere.example", "Content-Type": "text/plain"}
+    status, error = front.ask("POST", "/v2/models/double/infer", infer([0] * 4), headers)
+    assert (status, error["code"]) == (403, "forbidden")
+    assert front.ask("POST", "/v1/chat/completions", talk("hi"), headers)[0] == 403
+
+
 def test_bounds_of_the_front_itself(server, gates):
     settings = HttpConfig(listen="127.0.0.1:0", in_flight_max=1, timeout_ns=300 * 10**6, body_timeout_ns=10**8)
     with FrontThread(server.endpoints[0], settings) as front:
