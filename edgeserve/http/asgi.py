@@ -10,7 +10,7 @@ import zlib
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
-from edgeserve.http.failures import ClientGone, NotServed, Unauthorized, details_of, message_of, status_of
+from edgeserve.http.failures import ClientGone, Forbidden, NotServed, Unauthorized, details_of, message_of, status_of
 
 log = logging.getLogger("edgeserve")
 
@@ -161,11 +161,13 @@ class Endpoint:
         """One request."""
         call = Call(scope, receive, send, self._bounds)
         try:
-            if self._expected and not hmac.compare_digest(call.header(b"authorization").encode("latin-1"),
-                                                          self._expected):
+            if not self._expected:
+                if call.header(b"origin"):
+                    raise Forbidden("pages in a browser may ask a front that was started with a token, and send it; "
+                                    "this one has none")
+            elif not hmac.compare_digest(call.header(b"authorization").encode("latin-1"), self._expected):
                 raise Unauthorized("this front needs the header 'Authorization: Bearer TOKEN' with the token that it "
-                                   "was "
-                                   "started with")
+                                   "was started with")
             await self._handler(call)
         except EdgeServeError as error:
             await self._refuse(call, error)

@@ -6,10 +6,10 @@ It knows apps, inputs and answers; it knows nothing of HTTP.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.answers import Answer, TimedOut
-from edgeserve.client import Client
+from edgeserve.client import AsyncClient, Client
 from edgeserve.errors import Rejected, UnknownApp, nearest
 from edgeserve.http.failures import ClientGone
 from edgeserve.http.tensors import described
@@ -28,13 +28,14 @@ LOOK_AFTER_S = 0.02
 
 
 class Backend:
-    """Requests of all clients of the front, over one connection to the server.
+    """Requests of all clients of the front, over one connection to the server, and one more for answers in pieces.
 
     ``in_flight_max`` bounds those without an answer, ``timeout_ms`` how long one may wait. For the event loop's thread.
     """
 
-    def __init__(self, client: Client, *, in_flight_max: int, timeout_ms: float) -> None:
+    def __init__(self, client: Client, streams: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
         self.client = client
+        self._streams = streams
         self.in_flight = 0
         self.seen: Dict[str, Shown] = {}
         self._in_flight_max = in_flight_max
@@ -58,10 +59,22 @@ class Backend:
         self._learn(app, answer)
         return answer
 
-    async def stream(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def stream(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> AsyncGenerator[Any,
+                                                                                                              None]:
         """Ask an app whose answer comes in pieces: yields each piece as a table of values, and last the
         :class:`Answer`. Closing the iterator cancels the request."""
-        yield await self.infer(app, inputs, options)
+        self._admit()
+        self.in_flight += 1
+        try:
+            stream = self._streams.stream(app, inputs, timeout_ms=self._timeout_ms, **options)
+            async with stream:
+                async for piece in stream:
+                    yield piece
+                answer = await stream.answer()
+        finally:
+            self.in_flight -= 1
+        self._learn(app, answer)
+        yield answer
 
     def _admit(self) -> None:
         if self.in_flight >= self._in_flight_max:

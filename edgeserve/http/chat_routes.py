@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any, AsyncIterator, Callable, Dict, List
+from typing import Any, AsyncGenerator, Callable, Dict, List
 
 from starlette.routing import Route
 
@@ -13,6 +13,7 @@ from edgeserve.errors import BadInput, EdgeServeError, Malformed, UnknownApp, ne
 from edgeserve.http.asgi import Bounds, Call, Endpoint, to_json
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, Completion, can_chat, error_body, read_request
+from edgeserve.http.failures import ClientGone
 
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
@@ -94,7 +95,7 @@ class ChatRoutes:
             if not gone:
                 raise
         except EdgeServeError as error:
-            if not call.begun:
+            if not call.begun or isinstance(error, ClientGone):
                 raise
             await _event(call, to_json(error_body(error)))
             await call.send({"type": "http.response.body", "body": b""})
@@ -102,20 +103,27 @@ class ChatRoutes:
             watching.cancel()
             await chunks.aclose()
 
-    async def _chunks(self, request: ChatRequest, completion: Completion) -> Any:
-        pieces: AsyncIterator[Any] = self._backend.stream(request.model, request.inputs, request.options)
-        async for piece in pieces:
-            if isinstance(piece, Answer):
-                for chunk in completion.last(piece.outputs, request.usage):
-                    yield chunk
-            else:
+    async def _chunks(self, request: ChatRequest, completion: Completion) -> AsyncGenerator[Dict[str, Any], None]:
+        pieces = self._backend.stream(request.model, request.inputs, request.options)
+        try:
+            async for piece in pieces:
+                if isinstance(piece, Answer):
+                    for chunk in completion.last(piece.outputs, request.usage):
+                        yield chunk
+                    continue
                 part = completion.piece(piece)
                 if part is not None:
                     yield part
+        finally:
+            await pieces.aclose()  # not whenever the collector finds it: the request would run until then
 
 
 async def _event(call: Call, data: bytes) -> None:
     """One server-sent event, after the headers if they are still to be sent."""
     if not call.begun:
         await call.start(200, list(EVENT_STREAM))
-    await call.send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+    event = {"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True}
+    try:
+        await asyncio.wait_for(call.send(event), call.bounds.body_s_max)
+    except asyncio.TimeoutError:
+        raise ClientGone("the client does not read its stream") from None

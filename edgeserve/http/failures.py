@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from edgeserve.answers import TimedOut
 from edgeserve.errors import REFUSAL_NUMBERS, Cancelled, EdgeServeError, Refusal, RequestError
 
 BY_CODE = {
     "malformed": 400, "bad_input": 400, "too_large": 413, "unknown_app": 404, "deadline_expired": 504, "rejected": 503,
     "dropped": 504, "cancelled": 499, "failed": 500, "server_gone": 502, "wrong_version": 502,
-    "not_allowed": 502}
+    "not_allowed": 502, "quarantined": 503, "timed_out": 504, "not_served": 501, "unauthorized": 401,
+    "forbidden": 403}
 """Code of an error -> HTTP status. 499 is what proxies call a request whose client went away."""
 
 BY_REASON = {
@@ -22,7 +22,8 @@ BY_REASON = {
 """Reason of a refusal -> HTTP status, where it says more than the code."""
 
 GRPC_OF_HTTP = {
-    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 409: "ABORTED", 413: "OUT_OF_RANGE",
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ABORTED",
+    413: "OUT_OF_RANGE",
     422: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "INTERNAL", 501: "UNIMPLEMENTED",
     502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
 
@@ -42,18 +43,18 @@ class Unauthorized(RequestError):
     code = "unauthorized"
 
 
+class Forbidden(RequestError):
+    """A page in a browser asked, which nobody allowed: any page may send requests to this machine's own ports."""
+
+    code = "forbidden"
+
+
 class ClientGone(Cancelled):
     """The client closed its connection: nobody is left to be told."""
 
 
 def status_of(error: BaseException) -> int:
     """The HTTP status of an error; 500 for one that is a fault."""
-    if isinstance(error, NotServed):
-        return 501
-    if isinstance(error, Unauthorized):
-        return 401
-    if isinstance(error, TimedOut):
-        return 504
     if isinstance(error, Refusal) and error.reason in BY_REASON:
         return BY_REASON[error.reason]
     return BY_CODE.get(error.code, 500) if isinstance(error, EdgeServeError) else 500
@@ -71,8 +72,7 @@ def details_of(error: BaseException) -> Dict[str, Any]:
     """What programs read: ``code``, and of a refusal ``reason`` and the numbers that say how much time was missing."""
     if not isinstance(error, EdgeServeError):
         return {"code": "failed"}
-    code = "timed_out" if isinstance(error, TimedOut) else error.code
-    details: Dict[str, Any] = {"code": code}
+    details: Dict[str, Any] = {"code": error.code}
     if isinstance(error, RequestError) and error.id:
         details["request_id"] = error.id
     if isinstance(error, Refusal):

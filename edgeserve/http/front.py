@@ -12,7 +12,7 @@ import logging
 import socket
 from typing import Any, Callable, List, Tuple
 
-from edgeserve.client import Client
+from edgeserve.client import AsyncClient, Client
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
 from edgeserve.http.backend import Backend
@@ -45,8 +45,7 @@ def check_http(config: HttpConfig) -> None:
         split_place(key, place)
         if not place.startswith(LOOPBACK) and not config.token_file:
             raise ConfigError(f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
-                              f"with "
-                              "a token that clients must send, or listen on 127.0.0.1")
+                              f"with a token that clients must send, or listen on 127.0.0.1")
 
 
 def split_place(key: str, place: str) -> Tuple[str, int]:
@@ -73,13 +72,15 @@ def read_token(path: str) -> str:
 
 
 class Front:
-    """A front of one server. ``client`` talks to the server; ``clock_s`` gives the time of day in seconds."""
+    """A front of one server. ``client`` talks to the server, ``streams`` too, for answers in pieces; ``clock_s`` gives
+    the time of day in seconds."""
 
-    def __init__(self, config: HttpConfig, client: Client, clock_s: Callable[[], float]) -> None:
+    def __init__(self, config: HttpConfig, client: Client, streams: AsyncClient, clock_s: Callable[[], float]) -> None:
         self.config = config
         self._token = read_token(config.token_file)
         self._clock_s = clock_s
-        self._backend = Backend(client, in_flight_max=config.in_flight_max, timeout_ms=ns_to_ms(config.timeout_ns))
+        self._backend = Backend(client, streams, in_flight_max=config.in_flight_max,
+                                timeout_ms=ns_to_ms(config.timeout_ns))
         self._service = OpenInference(self._backend, Regions(FOLDER if config.shared_memory else None))
 
     def app(self) -> Any:

@@ -32,8 +32,7 @@ MESSAGES: Dict[str, str] = {
                              "outputs ModelMetadataResponse.TensorMetadata* 5",
     "InferParameter": _PARAMETER + "; double_param double 4 |; uint64_param uint64 5 |",
     "InferTensorContents": "bool_contents bool* 1; int_contents int32* 2; int64_contents int64* 3; uint_contents "
-                           "uint32* 4; "
-                           "uint64_contents uint64* 5; fp32_contents float* 6; fp64_contents double* 7; "
+                           "uint32* 4; uint64_contents uint64* 5; fp32_contents float* 6; fp64_contents double* 7; "
                            "bytes_contents bytes* 8",
     "ModelInferRequest.InferInputTensor": _TENSOR,
     "ModelInferRequest.InferRequestedOutputTensor": "name string 1; parameters {InferParameter} 2",

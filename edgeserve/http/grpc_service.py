@@ -267,8 +267,7 @@ class _Calls:
             if key == "authorization" and hmac.compare_digest(str(value).encode(), self._expected.encode()):
                 return
         raise Unauthorized("this front needs the metadata 'authorization: Bearer TOKEN' with the token that it was "
-                           "started "
-                           "with")
+                           "started with")
 
 
 async def _abort(context: Any, error: BaseException) -> None:

@@ -69,8 +69,7 @@ def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: in
     form = form_of(tensor)
     if form is None:
         raise BadInput(f"input {name!r} is {tensor['dtype']} {list(tensor['shape'])}, which holds no image; send a "
-                       f".npy "
-                       "file or JSON")
+                       f".npy file or JSON")
     return in_form(_pixels(name, data, form, bytes_max), form)
 
 
@@ -86,8 +85,7 @@ def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> np.ndarray:
             width, height = image.size
             if width * height * COLOURS > bytes_max:  # before anything is unpacked
                 raise TooLarge(f"input {name!r}: an image of {width} x {height} needs {width * height * COLOURS} "
-                               f"bytes, at "
-                               f"most {bytes_max} are allowed; raise [http] body_max")
+                               f"bytes, at most {bytes_max} are allowed; raise [http] body_max")
             size = _size(form, width, height)
             image = image.convert("L" if form.grey else "RGB")
             return np.asarray(image if size == (width, height) else image.resize(size, Image.BILINEAR))

@@ -128,8 +128,7 @@ class KServeRoutes:
         for key, data in files.items():
             if key not in inputs:
                 raise BadInput(f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
-                               f"be is "
-                               f"not known; declared: {', '.join(inputs) or 'none'}")
+                               f"be is not known; declared: {', '.join(inputs) or 'none'}")
             value = await asyncio.get_running_loop().run_in_executor(
                 None, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max)
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
@@ -212,8 +211,7 @@ def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memo
         table, rest = parse_json(view), view[:0]
     if not isinstance(table, dict):
         raise Malformed("the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
-                        "files "
-                        "as a multipart form")
+                        "files as a multipart form")
     return table, rest
 
 
@@ -226,8 +224,7 @@ def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
         if size is not None:
             if type(size) is not int or not 0 <= size <= len(binary) - at:
                 raise Malformed(f"input {name!r}: binary_data_size = {str(size)[:40]}, {len(binary) - at} bytes are "
-                                f"left of "
-                                "the body")
+                                f"left of the body")
             raw, at = binary[at:at + size], at + size
         tensors.append(InputTensor(name, item.get("datatype"), item.get("shape"), parameters, raw, item.get("data")))
     if at != len(binary):
@@ -284,8 +281,7 @@ def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
         data = json.loads(text)
     except ValueError:
         raise BadInput(f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
-                       f"file "
-                       f"(-F {key}=@FILE)") from None
+                       f"file (-F {key}=@FILE)") from None
     shape, inner = [], data
     while isinstance(inner, list):
         shape.append(len(inner))

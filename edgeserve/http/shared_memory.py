@@ -20,8 +20,7 @@ REGIONS_MAX = 256
 _KEY = re.compile(r"/?[A-Za-z0-9_.-]{1,200}")
 
 OFF = ("shared memory is off: start the front with --shared-memory (or [http] shared_memory = true), which lets "
-       "clients "
-       "name shared memory of the user that it runs as")
+       "clients name shared memory of the user that it runs as")
 
 
 class Region(NamedTuple):
@@ -56,8 +55,7 @@ class Regions:
                            "and '.'")
         if not all(type(number) is int and number >= 0 for number in (offset, byte_size)) or not byte_size:
             raise BadInput(f"shared memory region {name!r}: offset {offset!r} and byte_size {byte_size!r}: expected "
-                           f"whole "
-                           "numbers of bytes, the size above 0")
+                           f"whole numbers of bytes, the size above 0")
         self._regions[name] = Region(name, key, offset, byte_size, self._open(name, key, offset + byte_size))
 
     def _open(self, name: str, key: str, end: int) -> int:
@@ -72,8 +70,7 @@ class Regions:
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_size < end:
             os.close(file)
             raise BadInput(f"shared memory region {name!r}: key {key!r} is not a file of this front's user with at "
-                           f"least "
-                           f"{end} bytes")
+                           f"least {end} bytes")
         return file
 
     def unregister(self, name: str = "") -> None:
@@ -96,8 +93,7 @@ class Regions:
         data = os.pread(region.file, byte_size, region.offset + offset)
         if len(data) != byte_size:
             raise BadInput(f"shared memory region {name!r} was made smaller than {offset + byte_size} bytes since it "
-                           f"was "
-                           "registered")
+                           f"was registered")
         return data
 
     def write(self, name: Any, offset: int, byte_size: int, data: bytes) -> None:
@@ -114,12 +110,10 @@ class Regions:
         region = self._get(name)
         if not all(type(number) is int and number >= 0 for number in (offset, byte_size)):
             raise BadInput(f"shared memory region {name!r}: offset {offset!r} and byte size {byte_size!r}, expected "
-                           f"whole "
-                           "numbers from 0")
+                           f"whole numbers from 0")
         if offset + byte_size > region.byte_size:
             raise BadInput(f"shared memory region {name!r} has {region.byte_size} bytes, a tensor names {byte_size} "
-                           f"from "
-                           f"{offset} on")
+                           f"from {offset} on")
         return region
 
     def _get(self, name: Any) -> Region:

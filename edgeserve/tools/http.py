@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List
 
-from edgeserve.client import Client
+from edgeserve.client import AsyncClient, Client
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import HttpConfig
@@ -36,8 +36,7 @@ SWITCH_S = 0.0005
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve http``."""
     parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its [http] table and "
-                                                              "its "
-                                                              "endpoint (default: this user's own bus)")
+                                                              "its endpoint (default: this user's own bus)")
     parser.add_argument("--endpoint", default="", help="where the server listens, such as tcp://127.0.0.1:5555")
     parser.add_argument("--server-key", default="", metavar="KEY",
                         help="public key of a server with CURVE keys, or its file")
@@ -60,8 +59,9 @@ def main(args: argparse.Namespace) -> int:
     http, endpoint = configured(args)
     check_http(http)
     sys.setswitchinterval(SWITCH_S)
-    with Client(endpoint or None, name="http", server_key=http.server_key, client_key=http.client_key) as client:
-        front = Front(http, client, time.time)
+    keys = {"name": "http", "server_key": http.server_key, "client_key": http.client_key}
+    with Client(endpoint or None, **keys) as client:
+        front = Front(http, client, AsyncClient(endpoint or None, **keys), time.time)
 
         def stopping(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,7 @@ import json
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
-from edgeserve.client import Client
+from edgeserve.client import AsyncClient, Client
 from edgeserve.config.schema import HttpConfig
 
 CLOCK_S = 1_700_000_000.0
@@ -19,8 +19,8 @@ class FrontThread:
 
     def __init__(self, endpoint: str, config: HttpConfig) -> None:
         from edgeserve.http.front import Front
-        self.client = Client(endpoint, name="http", connect_ms=300.0)
-        self.front = Front(config, self.client, lambda: CLOCK_S)
+        self.client, streams = Client(endpoint, connect_ms=300.0), AsyncClient(endpoint, connect_ms=300.0)
+        self.front = Front(config, self.client, streams, lambda: CLOCK_S)
         self.places: List[str] = []
         self._loop: Any = None
         self._stopped: Any = None

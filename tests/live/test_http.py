@@ -9,6 +9,7 @@ import io
 import json
 import os
 import queue
+import re
 import shutil
 import socket
 import subprocess
@@ -58,7 +59,7 @@ def config_of(folder: Path):
     apps = {name: {"model": name, "slo": "20s", "inputs": table} for name, table in inputs.items()}
     apps["pair"]["outputs"] = ["OUTPUT0", "OUTPUT1"]
     apps["held"].update(pending_max=2, stream="in_order")
-    apps["simple"] = apps["pair"]
+    apps["simple"], apps["detect"] = apps["pair"], apps["colour"]  # as Triton's examples and the page call them
     return parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps,
                          "policy": {"edf": {"trials": False}}}, directory=str(Path(http_functions.__file__).parent))
 
@@ -130,7 +131,7 @@ def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
     assert front.ask("GET", "/v2/models/double")[1]["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [4]}]
     count = front.ask("GET", "/v2/models/double/stats")[1]["model_stats"][0]["inference_count"]
     assert count >= 1
-    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 7
+    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 8
 
 
 def test_texts_compressed_bodies_and_curls_default_content_type(front):
@@ -226,6 +227,13 @@ def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
         assert front.ask("GET", "/v2", headers={"Authorization": "Bearer " + TOKEN})[0] == 200
 
 
+def test_a_page_in_a_browser_needs_a_token(front):
+    headers = {"Origin": "http://somewhere.example", "Content-Type": "text/plain"}
+    status, error = front.ask("POST", "/v2/models/double/infer", infer([0] * 4), headers)
+    assert (status, error["code"]) == (403, "forbidden")
+    assert front.ask("POST", "/v1/chat/completions", talk("hi"), headers)[0] == 403
+
+
 def test_bounds_of_the_front_itself(server, gates):
     settings = HttpConfig(listen="127.0.0.1:0", in_flight_max=1, timeout_ns=300 * 10**6, body_timeout_ns=10**8)
     with FrontThread(server.endpoints[0], settings) as front:
@@ -248,6 +256,13 @@ def test_no_server_is_an_error_and_not_a_hang(tmp_path):
 # --- OpenAI's protocol ------------------------------------------------------------------------------------------------
 
 
+def events_of(data):
+    """The server-sent events before the one that ends them."""
+    events = [line[len("data: "):] for line in data.decode().split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    return events
+
+
 def talk(text, **fields):
     return {"model": "chat", "messages": [{"role": "user", "content": text}], **fields}
 
@@ -260,9 +275,7 @@ def test_a_completion_whole_and_as_events(front):
     assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     status, data, headers = front.ask_raw("POST", "/v1/chat/completions", talk("one two", stream=True))
     assert status == 200 and headers["content-type"].startswith("text/event-stream")
-    events = [line[len("data: "):] for line in data.decode().split("\n\n") if line]
-    assert events[-1] == "[DONE]"
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events_of(data)]
     assert "".join(delta.get("content", "") for delta in deltas) == "one two"
 
 
@@ -283,6 +296,55 @@ def test_a_listener_that_goes_cancels(front, server, gates):
         connection.close()
         wait_until(lambda: server.stats()["apps"]["chat"]["open"] == 0)
     assert server.stats()["apps"]["chat"]["outcomes"]["cancelled"] == before + 2
+
+
+@pytest.fixture(scope="module")
+def lm_front():
+    """A front of a server with a real language model, however small and untrained."""
+    for name in ("onnx", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed: there is no small language model")
+    import lm_models
+    folder = Path(tempfile.mkdtemp(prefix="es"))
+    texts = {"prompt": {"dtype": "text", "optional": True}, "messages": {"dtype": "any", "optional": True}}
+    numbers = {name: {"dtype": "any", "optional": True} for name in ("max_tokens", "temperature", "seed", "stop")}
+    config = parse_config({
+        "server": {"endpoint": f"ipc://{folder}/bus/socket"}, "policy": {"fifo": {}},
+        "model": {"lm": {"engine": "lm", "file": lm_models.tiny(str(folder)), "batch": [1, 2], "slots": 2,
+                         "options": {"context": 256, "max_tokens": 200}}},
+        "app": {"lm": {"model": "lm", "slo": "60s", "inputs": {**texts, **numbers}}}}, directory=str(folder))
+    with Runtime(config, serve=True) as runtime:
+        with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as thread:
+            yield thread, runtime
+    shutil.rmtree(folder)
+
+
+def test_a_language_models_words_come_as_they_are_found(lm_front):
+    front, _ = lm_front
+    ask = {"model": "lm", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "temperature": 0}
+    status, whole = front.ask("POST", "/v1/chat/completions", ask)
+    assert status == 200, whole
+    assert whole["usage"]["completion_tokens"] == 12 and whole["choices"][0]["finish_reason"] == "length"
+    _, data, _ = front.ask_raw("POST", "/v1/chat/completions",
+                               {**ask, "stream": True, "stream_options": {"include_usage": True}})
+    chunks = [json.loads(event) for event in events_of(data)]
+    contents = [chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk["choices"]]
+    assert "".join(content or "" for content in contents) == whole["choices"][0]["message"]["content"]
+    assert len([content for content in contents if content]) > 2, "the words came at once"
+    assert chunks[-1]["usage"] == whole["usage"]
+
+
+def test_a_reader_that_goes_in_the_middle_stops_the_model(lm_front):
+    front, server = lm_front
+    body = json.dumps({"model": "lm", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200,
+                       "stream": True}).encode()
+    before = server.stats()["apps"]["lm"]["outcomes"]["cancelled"]
+    connection = post_and_hold(front, "/v1/chat/completions", body)
+    assert b"data: " in connection.makefile("rb").read(300)
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    wait_until(lambda: server.stats()["apps"]["lm"]["open"] == 0)
+    assert server.stats()["apps"]["lm"]["outcomes"]["cancelled"] - before in (0, 1)  # 0: it was faster
+    wait_until(lambda: all(device["state_bytes"] == 0 for device in server.stats()["devices"].values()))
 
 
 def test_openais_own_client(front):
@@ -484,6 +546,40 @@ def shape_of(field):
     return field.number, field.type, inner, field.containing_oneof.name if field.containing_oneof else ""
 
 
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(language):
+    """The fenced blocks of the page, asking this front."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.M | re.S)
+
+
+def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    pillow.new("RGB", (60, 40), (10, 20, 30)).save(tmp_path / "cat.jpg")
+    commands = [command for block in blocks("") if block.startswith("curl") for command in
+                re.findall(r"^curl .*?(?=^curl |\Z)", block, flags=re.M | re.S)]
+    assert len(commands) == 3
+    for command in commands:
+        command = command.replace("localhost:8000", front.http).replace("slo_ms=50", "slo_ms=15000").replace(
+            '"slo_ms": 50', '"slo_ms": 15000').replace("curl ", "curl -sS ", 1)
+        said = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert "data" in json.loads(said.stdout)["outputs"][0], (command, said.stdout, said.stderr)
+
+
+@pytest.mark.parametrize(("library", "prints"), [("tritonclient.http", "[2. 4. 6. 8.]\n"),
+                                                 ("openai", "Is the window open?")])
+def test_the_pages_examples_in_python_run(front, capsys, library, prints):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    (code,) = [block for block in blocks("python") if f"import {library}" in block]
+    code = code.replace("localhost:8000", front.http).replace("50_000", "15_000_000").replace("2000}", "15000}")
+    exec(compile(code, "docs/http.md", "exec"), {})
+    assert capsys.readouterr().out == prints
+
+
 # --- as a child of the server -----------------------------------------------------------------------------------------
 
 
@@ -512,13 +608,15 @@ def has_ended(process):
 
 def test_serve_starts_the_front_again_after_a_crash_and_ends_it(tmp_path):
     folder, place = tempfile.mkdtemp(prefix="es"), free_place()
-    (tmp_path / "edge.toml").write_text(f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n')
+    (tmp_path / "edge.toml").write_text(f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n'
+                                        '[app.a]\nmodel = "m"\n[model.m]\nengine = "synthetic"\n'
+                                        'expected = { 1 = "1ms" }\n')
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", "edge.toml"], cwd=tmp_path,
-                              env=environment,
-                              stderr=subprocess.PIPE)
+                              env=environment, stderr=subprocess.PIPE)
     try:
-        wait_until(lambda: status_of(place) == 200, 60)
+        wait_until(lambda: status_of(place) == 200 or server.poll() is not None, 60)
+        assert server.poll() is None, server.stderr.read()
         (front,) = psutil.Process(server.pid).children()
         front.kill()
         wait_until(lambda: has_ended(front) and status_of(place) == 200, 60)

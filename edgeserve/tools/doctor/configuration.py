@@ -11,6 +11,7 @@ from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
+from edgeserve.http.process import FrontProcess
 from edgeserve.live.predictors import load_predictors
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
@@ -35,7 +36,19 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
     if not config.apps:
         found.append(Finding("configuration", WRONG, f"{path} has no [app.NAME]: there is nothing to serve",
                              f"write one into {path} (docs/configuration.md)"))
+    found += check_front(config)
     return [*found, *check_before(config), *check_inputs(config), *check_predictors(config), *check_profiles(config)]
+
+
+def check_front(config: Config) -> List[Finding]:
+    """What would keep ``[http]`` from starting: missing packages, ports in use, settings that mean nothing."""
+    if config.http is None:
+        return []
+    try:
+        FrontProcess(config).check()
+    except ConfigError as error:
+        return [Finding("http", WRONG, str(error), f"correct [http] in {config.source}, or install what is missing")]
+    return [Finding("http", GOOD, " and ".join([place for place in (config.http.listen, config.http.grpc) if place]))]
 
 
 def check_before(config: Config) -> List[Finding]:

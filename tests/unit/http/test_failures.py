@@ -7,7 +7,7 @@ import pytest
 from edgeserve import errors
 from edgeserve.answers import TimedOut
 from edgeserve.http import chat, failures
-from edgeserve.http.failures import ClientGone, NotServed, Unauthorized
+from edgeserve.http.failures import ClientGone, Forbidden, NotServed, Unauthorized
 
 
 @pytest.mark.parametrize(("error", "status"), [
@@ -18,7 +18,8 @@ from edgeserve.http.failures import ClientGone, NotServed, Unauthorized
     (errors.DeadlineExpired("x"), 504), (TimedOut("x"), 504), (errors.UnknownApp("x"), 404),
     (errors.BadInput("x"), 400),
     (errors.TooLarge("x"), 413), (errors.Failed("x"), 500), (errors.ServerGone("x"), 502), (NotServed("x"), 501),
-    (Unauthorized("x"), 401), (ClientGone("x"), 499), (errors.ConfigError("x"), 500), (KeyError("x"), 500)])
+    (Unauthorized("x"), 401), (Forbidden("x"), 403), (ClientGone("x"), 499), (errors.ConfigError("x"), 500),
+    (KeyError("x"), 500)])
 def test_statuses(error, status):
     assert failures.status_of(error) == status
     assert status in failures.GRPC_OF_HTTP

@@ -12,6 +12,8 @@ from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
 from edgeserve.http import front
 from edgeserve.tools import http
+from edgeserve.tools.doctor.configuration import check_front
+from edgeserve.tools.doctor.finding import GOOD, WRONG
 
 
 @pytest.mark.parametrize("place", ["8000", ":8000", "localhost", "localhost:http", "localhost:70000", ""])
@@ -63,6 +65,14 @@ def test_a_port_in_use_is_said():
         other.listen()
         with pytest.raises(ConfigError, match=r"\[http\] listen = .*cannot listen there"):
             front.bind("listen", f"127.0.0.1:{other.getsockname()[1]}")
+
+
+def test_the_doctor_says_what_would_keep_the_front_from_starting(installed):
+    assert check_front(parse_config({})) == []
+    (good,) = check_front(parse_config({"http": {"listen": "127.0.0.1:0"}}))
+    assert (good.status, good.text) == (GOOD, "127.0.0.1:0")
+    (wrong,) = check_front(parse_config({"http": {"listen": "0.0.0.0:8000"}}))
+    assert wrong.status == WRONG and "token_file" in wrong.text
 
 
 def arguments(*words):
