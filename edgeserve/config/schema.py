@@ -23,6 +23,7 @@ from edgeserve.config.readers import (
     number,
     one_of,
     read_predictors,
+    sha256,
     size,
     sizes,
     string,
@@ -95,6 +96,7 @@ class ModelConfig:
     name: str
     engine: str = entry(string)  # which engine runs it; see engines.md
     file: str = entry(string, "")  # relative to the configuration file; "cache:..." looks in the asset cache
+    sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
     function: str = entry(string, "")  # python engine: "module:function"
     lanes: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = every lane
     batch: Tuple[int, ...] = entry(sizes, (1,))  # sizes that are warmed up, profiled and scheduled, rising
