@@ -17,6 +17,7 @@ from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
 from edgeserve.sched.protocol.events import Event
+from edgeserve.sched.resources.streams import OWNER_MARK
 from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve")
@@ -106,7 +107,7 @@ class Gateway:
         owner = request.peer.credential.owner
         self._owners[request.id % len(self._owners)] = (request.id, owner)
         if request.stream is not None:
-            request.stream = f"{owner}: {request.stream}"  # nobody continues or reads the stream of another
+            request.stream = f"{owner}{OWNER_MARK}{request.stream}"  # nobody continues or reads the stream of another
         self._world.accept(request, events)
 
     def _questioned(self, control: Control) -> None:

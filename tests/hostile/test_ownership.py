@@ -45,7 +45,7 @@ ONE = {"x": np.ones(1, np.float32)}
 NOBODY_UID = 65534
 
 
-def config_of(folder: Path, endpoint: str, **server: Any) -> Any:
+def config_of(folder: Path, endpoint: str, streams_max: int = 1024, **server: Any) -> Any:
     (folder / "owned_functions.py").write_text(FUNCTIONS)
     return parse_config({
         "server": {"endpoint": endpoint, **server},
@@ -54,7 +54,8 @@ def config_of(folder: Path, endpoint: str, **server: Any) -> Any:
                   "tally": {"engine": "python", "function": "owned_functions:tally",
                             "options": {"example": "owned_functions:tally_example", "stateful": True}}},
         "app": {"shout": {"model": "shout", "slo": "20s"},
-                "tally": {"model": "tally", "slo": "20s", "stream": "in_order"}}}, directory=str(folder))
+                "tally": {"model": "tally", "slo": "20s", "stream": "in_order", "streams_max": streams_max}}},
+        directory=str(folder))
 
 
 @pytest.fixture
@@ -123,6 +124,17 @@ def test_a_stream_is_its_connections_own(served: Runtime) -> None:
         assert [float(mine.infer("tally", ONE, stream="s")["total"]) for _ in range(3)] == [1, 2, 3]
         assert float(another.infer("tally", ONE, stream="s")["total"]) == 1, "the state is another's"
         assert float(mine.infer("tally", ONE, stream="s")["total"]) == 4
+
+
+def test_who_opens_many_streams_loses_only_streams_of_its_own(folder: Path) -> None:
+    with Runtime(config_of(folder, f"ipc://{folder}/bus/socket", streams_max=8), serve=True) as runtime:
+        with Client(runtime.endpoints[0]) as mine, Client(runtime.endpoints[0]) as greedy:
+            for _ in range(2):
+                mine.infer("tally", ONE, stream="s")
+            for number in range(40):
+                greedy.infer("tally", ONE, stream=f"s{number}")
+            assert runtime.stats()["streams_with_state"] == 8
+            assert float(mine.infer("tally", ONE, stream="s")["total"]) == 3
 
 
 def test_a_stream_cannot_be_reached_by_taking_over_a_routing_id(served: Runtime) -> None:
