@@ -96,7 +96,6 @@ class ModelConfig:
     name: str
     engine: str = entry(string)  # which engine runs it; see engines.md
     file: str = entry(string, "")  # relative to the configuration file; "cache:..." looks in the asset cache
-    sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
     function: str = entry(string, "")  # python engine: "module:function"
     lanes: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = every lane
     batch: Tuple[int, ...] = entry(sizes, (1,))  # sizes that are warmed up, profiled and scheduled, rising
@@ -109,6 +108,7 @@ class ModelConfig:
     state_memory_bytes: int = entry(size, 0, key="state_memory")  # bound of all sequences' states on a device; 0 = none
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
+    sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
 
