@@ -101,16 +101,18 @@ def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime) -> None:
     socket.linger = 0
     socket.connect(served.endpoints[0])
     try:
-        for age_ns in (10**15, 3 * 10**9, time.monotonic_ns()):
+        for age_ns in (10**15, 90 * 10**9, 10**12):
+            now_ns = time.monotonic_ns()
+            sent_ns = max(0, now_ns - age_ns)
             header = {"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, "on_late": "answer",
-                      "sent_ns": max(0, time.monotonic_ns() - age_ns), "slo_ms": 1000.0}
+                      "sent_ns": sent_ns, "slo_ms": 1000.0}
             socket.send(b"\1" + msgpack.packb(header))
             assert socket.poll(20_000)
             reply = msgpack.unpackb(socket.recv_multipart()[0][1:])
             assert reply["kind"] == "answer" and reply["late"]
-            assert reply["total_ns"] >= min(age_ns, 3 * 10**9), "its asker reads what it asked for"
+            assert reply["total_ns"] >= now_ns - sent_ns, "its asker reads what it asked for"
         table = served.stats()["apps"]["shout"]
-        assert table["latency_ms"]["max"] < 3000 and table["breakdown_ms"]["queue"] < 3000
+        assert table["latency_ms"]["max"] < 60_000 and table["breakdown_ms"]["queue"] < 60_000
     finally:
         socket.close()
         context.term()
@@ -151,7 +153,7 @@ def test_a_stream_cannot_be_reached_by_taking_over_a_routing_id(served: Runtime)
             assert socket.poll(20_000)
             totals.append(float(np.frombuffer(socket.recv_multipart()[1], np.float32)[0]))
             socket.close()
-            time.sleep(0.2)
+            time.sleep(1.0)  # until the server has noticed: nobody may have a name that another still has
     finally:
         context.term()
     assert totals == [1, 1]
