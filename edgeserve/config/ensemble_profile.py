@@ -15,6 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
+from edgeserve.config.text_files import read_json, write_whole
 from edgeserve.errors import ConfigError
 
 FORMAT = 1
@@ -145,8 +146,7 @@ def read_ensemble(path: str) -> Optional[EnsembleProfile]:
 def read_fit(path: str) -> Optional[Dict[str, Any]]:
     """The whole table of a file, with the sections of others (``fit``, ``about``); None where there is no such file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            table = json.load(file)
+        table = read_json(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -159,8 +159,7 @@ def read_fit(path: str) -> Optional[Dict[str, Any]]:
 
 def write_ensemble(path: str, profile: EnsembleProfile, **sections: Mapping[str, Any]) -> None:
     """Write a profile, and what else belongs to the ensemble (``fit``, ``about``: plain values), as one file."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(dump_ensemble(profile, **sections))
+    write_whole(path, dump_ensemble(profile, **sections))
 
 
 def dump_ensemble(profile: EnsembleProfile, **sections: Mapping[str, Any]) -> str:

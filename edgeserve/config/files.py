@@ -1,21 +1,17 @@
-"""Where a model's file lies, and what identifies it: the configuration's directory or the asset cache. And how files
-are written that must not be found half written.
+"""Where a model's file lies, and what identifies it: the configuration's directory or the asset cache.
 
 Fetching assets is a script's business, reading a model's file is the engine's.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import hashlib
 import os
-import tempfile
 from typing import Mapping
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.errors import EngineError
+from edgeserve.errors import ConfigError, EngineError
 
 CACHE_PREFIX = "cache:"
 _CHUNK_BYTES = 1 << 20
@@ -31,65 +27,23 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> str:
 
 
 def resolve_path(file: str, directory: str) -> str:
-    """The path that ``file`` means: ``"cache:NAME/path"`` below the asset cache, else relative to ``directory``."""
+    """The path that ``file`` means: ``"cache:NAME/path"`` below the asset cache, else relative to ``directory``. Raises
+    :class:`ConfigError` for a path of the cache that leads out of it."""
     if file.startswith(CACHE_PREFIX):
-        return os.path.join(cache_directory(), *file[len(CACHE_PREFIX):].split("/"))
+        return _in_cache(file)
     return os.path.normpath(os.path.join(directory, os.path.expanduser(file)))
 
 
-def write_whole(path: str, text: str, mode: int = 0o666) -> None:
-    """Write a file so that neither a reader nor a power cut ever sees half of it: beside its place first, onto the
-    disk, then renamed. ``mode`` is the file's, less the process's umask."""
-    folder = os.path.dirname(path) or "."
-    number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode & ~_umask())
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
-    sync_folder(folder)
-
-
-def write_new_file(path: str, text: str) -> None:
-    """Write a file that is this user's alone from its first byte on (mode 0600). ``FileExistsError`` where there is
-    one."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(number, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)  # whatever the umask
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(os.path.dirname(path) or ".")
-
-
-def sync_folder(folder: str) -> None:
-    """Make what was renamed or made in a folder last over a power cut, where the file system can."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have no such thing for folders
-            raise
-    finally:
-        os.close(number)
-
-
-def _umask() -> int:
-    """The process's umask; the system tells it only by setting another, which other threads would see."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("Umask:"):
-                    return int(line.split()[1], 8)
-    except OSError:
-        pass
-    return 0o022
+def _in_cache(file: str) -> str:
+    parts = file[len(CACHE_PREFIX):].split("/")
+    cache = cache_directory()
+    path = os.path.join(cache, *parts)
+    if not set(parts).intersection(("", ".", "..")) and "\0" not in file:
+        real = os.path.realpath(cache)
+        if os.path.commonpath([real, os.path.realpath(path)]) == real:  # no link leads out of it either
+            return path
+    raise ConfigError(f"{file!r} leads out of the asset cache {cache}: expected '{CACHE_PREFIX}NAME/FILE' with plain "
+                      "names and no links out of it; a file elsewhere is named by its own path")
 
 
 def model_path(model: ModelConfig, directory: str) -> str:
@@ -103,6 +57,11 @@ def model_path(model: ModelConfig, directory: str) -> str:
                 if model.file.startswith(CACHE_PREFIX) else
                 f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)")
         raise EngineError(f"model {model.name!r}: there is no file {path}; {mend}")
+    if model.sha256:
+        found = file_sha256(path)
+        if found != model.sha256:
+            raise EngineError(f"model {model.name!r}: {path} has sha256 {found}, expected {model.sha256}: it is not "
+                              f"the file that was meant. If it can be trusted, change [model.{model.name}] sha256")
     return path
 
 

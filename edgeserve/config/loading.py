@@ -69,6 +69,8 @@ def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
     """The table of a TOML text, unchecked."""
     try:
         return dict(tomllib.loads(text))
+    except RecursionError:
+        raise ConfigError(f"{source}: is not TOML of ours: it is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: is not TOML: {error}") from None
 
@@ -215,6 +217,9 @@ def check_config(config: Config) -> None:
     for lane in config.lanes.values():
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
     for model in config.models.values():
+        if model.sha256 and not model.file:
+            raise ConfigError(f"[model.{model.name}] sha256 is of its file, and no file is named; set file = '...', or "
+                              "leave sha256 out")
         for lane_name in model.lanes:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
     for app in config.apps.values():

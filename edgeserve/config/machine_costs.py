@@ -12,10 +12,11 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from edgeserve.config.loading import read_table, read_toml
+from edgeserve.config.loading import parse_toml, read_table
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import QUANTILES
 from edgeserve.config.readers import anything, duration, entry, number, table_of
+from edgeserve.config.text_files import read_text, write_whole
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.units import NS_PER_US
 
@@ -106,22 +107,22 @@ def machine_path(directory: str, device: str) -> str:
 def read_machine(path: str) -> MachineCosts:
     """Read one file. :class:`ProfileError` names it, the key, and the mend."""
     try:
-        table = read_toml(path)
+        table = parse_toml(read_text(path), path)
         if table.get("format") != FORMAT:
             raise ConfigError(f"format {table.get('format')!r}, expected {FORMAT}")
         return read_table(MachineCosts, {key: value for key, value in table.items() if key != "format"}, "[machine]")
     except ConfigError as error:
         said = str(error) if str(error).startswith(path) else f"{path}: {error}"
         raise ProfileError(f"{said}; measure it again with 'edgeserve profile'") from None
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); measure it again "
+                           "with 'edgeserve profile'") from None
 
 
 def write_machine(path: str, costs: MachineCosts) -> None:
     """Write atomically (a reader never sees half a file); makes the directories."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    part = f"{path}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        file.write("\n".join(_lines(costs)) + "\n")
-    os.replace(part, path)
+    write_whole(path, "\n".join(_lines(costs)) + "\n")
 
 
 def find_machine(directory: str, elsewhere: bool = False) -> Optional[Tuple[str, MachineCosts]]:

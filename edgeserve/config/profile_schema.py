@@ -160,7 +160,7 @@ def _below(key: str, name: str) -> str:
 def _contradictions(key: str, size: str, timing: Mapping[str, Any]) -> List[ProfileProblem]:
     """Numbers of one batch size that cannot be true together."""
     found = []
-    if int(size) > BATCH_MAX:
+    if len(size) > len(str(BATCH_MAX)) or int(size) > BATCH_MAX:
         found.append(ProfileProblem(key.rpartition(".")[0], size, f"batch sizes up to {BATCH_MAX}"))
     quantiles = timing["quantiles_ns"]
     if quantiles and len(quantiles) != len(QUANTILES):

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from edgeserve.config.machine import device_slug, slug
 from edgeserve.config.profile_schema import FORMAT, ProfileProblem, problems_of
 from edgeserve.config.profile_schema import QUANTILES as QUANTILES
+from edgeserve.config.text_files import read_json, write_whole
 from edgeserve.errors import ProfileError
 
 MODE_FOLDER = "mode-"
@@ -87,19 +88,14 @@ def mode_folder(mode: str) -> str:
 def write_profile(path: str, profile: Profile) -> None:
     """Write atomically (a reader never sees half a file); makes the directories."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    part = f"{path}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, **asdict(profile)}, file, indent=1, sort_keys=True)
-        file.write("\n")
-    os.replace(part, path)
+    write_whole(path, json.dumps({"format": FORMAT, **asdict(profile)}, indent=1, sort_keys=True) + "\n")
 
 
 def read_profile(path: str) -> Profile:
     """Read one file. Raises :class:`ProfileError` naming the file and what is wrong with it; :class:`InvalidProfile`
     where that is a value."""
     try:
-        with open(path, encoding="utf-8") as file:
-            table = json.load(file)
+        table = read_json(path)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); "
                            "measure it with 'edgeserve profile'") from None

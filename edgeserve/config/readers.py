@@ -23,6 +23,13 @@ def string(value: Any, where: str) -> str:
     return value
 
 
+def sha256(value: Any, where: str) -> str:
+    """The digest of a file, in lower case."""
+    if not isinstance(value, str) or len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise ConfigError(f"{where} = {value!r}: expected 64 hexadecimal digits in lower case (sha256sum FILE)")
+    return value
+
+
 def boolean(value: Any, where: str) -> bool:
     """True or false."""
     if not isinstance(value, bool):

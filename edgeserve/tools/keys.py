@@ -14,7 +14,7 @@ from typing import List, Sequence
 
 import zmq
 
-from edgeserve.config.files import write_new_file
+from edgeserve.config.text_files import write_new_file
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.credentials import KEY_SUFFIX
 

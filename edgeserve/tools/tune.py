@@ -12,6 +12,7 @@ from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
+from edgeserve.config.text_files import write_whole
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.plugins import import_policies
@@ -203,8 +204,5 @@ def _write(task: Task, outcome: Outcome, args: argparse.Namespace) -> None:
         print(f"{args.config} is written in a way that this command cannot change; {args.write} is not written. Put "
               f"this into it:\n\n{snippet(made.policies, made.apps)}", file=say)
         return
-    part = f"{args.write}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(part, args.write)
+    write_whole(args.write, text)
     print(f"{args.write}: {title(outcome.found.best)}", file=say)

@@ -32,7 +32,8 @@ SECTIONS = {"server": schema.ServerConfig, "device": schema.DeviceConfig, "lane"
             "app": schema.AppConfig, "inputs": schema.TensorConfig,
             "node": schema.NodeConfig}
 
-PLAIN = {readers.string: "text", readers.boolean: "true or false", readers.duration: "duration", readers.size: "size",
+PLAIN = {readers.sha256: "64 hexadecimal digits",
+         readers.string: "text", readers.boolean: "true or false", readers.duration: "duration", readers.size: "size",
          readers.sizes: "list of batch sizes", readers.anything: "any",
          readers.durations_by_size: "table: size = duration",
          readers.input_axis: "input[axis]",

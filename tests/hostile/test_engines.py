@@ -70,7 +70,7 @@ def wait_until(question: Any, seconds: float = 30.0) -> None:
 
 def test_a_process_that_poison_ended_comes_back_and_refuses_the_poison(folder: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "PAUSE_S", 1.0)
+    monkeypatch.setattr(process, "PAUSE_S", 2.5)
     config = config_of(folder, "poisoned", process=True, process_restarts_max=1)
     with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as client:
         assert client.health()["ready"]
@@ -102,7 +102,7 @@ def test_an_input_that_makes_a_function_exit_fails_alone(folder: Path) -> None:
 
 def test_a_lane_that_hangs_for_good_gets_another_thread(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "edgeserve")
-    with Runtime(config_of(folder, "hanging", "200ms"), serve=True) as runtime, Client(runtime.endpoints[0]) as client:
+    with Runtime(config_of(folder, "hanging", "1500ms"), serve=True) as runtime, Client(runtime.endpoints[0]) as client:
         import hanging  # type: ignore[import-not-found]  # the functions of this server, in this process
         with pytest.raises(Failed, match="hangs"):
             client.infer("act", number(8))

@@ -45,7 +45,7 @@ ONE = {"x": np.ones(1, np.float32)}
 NOBODY_UID = 65534
 
 
-def config_of(folder: Path, endpoint: str, **server: Any) -> Any:
+def config_of(folder: Path, endpoint: str, streams_max: int = 1024, **server: Any) -> Any:
     (folder / "owned_functions.py").write_text(FUNCTIONS)
     return parse_config({
         "server": {"endpoint": endpoint, **server},
@@ -54,7 +54,8 @@ def config_of(folder: Path, endpoint: str, **server: Any) -> Any:
                   "tally": {"engine": "python", "function": "owned_functions:tally",
                             "options": {"example": "owned_functions:tally_example", "stateful": True}}},
         "app": {"shout": {"model": "shout", "slo": "20s"},
-                "tally": {"model": "tally", "slo": "20s", "stream": "in_order"}}}, directory=str(folder))
+                "tally": {"model": "tally", "slo": "20s", "stream": "in_order", "streams_max": streams_max}}},
+        directory=str(folder))
 
 
 @pytest.fixture
@@ -100,16 +101,18 @@ def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime) -> None:
     socket.linger = 0
     socket.connect(served.endpoints[0])
     try:
-        for age_ns in (10**15, 3 * 10**9, time.monotonic_ns()):
+        for age_ns in (10**15, 90 * 10**9, 10**12):
+            now_ns = time.monotonic_ns()
+            sent_ns = max(0, now_ns - age_ns)
             header = {"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, "on_late": "answer",
-                      "sent_ns": max(0, time.monotonic_ns() - age_ns), "slo_ms": 1000.0}
+                      "sent_ns": sent_ns, "slo_ms": 1000.0}
             socket.send(b"\1" + msgpack.packb(header))
             assert socket.poll(20_000)
             reply = msgpack.unpackb(socket.recv_multipart()[0][1:])
             assert reply["kind"] == "answer" and reply["late"]
-            assert reply["total_ns"] >= min(age_ns, 3 * 10**9), "its asker reads what it asked for"
+            assert reply["total_ns"] >= now_ns - sent_ns, "its asker reads what it asked for"
         table = served.stats()["apps"]["shout"]
-        assert table["latency_ms"]["max"] < 3000 and table["breakdown_ms"]["queue"] < 3000
+        assert table["latency_ms"]["max"] < 60_000 and table["breakdown_ms"]["queue"] < 60_000
     finally:
         socket.close()
         context.term()
@@ -123,6 +126,17 @@ def test_a_stream_is_its_connections_own(served: Runtime) -> None:
         assert [float(mine.infer("tally", ONE, stream="s")["total"]) for _ in range(3)] == [1, 2, 3]
         assert float(another.infer("tally", ONE, stream="s")["total"]) == 1, "the state is another's"
         assert float(mine.infer("tally", ONE, stream="s")["total"]) == 4
+
+
+def test_who_opens_many_streams_loses_only_streams_of_its_own(folder: Path) -> None:
+    with Runtime(config_of(folder, f"ipc://{folder}/bus/socket", streams_max=8), serve=True) as runtime:
+        with Client(runtime.endpoints[0]) as mine, Client(runtime.endpoints[0]) as greedy:
+            for _ in range(2):
+                mine.infer("tally", ONE, stream="s")
+            for number in range(40):
+                greedy.infer("tally", ONE, stream=f"s{number}")
+            assert runtime.stats()["streams_with_state"] == 8
+            assert float(mine.infer("tally", ONE, stream="s")["total"]) == 3
 
 
 def test_a_stream_cannot_be_reached_by_taking_over_a_routing_id(served: Runtime) -> None:
@@ -139,7 +153,7 @@ def test_a_stream_cannot_be_reached_by_taking_over_a_routing_id(served: Runtime)
             assert socket.poll(20_000)
             totals.append(float(np.frombuffer(socket.recv_multipart()[1], np.float32)[0]))
             socket.close()
-            time.sleep(0.2)
+            time.sleep(1.0)  # until the server has noticed: nobody may have a name that another still has
     finally:
         context.term()
     assert totals == [1, 1]

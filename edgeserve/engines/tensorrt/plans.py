@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from edgeserve.config.files import file_sha256
 from edgeserve.config.machine import slug
+from edgeserve.config.text_files import sync_folder
 from edgeserve.engines.cuda.device import DeviceInfo
 from edgeserve.engines.tensorrt.errors import BuildFailed
 from edgeserve.engines.tensorrt.settings import BuildRequest
@@ -173,6 +174,7 @@ class PlanCache:
             # The metadata first: a plan without metadata that fit is never run.
             os.replace(f"{beside}.json", _metadata_path(path))
             os.replace(beside, path)
+            sync_folder(os.path.dirname(path) or ".")
         finally:
             for rest in (beside, f"{beside}.json"):
                 with contextlib.suppress(FileNotFoundError):

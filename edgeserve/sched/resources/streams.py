@@ -17,6 +17,10 @@ StreamKey = Tuple[str, str]
 """(app, stream)."""
 
 
+OWNER_MARK = ": "
+"""Between the owner of a stream and its name."""
+
+
 class Stream:
     """One stream of one app. ``active`` holds the stream until none of its jobs runs any more."""
 
@@ -116,11 +120,23 @@ class Streams:
         return dropped
 
     def bound(self, app: str, streams_max: int) -> List[DropState]:
-        """Forget the least recently used silent stream of an app that has more than ``streams_max``."""
+        """Forget the least recently used silent stream of an app that has more than ``streams_max``: of the owner who
+        has the most, so that nobody's state is forgotten for what another opens."""
         if len(self.streams) <= streams_max or self.count(app) <= streams_max:
             return []
-        oldest = next((key for key, _ in self.quiet(app)), None)
-        return [] if oldest is None else self.forget(oldest)
+        quiet = [key for key, _ in self.quiet(app)]
+        if not quiet:
+            return []
+        counts: Dict[str, int] = {}
+        for key in self.streams:
+            if key[0] == app:
+                owner = owner_of(key[1])
+                counts[owner] = counts.get(owner, 0) + 1
+        oldest = quiet[0]
+        for key in quiet:
+            if counts[owner_of(key[1])] > counts[owner_of(oldest[1])]:
+                oldest = key
+        return self.forget(oldest)
 
     def forget_silent(self, now_ns: int) -> List[DropState]:
         """Forget the streams that have been silent for their time to live. O(streams), but only when one is due."""
@@ -152,3 +168,9 @@ def stream_key(request: RequestRecord) -> StreamKey:
     """The key of the stream that a request belongs to."""
     assert request.stream is not None, "only requests with a stream id have a stream"
     return request.app.name, request.stream
+
+
+def owner_of(stream: str) -> str:
+    """Whose stream it is: a server puts the owner in front of the name that a client gives. The stream's own, where
+    nobody did."""
+    return stream.partition(OWNER_MARK)[0]

@@ -1,0 +1,91 @@
+"""Files that others may have written, read within bounds; and files that must not be found half written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import tempfile
+from typing import Any
+
+TEXT_BYTES_MAX = 64 * 1024**2
+"""No profile, ensemble or table of machine costs is longer."""
+
+
+def read_text(path: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """The text of a file that others may have written. ``OSError`` for what is no file (a pipe would be waited for) or
+    too large, ``ValueError`` for what is no text."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(number, "rb") as file:
+        about = os.fstat(number)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+        if about.st_size > bytes_max:
+            raise OSError(errno.EFBIG, f"it has {about.st_size} bytes, expected at most {bytes_max}", path)
+        return file.read(bytes_max).decode("utf-8")
+
+
+def read_json(path: str) -> Any:
+    """The value in a JSON file that others may have written. ``OSError`` and ``ValueError`` as of :func:`read_text`."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_whole(path: str, text: str, mode: int = 0o666) -> None:
+    """Write a file so that neither a reader nor a power cut ever sees half of it: beside its place first, onto the
+    disk, then renamed. ``mode`` is the file's, less the process's umask."""
+    folder = os.path.dirname(path) or "."
+    number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode & ~_umask())
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
+    sync_folder(folder)
+
+
+def write_new_file(path: str, text: str) -> None:
+    """Write a file that is this user's alone from its first byte on (mode 0600). ``FileExistsError`` where there is
+    one."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)  # whatever the umask
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(os.path.dirname(path) or ".")
+
+
+def sync_folder(folder: str) -> None:
+    """Make what was renamed or made in a folder last over a power cut, where the file system can."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems have no such thing for folders
+            raise
+    finally:
+        os.close(number)
+
+
+def _umask() -> int:
+    """The process's umask; the system tells it only by setting another, which other threads would see."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    return 0o022
