@@ -659,7 +659,7 @@ class Bus:
             if peer.checked >= 0:
                 peer.checked = self._connections.accepted
             return False
-        self._part(peer, "another connection took its routing id")
+        self._cut(peer, "another connection took its routing id")
         return True
 
     def _is_chosen(self, client: bytes) -> bool:
