@@ -14,7 +14,7 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants ci clean
+.PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants hostile ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
@@ -27,6 +27,7 @@ help:
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
+	@echo "make hostile     a million mutated messages, a healthy client beside them"
 	@echo "make mutants     change the scheduler at random places: the tests must notice nine of ten"
 	@echo "make ci          what CI runs: lint, and tests on the oldest and newest Python found"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"
@@ -97,6 +98,9 @@ soak: $(VENV)/.test
 
 plant-bugs: $(VENV)/.test
 	$(IN) scripts/dev/plant_bugs.py $(ARGS)
+
+hostile: $(VENV)/.test
+	$(IN) scripts/dev/hostile.py $(ARGS)
 
 mutants: $(VENV)/.test
 	$(IN) scripts/dev/mutants.py --jobs $(JOBS) $(ARGS)

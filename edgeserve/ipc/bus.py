@@ -556,7 +556,7 @@ class Bus:
 
     def _send(self, peer: _Peer, is_req: bool, frames: Sequence[Any]) -> bool:
         send, unread = self._send_frame, peer.unread
-        if unread.fresh >= MARK_BYTES and not self._may_have_more(peer):
+        if unread.total and not self._may_have_more(peer):
             return False
         try:
             send(peer.client, _MORE)
@@ -652,11 +652,14 @@ class Bus:
 
     def _is_another(self, peer: _Peer, frame: Any) -> bool:
         """Whether another connection speaks under a client's routing id; then the earlier one's requests are over."""
+        self._watch()  # the system may give the new connection the closed one's number
+        if self._peers.get(peer.client) is not peer:
+            return True
         if _file_of(frame) == peer.file:
             if peer.checked >= 0:
                 peer.checked = self._connections.accepted
             return False
-        self._part(peer, "another connection took its routing id")
+        self._cut(peer, "another connection took its routing id")
         return True
 
     def _is_chosen(self, client: bytes) -> bool:

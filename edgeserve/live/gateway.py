@@ -107,6 +107,7 @@ class Gateway:
             if request.klass == "critical" and self._critical_for:
                 self._check_critical(request)
         except RequestError as error:
+            request.id, request.ended, request.predictors = 0, True, None  # its client may be gone in the next breath
             self.bus.refuse(request, error)
             return
         owner = request.peer.credential.owner

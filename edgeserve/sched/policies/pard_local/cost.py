@@ -65,7 +65,7 @@ class Course:
                 stages += len(schedule.stages)
                 for stage in schedule.stages:
                     batches += len(stage.batches)
-            budget.charge(stages * batches)
+            budget.left -= stages * batches
         self._schedules = schedules
         self._free = dict(free_ns)
         self._over: List[List[List[int]]] = [[[] for _ in schedule.stages] for schedule in schedules]

@@ -254,7 +254,9 @@ class InFlight:
                 milli, left[size + index] - started[size + index]) if milli > 0 else []
             repeats = steps.get(index, 1)
             places[index] = len(nodes)
-            nodes.append(AtNode(place.name, repeated(batches, repeats), [places[pred.index] for pred in node.preds
+            if repeats > 1:
+                batches = repeated(batches, repeats)
+            nodes.append(AtNode(place.name, batches, [places[pred.index] for pred in node.preds
                                                                 if pred.index in places],
                                 ready[index], started[index] // MILLI, len(running_ns), repeats > 1))
             if started[index]:
@@ -358,7 +360,9 @@ class Beside:
             if left[index] and place is not None:
                 places[index] = len(nodes)
                 repeats = steps.get(index, 1)
-                batches = repeated(place.usual.batches(left[index], left[self._size + index]), repeats)
+                batches = place.usual.batches(left[index], left[self._size + index])
+                if repeats > 1:
+                    batches = repeated(batches, repeats)
                 preds = [places[pred] for pred in self._preds[index] if pred in places]
                 nodes.append(AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI,
                                     is_stepped=repeats > 1))

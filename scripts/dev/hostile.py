@@ -1,0 +1,436 @@
+"""A server under mutated messages, with a healthy client beside it: ``python scripts/dev/hostile.py --messages N``.
+
+The server runs in a process of its own. Attackers send messages that were made from good ones by seeded mutations
+(bytes flipped, frames cut, added, moved, doubled; header keys and values of every kind; hints without measure), read
+answers or leave them, and vanish at every point. The healthy client asks all the while: every answer must be right and
+none may be cancelled, refused or missing. Printed at the end, and exit status 1 where one does not hold: answers of the
+healthy client, the longest stall of the loop, memory before and after, and the server's own ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NoReturn
+
+import msgpack
+import numpy as np
+import zmq
+
+from edgeserve.client import Client
+
+STALL_MS_MAX = 50.0
+"""Of one turn of the loop, in processor time: what else the machine does is not the server's. ``stall_ms`` says how
+long the loop took to answer a call of another thread, the machine included."""
+
+GROWTH_MAX = 0.10
+WARM_SHARE = 0.1
+"""Memory is compared with what it was after this share of the messages."""
+
+CONFIG = """
+[server]
+endpoint = "ipc://{path}"
+message_max = "1MiB"
+pending_max = 512
+[lane.cpu0]
+[lane.cpu1]
+[policy.edf]
+[policy.pard_local]
+[model.quick]
+engine = "synthetic"
+batch = [1, 4]
+expected = {{ 1 = "0.3ms", 4 = "0.6ms" }}
+lanes = ["cpu0"]
+[model.own]
+engine = "python"
+function = "attacked:double"
+options = {{ example = "attacked:example" }}
+lanes = ["cpu1"]
+[app.echo]
+model = "quick"
+policy = "edf"
+slo = "200ms"
+[app.chain]
+policy = "pard_local"
+slo = "200ms"
+[[app.chain.node]]
+name = "first"
+model = "quick"
+[[app.chain.node]]
+name = "second"
+model = "quick"
+[app.streams]
+model = "quick"
+policy = "edf"
+stream = "newest_wins"
+[app.healthy]
+model = "own"
+policy = "edf"
+slo = "60s"
+"""
+
+FUNCTIONS = """
+import numpy as np
+
+def example():
+    return {"x": np.zeros(4, np.float32)}
+
+def double(item):
+    return {"y": item["x"] * 2}
+"""
+
+SERVER = """
+import json, sys, threading, time
+from edgeserve.config.loading import load_config
+from edgeserve.ipc.connections import raise_file_limit
+from edgeserve.ipc.bus import Bus
+from edgeserve.live.gateway import Gateway
+from edgeserve.runtime import Runtime
+from edgeserve.sched.core.scheduler import Scheduler
+
+turns = {"receive": 0.0, "step": 0.0}  # the longest of each, in seconds of the loop's own processor time
+
+def timed(kind, name):
+    call = getattr(kind, name)
+    def wrapped(self, *args):
+        begin = time.thread_time()
+        found = call(self, *args)
+        turns[name] = max(turns[name], time.thread_time() - begin)
+        return found
+    setattr(kind, name, wrapped)
+
+received = [0]
+read_one = Bus._receive_one
+
+def counted(self, *args):
+    received[0] += 1
+    read_one(self, *args)
+Bus._receive_one = counted
+timed(Gateway, "receive")
+timed(Scheduler, "step")
+
+raise_file_limit()
+runtime = Runtime(load_config(sys.argv[1]), serve=True).start()
+print("ready", flush=True)
+stalls = []
+stop = threading.Event()
+
+def beat():  # how long the loop takes to get to a call
+    while not stop.is_set():
+        asked = time.monotonic()
+        done = threading.Event()
+        runtime.on_loop(lambda core: done.set())
+        done.wait(60)
+        stalls.append(time.monotonic() - asked)
+        time.sleep(0.002)
+
+watch = threading.Thread(target=beat, daemon=True)
+watch.start()
+for line in sys.stdin:
+    if line.startswith("memory"):
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        print(json.dumps({"rss": pages * 4096, "files": len(__import__("os").listdir("/proc/self/fd"))}), flush=True)
+    else:
+        break
+stop.set()
+watch.join(5)
+due = time.monotonic() + 15
+while runtime.stats()["open"] and time.monotonic() < due:  # the last clients are noticed to be gone
+    time.sleep(0.1)
+runtime.check()
+stats = runtime.stats()
+if stats["open"]:
+    print([line for request in runtime._core.world.open_requests() for line in runtime.story(request.id)],
+          [request.peer.client for request in runtime._core.world.open_requests()], file=sys.stderr)
+for name, app in stats["apps"].items():
+    assert app["accepted"] == sum(app["outcomes"].values()) + app["open"], (name, app)
+runtime.stop()
+stalls.sort()
+turn_ms = {name: seconds * 1e3 for name, seconds in turns.items()}
+print(json.dumps({"received": received[0], "turn_ms": turn_ms, "stall_ms": stalls[-1] * 1e3,
+                  "stall_ms_p99": stalls[int(len(stalls) * 0.99)] * 1e3, "open": stats["open"],
+                  "outcomes": {name: app["outcomes"] for name, app in stats["apps"].items()}}), flush=True)
+"""
+
+
+class Mutator:
+    """Messages made from good ones. The same seed makes the same messages."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+
+    def message(self) -> List[bytes]:
+        draw = self._random
+        fields = self._good()
+        frames: List[bytes] = [bytes(24)] if fields.get("tensors") else []
+        for _ in range(draw.choice((0, 1, 1, 2, 3))):
+            self._mutate_fields(fields)
+        try:
+            frames.insert(0, b"\x01" + msgpack.packb(fields))
+        except (ValueError, OverflowError, TypeError):
+            frames.insert(0, b"\x01\x80")
+        for _ in range(draw.choice((0, 0, 1, 2))):
+            self._mutate_frames(frames)
+        return frames or [b""]
+
+    def _good(self) -> Dict[Any, Any]:
+        draw = self._random
+        kind = draw.choice(("infer",) * 12 + ("cancel", "beat", "bye", "health", "apps", "models", "story", "stats"))
+        fields: Dict[Any, Any] = {"kind": kind}
+        if kind not in ("beat", "bye"):
+            fields["id"] = draw.randrange(64)
+        if kind == "story":
+            fields["request_id"] = draw.randrange(1000)
+        if kind == "infer":
+            fields["app"] = draw.choice(("echo", "chain", "streams"))
+            fields["tensors"] = [["x", "float32", [6]]]
+            if draw.random() < 0.3:
+                fields["hints"] = {draw.choice(("steps", "first.steps", "work", "second.work", "length")): draw.choice(
+                    (1, 3.5, 100, 1e4, 2**62, -5, 1e300))}
+            if draw.random() < 0.3:
+                fields["class"] = draw.choice(("critical", "normal", "background"))
+            if draw.random() < 0.3:
+                fields["on_late"] = draw.choice(("drop", "answer", "partial"))
+            if fields["app"] == "streams":
+                fields["stream"] = f"s{draw.randrange(5)}"
+            if draw.random() < 0.3:
+                fields["slo_ms"] = draw.choice((0.001, 5, 50, 1000, 1e9))
+        return fields
+
+    def _value(self) -> Any:
+        draw = self._random
+        return draw.choice((None, True, -1, 0, 2**63, 2**64 - 1, 1e308, float("nan"), float("inf"), "", "x" * 200,
+                            b"", b"\xff" * 65, [], [[]] * 70, {}, {"a": {}}, {1: 2}, "\ud7ff", [["x", "object", [1]]],
+                            [["x", "float32", [2**40, 2**40]]], [["x", "float32", [-1]]], draw.getrandbits(63)))
+
+    def _mutate_fields(self, fields: Dict[Any, Any]) -> None:
+        draw = self._random
+        key = draw.choice(tuple(fields) or ("kind",))
+        way = draw.randrange(4)
+        if way == 0:
+            fields.pop(key, None)
+        elif way == 1:
+            fields[key] = self._value()
+        elif way == 2:
+            fields[draw.choice(("sent_ns", "value", "client", "texts", "hints", "quality_min", "stream", "zzz"))] = \
+                self._value()
+        else:
+            fields[key] = fields.pop(key, None)
+
+    def _mutate_frames(self, frames: List[bytes]) -> None:
+        draw = self._random
+        if not frames:
+            return
+        place = draw.randrange(len(frames))
+        way = draw.randrange(6)
+        if way == 0:
+            damaged = bytearray(frames[place] or b"\0")
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+            frames[place] = bytes(damaged)
+        elif way == 1:
+            frames[place] = frames[place][:draw.randrange(len(frames[place]) + 1)]
+        elif way == 2:
+            frames.insert(place, draw.choice((b"", b"\0" * draw.randrange(200), frames[place])))
+        elif way == 3:
+            del frames[place]
+        elif way == 4:
+            frames.extend([b""] * draw.choice((1, 70, 3000 if draw.random() < 0.02 else 2)))
+        else:
+            draw.shuffle(frames)
+
+
+class Attacker(threading.Thread):
+    """Sends its part of the messages; every few hundred of them from a new connection."""
+
+    def __init__(self, endpoint: str, seed: str, count: int, sent: Callable[[int], None]) -> None:
+        super().__init__(daemon=True)
+        self._endpoint, self._count, self._sent = endpoint, count, sent
+        self._mutator, self._random = Mutator(seed + "/messages"), random.Random(seed + "/connections")
+
+    def run(self) -> None:
+        context: Any = zmq.Context()
+        left = self._count
+        while left > 0:
+            draw = self._random
+            one = context.socket(draw.choice((zmq.DEALER, zmq.DEALER, zmq.DEALER, zmq.REQ)))
+            is_req = one.type == zmq.REQ
+            one.linger, one.sndtimeo = draw.choice((0, 2000, 2000, 2000)), 5000
+            if draw.random() < 0.2:
+                one.setsockopt(zmq.ROUTING_ID, draw.choice((b"robot", b"camera", b"\0abcd", os.urandom(5))))
+            one.connect(self._endpoint)
+            reads = draw.random() < 0.7
+            burst = 1 if is_req else min(left, draw.choice((1, 20, 200, 500)))
+            for _ in range(burst):
+                try:
+                    one.send_multipart(self._mutator.message())
+                except zmq.Again:
+                    break
+                while reads and not is_req and one.poll(0):
+                    one.recv_multipart()
+            if draw.random() < 0.7:
+                one.poll(20)
+            left -= burst
+            self._sent(burst)
+            one.close()
+        context.destroy(0)
+
+
+class Healthy(threading.Thread):
+    """Asks one thing after the other, and knows every answer."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(daemon=True)
+        self.client = Client(endpoint, timeout_ms=60_000)
+        self.stopping = False
+        self.asked = 0
+        self.wrong: List[str] = []
+        self.slowest_s = 0.0
+
+    def run(self) -> None:
+        while not self.stopping:
+            self.asked += 1
+            x = np.full(4, self.asked, np.float32)
+            begin = time.monotonic()
+            try:
+                answer = self.client.infer("healthy", {"x": x})
+                if answer["y"].tolist() != [2.0 * self.asked] * 4:
+                    self.wrong.append(f"request {self.asked}: answered {answer['y']}")
+            except Exception as error:  # noqa: BLE001 whatever it is counts
+                self.wrong.append(f"request {self.asked}: {type(error).__name__}: {error}")
+            self.slowest_s = max(self.slowest_s, time.monotonic() - begin)
+            time.sleep(0.001)
+
+
+class Server:
+    """The server in a process of its own, asked by lines."""
+
+    def __init__(self, folder: str) -> None:
+        config = Path(folder) / "edge.toml"
+        config.write_text(CONFIG.format(path=f"{folder}/bus"))
+        (Path(folder) / "attacked.py").write_text(FUNCTIONS)
+        self._child = subprocess.Popen([sys.executable, "-c", SERVER, str(config)], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._errors: List[str] = []
+        errors = self._child.stderr
+        assert errors is not None
+        self._reader = threading.Thread(target=lambda: self._errors.extend(errors), daemon=True)
+        self._reader.start()
+        if self._line() != "ready\n":
+            self.ended()
+
+    def ask(self, word: str) -> Dict[str, Any]:
+        assert self._child.stdin is not None
+        self._child.stdin.write(word + "\n")
+        self._child.stdin.flush()
+        line = self._line()
+        if not line:
+            self.ended()
+        found: Dict[str, Any] = json.loads(line)
+        return found
+
+    def _line(self) -> str:
+        assert self._child.stdout is not None
+        return self._child.stdout.readline()
+
+    def has_ended(self) -> bool:
+        return self._child.poll() is not None
+
+    def ended(self) -> NoReturn:
+        self._reader.join(5)
+        raise SystemExit("the server ended:\n" + "".join(self._errors[-50:]))
+
+    def status(self) -> int:
+        return self._child.wait(30)
+
+    def close(self) -> None:
+        self._child.kill()
+        self._child.wait(30)
+        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def attack(messages: int, seed: int, attackers: int = 2) -> Dict[str, Any]:
+    """Run it; what was found."""
+    with tempfile.TemporaryDirectory(prefix="es") as folder:
+        server = Server(folder)
+        try:
+            return _attack(server, f"ipc://{folder}/bus", messages, seed, attackers)
+        finally:
+            server.close()
+
+
+def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: int) -> Dict[str, Any]:
+    healthy = Healthy(endpoint)
+    healthy.start()
+    sent: List[int] = []
+    threads = [Attacker(endpoint, f"{seed}/{number}", messages // attackers, sent.append)
+               for number in range(attackers)]
+    for thread in threads:
+        thread.start()
+    begin = time.monotonic()
+    memory: List[int] = []
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.1)
+        if sum(sent) >= messages * WARM_SHARE * (1 + len(memory)):
+            memory.append(server.ask("memory")["rss"])
+        if server.has_ended():
+            server.ended()
+    took_s = time.monotonic() - begin
+    time.sleep(1.0)  # the last connections close
+    after = server.ask("memory")
+    healthy.stopping = True
+    healthy.join(60)
+    healthy.client.close()
+    end = server.ask("end")
+    return {"seed": seed, "messages": sum(sent), "took_s": round(took_s, 1), "status": server.status(),
+            "healthy_asked": healthy.asked, "healthy_wrong": healthy.wrong[:5],
+            "healthy_slowest_ms": round(healthy.slowest_s * 1e3, 1),
+            "rss_mib": [round(rss / 2**20, 1) for rss in (*memory, after["rss"])],
+            "files": after["files"], **end}
+
+
+def failures(found: Dict[str, Any]) -> List[str]:
+    """What does not hold."""
+    growth = found["rss_mib"][-1] / found["rss_mib"][0] - 1
+    wrong = []
+    if found["status"] != 0:
+        wrong.append(f"the server ended with status {found['status']}")
+    if found["healthy_wrong"] or not found["healthy_asked"]:
+        wrong.append(f"the healthy client: {found['healthy_wrong']}")
+    if growth > GROWTH_MAX:
+        wrong.append(f"memory grew by {growth:.1%}")
+    for name, turn_ms in found["turn_ms"].items():
+        if turn_ms > STALL_MS_MAX:
+            wrong.append(f"the loop was held for {turn_ms:.0f} ms by {name}")
+    if found["open"]:
+        wrong.append(f"{found['open']} requests are still open")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--attackers", type=int, default=2)
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    found = attack(args.messages, args.seed, args.attackers)
+    for name, value in found.items():
+        print(f"{name}: {value}")
+    wrong = failures(found)
+    print("FAILS: " + "; ".join(wrong) if wrong else "holds")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,375 @@
+"""Attacks on the bus over real sockets: frames, bytes, names and connections, with a healthy client beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Iterator, List
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+from bus_server import BusServer
+
+from edgeserve.client import Client
+from edgeserve.errors import Rejected
+from edgeserve.ipc import connections, wire
+from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
+
+X = {"x": np.arange(6, dtype=np.float32)}
+INFER = {"kind": "infer", "app": "echo"}
+
+
+@pytest.fixture
+def server(tmp_path: Any) -> Iterator[BusServer]:
+    with BusServer(f"ipc://{tmp_path}/bus") as running:
+        yield running
+
+
+@pytest.fixture
+def context() -> Iterator[Any]:
+    one: Any = zmq.Context()
+    yield one
+    one.destroy(0)
+
+
+def dealer(context: Any, endpoint: str, name: bytes = b"", **options: Any) -> Any:
+    one = context.socket(zmq.DEALER)
+    one.linger, one.rcvtimeo, one.sndtimeo = 0, 5000, 5000
+    if name:
+        one.setsockopt(zmq.ROUTING_ID, name)
+    for option, value in options.items():
+        setattr(one, option, value)
+    one.connect(endpoint)
+    return one
+
+
+def header(**fields: Any) -> bytes:
+    return b"\x01" + msgpack.packb(fields)
+
+
+def reply_to(one: Any) -> Any:
+    return wire.decode_reply(one.recv_multipart(), 10**9)
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_of_many_frames_holds_nobody_up(server: BusServer, context: Any) -> None:
+    attacker = dealer(context, server.endpoint, sndhwm=0)
+    frames = [header(kind="infer", id=1, app="echo")] + [b""] * (2 * SURPLUS_FRAMES_MAX)
+    with Client(server.endpoint, timeout_ms=20_000) as healthy:
+        pending = healthy.submit("sleep", X)
+        attacker.send_multipart(frames)
+        for _ in range(20):
+            assert (healthy.infer("echo", X)["x"] == X["x"]).all()
+        error = reply_to(attacker).error
+        assert (error.code, "more than 64 frames" in str(error)) == ("too_large", True)
+        assert not pending.done()
+
+
+def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
+    clock = [0]
+    bus = Bus(["inproc://slices"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
+              client_silence_ns=10**9, context=context)
+    one = dealer(context, "inproc://slices")
+    other = dealer(context, "inproc://slices")
+    one.send_multipart([header(**INFER, id=1)] + [b""] * 20_000)
+    calls, news = 1, bus.receive()
+    other.send(header(**INFER, id=2))
+    while len(news) < 1 and calls < 100:
+        news += bus.receive()
+        calls += 1
+    assert 8 < calls < 20  # slices of about two thousand
+    assert [ask.key for ask in news] == [2]
+    bus.close()
+
+
+# --- silence ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_servers_own_pause_is_no_clients_silence(context: Any) -> None:
+    clock = [0]
+    bus = Bus(["inproc://pause"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
+              client_silence_ns=10**9, context=context)
+    one = dealer(context, "inproc://pause")
+    one.send(header(kind="infer", app="sleep", id=1))
+    assert [type(news) for news in bus.receive()] == [Ask]
+    clock[0] += 60 * 10**9  # as after a SIGSTOP
+    assert bus.receive() == []
+    for _ in range(4):  # it listens again, and the client says nothing
+        clock[0] += 3 * 10**8
+        found = bus.receive()
+        if found:
+            break
+    assert [type(news) for news in found] == [ClientGone]
+    bus.close()
+
+
+def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
+    clock = [0]
+    bus = Bus(["inproc://read-first"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
+              client_silence_ns=10**9, context=context)
+    one = dealer(context, "inproc://read-first")
+    one.send(header(kind="infer", app="sleep", id=1))
+    bus.receive()
+    for _ in range(3):
+        clock[0] += 4 * 10**8
+        if clock[0] > 10**9:
+            one.send(header(kind="beat"))  # it waits to be read when the silence would be over
+        assert bus.receive() == []
+    bus.close()
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any, context: Any) -> None:
+    with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, client_bytes_max=3 << 20,
+                   pending_bytes_max=5 << 20, app_bytes_max={"sleep": 4 << 20}) as server:
+        clients = [Client(server.endpoint, timeout_ms=10_000) for _ in range(3)]
+        try:
+            block = {"x": np.zeros(1_000_000, np.uint8)}
+            waiting = [clients[0].submit("sleep", block) for _ in range(3)]
+            with pytest.raises(Rejected) as caught:
+                clients[0].infer("sleep", block)
+            assert caught.value.reason == "client_bytes"
+            assert clients[0].infer("echo", X)["x"].sum() == 15  # a small one still fits
+            waiting.append(clients[1].submit("sleep", block))
+            with pytest.raises(Rejected) as caught:
+                clients[1].infer("sleep", block)
+            assert caught.value.reason == "app_bytes"
+            waiting.append(clients[1].submit("other_sleep" if False else "sleep", X))
+            for future in waiting:
+                future.cancel()
+            clients[0].health()
+            clients[1].health()
+            assert len(clients[0].infer("echo", block)["x"]) == 1_000_000  # what ended counts no more
+        finally:
+            for client in clients:
+                client.close()
+
+
+def test_the_servers_bound_in_bytes(tmp_path: Any, context: Any) -> None:
+    with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, pending_bytes_max=2 << 20) as server:
+        with Client(server.endpoint) as one, Client(server.endpoint) as other:
+            block = {"x": np.zeros(1_000_000, np.uint8)}
+            one.submit("sleep", block)
+            one.submit("sleep", block)
+            one.health()
+            with pytest.raises(Rejected) as caught:
+                other.infer("echo", block)
+            assert caught.value.reason == "server_bytes"
+
+
+def test_answers_that_are_not_read_are_bounded_in_bytes(tmp_path: Any, context: Any) -> None:
+    with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, unread_bytes_max=4 << 20) as server:
+        mute = dealer(context, server.endpoint, rcvhwm=1)
+        mute.send(header(kind="infer", app="sleep", id=10**6))
+        for key in range(60):
+            mute.send_multipart(wire.encode_request(key, "echo", {"x": np.zeros(500_000, np.uint8)}))
+        gone = server.seen(ClientGone, 10)
+        assert "unread" in gone.reason
+        assert [ask.key for ask in gone.asks][:1] == [10**6]  # its work is cancelled
+        with Client(server.endpoint) as healthy:
+            assert healthy.infer("echo", X)["x"].sum() == 15
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_comes_again_under_its_own_name_is_served_at_once(server: BusServer, context: Any) -> None:
+    served = 0
+    for turn in range(40):
+        one = dealer(context, server.endpoint, b"robot", rcvtimeo=10_000)
+        one.send(header(kind="infer", app="sleep", id=0))
+        one.send(header(**INFER, id=turn))
+        served += reply_to(one).key == turn
+        one.close()
+    assert served == 40
+
+
+def test_the_end_of_the_earlier_connection_does_not_end_the_later_ones_request(server: BusServer,
+                                                                              context: Any) -> None:
+    one = dealer(context, server.endpoint, b"robot")
+    one.send(header(kind="infer", app="sleep", id=1))
+    one.send(header(kind="health", id=2))
+    reply_to(one)
+    other = dealer(context, server.endpoint, b"robot")
+    other.send(header(kind="infer", app="sleep", id=3))
+    other.send(header(kind="health", id=4))
+    assert reply_to(other).key == 4
+    one.close()
+    time.sleep(0.2)  # the server has noticed by then
+    gone = [news for news in server.news if type(news) is ClientGone]
+    assert [ask.key for news in gone for ask in news.asks] == [1]
+    assert "another connection" in gone[0].reason
+
+
+@pytest.mark.parametrize("name", [b"\0\0\0\0\1", b"\0abc", b"\0" * 5])
+def test_a_routing_id_that_looks_like_libzmqs_own_is_not_served(server: BusServer, context: Any, name: bytes) -> None:
+    chosen = dealer(context, server.endpoint, name, rcvtimeo=300)
+    chosen.send(header(**INFER, id=1))
+    with pytest.raises(zmq.Again):
+        chosen.recv_multipart()
+    with Client(server.endpoint) as healthy:
+        assert healthy.infer("echo", X)["x"].sum() == 15
+
+
+def test_beyond_the_host_no_client_chooses_its_routing_id(context: Any) -> None:
+    with BusServer("tcp://127.0.0.1:*") as server:
+        named = dealer(context, server.endpoint, b"robot")
+        named.send(header(**INFER, id=1))
+        error = reply_to(named).error
+        assert (error.code, "routing id" in str(error)) == ("malformed", True)
+        plain = dealer(context, server.endpoint)
+        plain.send(header(**INFER, id=1))
+        assert reply_to(plain).outcome == "completed"
+
+
+FIRST_ID = """
+import time, zmq
+from edgeserve.ipc.bus import Bus
+bus = Bus(["inproc://first"], clock_ns=time.monotonic_ns, message_bytes_max=1000, clients_max=8,
+          client_silence_ns=10**9)
+print(bus._first_id)
+"""
+
+
+def test_the_numbers_of_clients_begin_elsewhere_in_every_process() -> None:
+    found = {subprocess.run([sys.executable, "-c", FIRST_ID], stdout=subprocess.PIPE, check=True).stdout
+             for _ in range(2)}
+    assert len(found) == 2
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+def is_ended(one: socket.socket) -> bool:
+    """Whether the other side has closed; reads what it had sent before."""
+    one.setblocking(False)
+    try:
+        while one.recv(100):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_connections_beyond_the_bound_are_ended_and_old_ones_live(tmp_path: Any, context: Any) -> None:
+    path = f"{tmp_path}/bus"
+    with BusServer(f"ipc://{path}", clients_max=8) as server, Client(server.endpoint) as healthy:
+        pending = healthy.submit("sleep", X)
+        idle = []
+        for _ in range(60):
+            one = socket.socket(socket.AF_UNIX)
+            one.connect(path)
+            idle.append(one)
+        due = time.monotonic() + 10
+        while sum([is_ended(one) for one in idle]) < 60 - 16 and time.monotonic() < due:
+            time.sleep(0.02)
+        assert sum([is_ended(one) for one in idle]) >= 60 - 16
+        assert healthy.infer("echo", X)["x"].sum() == 15
+        assert not pending.done()
+        for one in idle:
+            one.close()
+        with Client(server.endpoint) as another:  # there is room again
+            assert another.infer("echo", X)["x"].sum() == 15
+
+
+CROWD = """
+import sys, zmq, msgpack, time
+context = zmq.Context()
+sockets = []
+for index in range(int(sys.argv[2])):
+    one = context.socket(zmq.DEALER)
+    one.connect(sys.argv[1])
+    one.send(b"\\x01" + msgpack.packb({"kind": "infer", "app": "sleep", "id": 1}))
+    sockets.append(one)
+print("sent", flush=True)
+time.sleep(60)
+"""
+
+
+def test_many_connections_of_one_process_do_not_lock_another_out(tmp_path: Any) -> None:
+    with BusServer(f"ipc://{tmp_path}/bus", clients_max=16) as server:
+        crowd = subprocess.Popen([sys.executable, "-c", CROWD, server.endpoint, "16"], stdout=subprocess.PIPE)
+        try:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == b"sent\n"
+            due = time.monotonic() + 10
+            while sum(type(news) is Ask for news in server.news) < 16 and time.monotonic() < due:
+                time.sleep(0.01)
+            with Client(server.endpoint, timeout_ms=10_000) as healthy:
+                assert healthy.infer("echo", X)["x"].sum() == 15
+            assert "its owner has" in server.seen(ClientGone).reason
+        finally:
+            crowd.send_signal(signal.SIGKILL)
+            crowd.wait(10)
+            crowd.stdout.close()
+
+
+def test_shares_go_by_the_process_and_its_first_name(server: BusServer, context: Any) -> None:
+    one, other = dealer(context, server.endpoint), dealer(context, server.endpoint)
+    for index, (socket_, name) in enumerate([(one, "robot"), (one, "camera"), (other, "third")]):
+        socket_.send(header(**INFER, id=index, client=name))
+        reply_to(socket_)
+    names = [news.client for news in server.news if type(news) is Ask]
+    owners = {name.partition(" #")[0] for name in names}
+    assert owners == {f"robot@pid:{os.getpid()}"}
+    assert len(set(names)) == 2
+
+
+def test_few_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (100, 100))
+    assert 8 <= connections.connections_max(256) < 80
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (100_000, 100_000))
+    assert connections.connections_max(256) == 512
+
+
+def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: List[Any] = []
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(connections.resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert connections.raise_file_limit() == 4096
+    assert asked == [(4096, 4096)]
+
+
+# --- a healthy client beside a flood ----------------------------------------------------------------------------------
+
+
+def test_broken_connections_leave_nothing_behind(tmp_path: Any) -> None:
+    path = f"{tmp_path}/bus"
+    with BusServer(f"ipc://{path}") as server, Client(server.endpoint) as healthy:
+        pending = healthy.submit("sleep", X)
+        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        stop = threading.Event()
+        wrong: List[Any] = []
+
+        def ask() -> None:
+            while not stop.is_set():
+                if healthy.infer("echo", X)["x"].sum() != 15:
+                    wrong.append(1)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        for turn in range(200):
+            one = socket.socket(socket.AF_UNIX)
+            one.connect(path)
+            one.send([b"", b"\xff", b"\xff" + b"\0" * 8 + b"\x7f\x03", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64][turn % 5])
+            one.close()
+        stop.set()
+        asking.join(10)
+        assert not wrong
+        assert not pending.done()
+        due = time.monotonic() + 5
+        while before and len(os.listdir("/proc/self/fd")) > before + 5 and time.monotonic() < due:
+            time.sleep(0.05)
+        assert not before or len(os.listdir("/proc/self/fd")) <= before + 5

@@ -1,0 +1,129 @@
+"""Attacks on the scheduler's time: hints, and one client that asks for everything. Virtual time, counted operations."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+from hand_world import Driver, ended
+
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import BadInput
+from edgeserve.live.request import request_of_call, request_validators
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.pard_local.cost import ENTRIES_MAX, repeated
+from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
+
+FAN = [{"name": "find", "model": "m", "fan_out": True}, {"name": "read", "model": "n"},
+       {"name": "join", "model": "m", "gather": True}]
+ATTACKER, OTHER = "pid:1 #01", "pid:2 #02"
+
+
+# --- hints ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("hints", [{"find.parts": 2.0**62, "read.steps": 2.0**62, "work": 2.0**62},
+                                   {"find.steps": 1e7, "read.work": 1e300}, {"read.steps": 1e4, "find.parts": 256}])
+def test_no_hint_makes_a_decision_dear(kind: str, hints: Dict[str, float]) -> None:
+    if kind.startswith("schemble"):
+        pytest.skip("needs an ensemble")
+    world = Driver({"m": {1: 10, 4: 20}, "n": {1: 5, 8: 20}}, {"a": FAN}, policy=kind, lane={"cpu0": {}, "cpu1": {}})
+    for late in ("answer", "drop", "partial"):
+        world.arrive("a", count=8, hints=hints, on_late=late, slo=10_000)
+        assert world.scheduler.state.board.budget.left > -OPERATIONS_MAX // 4
+    for lane in ("cpu0", "cpu1"):
+        if any(work.lane == lane for work in world.on_lane.values()):
+            world.finish(lane, at=world.now_ms + 10, parts=3)
+            assert world.scheduler.state.board.budget.left > -OPERATIONS_MAX // 4
+
+
+def test_where_nothing_is_left_to_compute_a_cohort_is_chosen_simply_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeserve.sched.core.scheduler.OPERATIONS_MAX", 0)
+    world = Driver({"m": {1: 10, 4: 20}, "n": {1: 5, 8: 20}}, {"a": FAN}, policy="pard_local")
+    world.arrive("a", count=8, hints={"read.steps": 3.0}, slo=10_000)
+    assert len(world.on_lane) == 1
+    assert world.scheduler.policies[0].figures() == {"simple_choices": 1}
+    assert any("goes with the tightest" in line for line in world.scheduler.story(1))
+    world.finish("cpu0", at=20, parts=2)
+    world.step(at=9_999_999)
+    assert len(world.ends) == 8
+
+
+def test_many_steps_are_few_entries_and_take_as_long() -> None:
+    batches = [(4, 20), (1, 7)]
+    assert repeated(batches, 3) == batches * 3
+    for repeats in (129, 1000, 10**9):
+        found = repeated(batches, repeats)
+        assert len(found) <= ENTRIES_MAX
+        assert sum(jobs for jobs, _ in found) == 5 * repeats
+        assert sum(time_ns for _, time_ns in found) == 27 * repeats
+
+
+@pytest.mark.parametrize(("hint", "value", "mend"), [
+    ("find.parts", 257, "parts_max of node 'find'"), ("read.steps", 65_537, r"\[app.a\] steps_max"),
+    ("work", 1e6 + 1, r"\[app.a\] work_max"), ("join.work", 2.0**62, r"\[app.a\] work_max")])
+def test_a_declared_hint_beyond_its_bound_is_refused(hint: str, value: float, mend: str) -> None:
+    config = parse_config({"model": {"m": {"engine": "synthetic"}, "n": {"engine": "synthetic"}}, "app": {"a": {
+        "node": FAN}}})
+    check = request_validators(config)["a"].check
+    with pytest.raises(BadInput, match=mend):
+        check(request_of_call("a", {}, hints={hint: value}), None, 0)  # type: ignore[arg-type]
+    check(request_of_call("a", {}, hints={hint: 2}), None, 0)  # type: ignore[arg-type]
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+def served(rates: Dict[str, float], policy: str = "edf", seconds: float = 4.0, **options: Any) -> Dict[str, int]:
+    """Who finished how many in time, of clients that ask at these rates (per second), with a lane of 100 per second."""
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms", **options}}, policy=policy)
+    arrivals = sorted([(turn * 1000 / rate, client) for client, rate in rates.items()
+                       for turn in range(int(rate * seconds))])
+    clients: List[str] = []
+    free_ms, busy = 0.0, False
+    for at_ms, client in arrivals:
+        while busy and free_ms <= at_ms:
+            world.finish("cpu0", at=free_ms)
+            busy, free_ms = bool(world.on_lane), free_ms + 10
+        clients.append(client)
+        if not busy:
+            free_ms = at_ms + 10
+        world.arrive("a", client=client, at=at_ms)
+        busy = bool(world.on_lane)
+    found = dict.fromkeys(rates, 0)
+    for request_id, end in world.ends.items():
+        found[clients[request_id - 1]] += end.outcome == "completed"
+    return found
+
+
+@pytest.mark.parametrize("policy", ["edf", "fifo", "clockwork", "pard_local"])
+def test_who_asks_most_does_not_take_the_lane_from_the_others(policy: str) -> None:
+    alone = served({OTHER: 40}, policy)[OTHER]
+    both = served({ATTACKER: 300, OTHER: 40}, policy)
+    assert both[OTHER] >= 0.95 * alone
+    assert both[ATTACKER] + both[OTHER] >= 380  # and the lane is used
+
+
+def test_one_owners_many_connections_have_one_share() -> None:
+    crowd = {f"pid:1 #{index:02x}": 30.0 for index in range(10)}
+    found = served({**crowd, OTHER: 40})
+    assert found[OTHER] >= 0.95 * 160
+
+
+def test_a_client_alone_has_the_whole_lane_and_so_have_names_without_owners() -> None:
+    assert served({ATTACKER: 300})[ATTACKER] == served({"x": 300})["x"]
+    unowned = served({"x": 300, "y": 40})
+    assert unowned["y"] < 100  # as before: shares need to know whose connections they are
+
+
+def test_places_are_shared_across_apps() -> None:
+    apps = {name: {"model": "m", "pending_max": 4} for name in "abcd"}
+    world = Driver({"m": {1: 10}}, {**apps, "idle": "m"}, server={"pending_max": 16})
+    for name in "abcd":
+        world.arrive(name, count=4, client="greedy", slo=10_000)
+    assert world.arrive("a", client="greedy", slo=10_000)[0] == ended(17, "rejected", "queue_full")
+    assert world.arrive("idle", client="greedy", slo=10_000) == [ended(18, "rejected", "server_full")]
+    found = world.arrive("idle", client="other", slo=10_000)
+    assert found == [ended(16, "dropped", "over_share")]
+    assert 19 in world.scheduler.state.requests
