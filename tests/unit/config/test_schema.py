@@ -107,7 +107,7 @@ WRONG = [
     ({"app": {"a": {"model": "m", "length": "x[1]", "inputs": {"x": {"shape": [-1]}}}}},
      ["[app.a] length = 'x[1]'", "has 1 axis", "correct the axis"]),
     ({"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"x": {"dtype": "text"}}}}}, ["input 'x' has 0 axes"]),
-    (predicting({"size": "p:f"}), ["[app.a.predict] 'size'", "Those of this app are length, work, steps, m.work"]),
+    (predicting({"size": "p:f"}), ["[app.a.predict] 'size'", "Those of this app are length, work, steps, tokens, m.work"]),
     (predicting({"m.parts": "p:f"}), ["[app.a.predict] 'm.parts'", "no policy reads"]),
     (predicting({"other.work": "p:f"}), ["'other.work'", "m.work"]),
     (predicting({"length": "f"}), ["[app.a] predict.length = 'f'", "'module:function'"]),
