@@ -364,7 +364,7 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
     "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "left_out",
                                 "leave_out", "part_hints", "fate", "fates", "skipped",
                                 "learn", "hints_at", "note"}),
-    "Bid": (Bid, {"policy"}),
+    "Bid": (Bid, {"policy", "open_steps"}),
     "Expected end": (ExpectedEnd, {"count", "index"}),
     "Change": (Change, set()),
     "Latency": (ModelLatency, {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work",

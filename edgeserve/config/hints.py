@@ -24,11 +24,13 @@ def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
              "work": "its work at every node relative to the usual, which is 1.0"}
     alone = len(nodes) == 1 and not nodes[0].fan_out and nodes[0].route == "all"
     if alone:
-        known["steps"] = "runs that it needs, of an iterative model"
+        known["steps"] = "runs that it needs, of an iterative model: tokens of the answer, of a language model"
+        known["tokens"] = "tokens of its input, of a model of sequences"
     for node in nodes:
         known[f"{node.name}.work"] = "its work at the node relative to the usual, which is 1.0"
         if not alone:
             known[f"{node.name}.steps"] = "runs that it needs at the node, of an iterative model"
+            known[f"{node.name}.tokens"] = "tokens of its input at the node, of a model of sequences"
         if node.fan_out:
             known[f"{node.name}.parts"] = "parts that the node will make of it"
         if node.route == "one":

@@ -7,11 +7,21 @@ model does it, but nothing is computed: a state is a count, and computing a lost
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Optional
 
 import numpy as np
 
-from edgeserve.engines.base import ANSWERED, Batch, Finished, Pending, Result, SequenceInfo, Session, with_failures
+from edgeserve.engines.base import (
+    ANSWERED,
+    Batch,
+    BatchControl,
+    Finished,
+    Pending,
+    Result,
+    SequenceInfo,
+    Session,
+    with_failures,
+)
 
 
 class SyntheticState:
@@ -66,25 +76,28 @@ class SequenceSession(Session):
                 state = states[index]
                 state.holder = self
                 if control is not None and control.dropped(index):
-                    results[index] = Result({})
+                    results[index] = _told(control, index, Result({}))
                     going.remove(index)
                     continue
                 state.made += 1
                 state.left -= 1
-                over = state.left <= 0
                 if control is not None:
                     control.emit(index, Result({"step": np.int64(state.made)}, done=False, state=state))
-                if over:
+                if state.left <= 0:
                     going.remove(index)
-                    result = Result({**batch.items[index], "steps": np.int64(state.made)},
-                                    steps=state.made - before[index])
-                    results[index] = result
-                    if control is not None and going:
-                        control.emit(index, result)
-                        results[index] = ANSWERED
+                    results[index] = _told(control, index, Result(
+                        {**batch.items[index], "steps": np.int64(state.made)}, steps=state.made - before[index]))
         for index in going:
             state = states[index]
             tokens = len(batch.items[index].get("tokens", ())) + state.made
             results[index] = Result({}, state=state, state_bytes=tokens * self._info.bytes_per_token, done=False,
                                     hints={"steps": state.left}, steps=max(1, state.made - before[index]))
         return [results[index] for index in range(len(states))]
+
+
+def _told(control: Optional[BatchControl], index: int, result: Result) -> Result:
+    """An item is over: tell of it now where somebody listens. What stands at its place in the results."""
+    if control is None:
+        return result
+    control.emit(index, result)
+    return ANSWERED

@@ -40,17 +40,33 @@ WAIT_EXTRA_S = 2.0
 
 
 class ListeningControl(BatchControl):
-    """Keeps what it is told. ``stop`` ends batches after their first step, ``gone`` are items that nobody waits for."""
+    """Keeps what it is told: ``pieces`` of items, and what those ``ended`` with that were over before the batch.
+    ``stop`` ends batches after their first step, ``gone`` are items that nobody waits for, and after ``lost_at`` pieces
+    the device is lost."""
 
-    def __init__(self, stop: bool = False, gone: Sequence[int] = ()) -> None:
+    def __init__(self, stop: bool = False, gone: Sequence[int] = (), lost_at: int = 0) -> None:
         self.ended: Dict[int, Result] = {}
+        self.pieces: List[Result] = []
         self._stop = stop
         self._gone = gone
+        self._lost_at = lost_at
 
     def emit(self, index: int, result: Result) -> None:
         assert index not in self.ended, f"item {index} was over, and more was told of it"
         if result.done or result.error is not None:
             self.ended[index] = result
+            return
+        assert isinstance(result.outputs, dict), f"a piece of item {index} is {result.outputs!r}, expected a dict"
+        self.pieces.append(result)
+        if len(self.pieces) == self._lost_at:
+            raise DeviceLost("the device was lost while a piece was told")
+
+    def ends(self, results: Sequence[Result]) -> List[Result]:
+        """How each item of a batch ended: as was told while it ran, else as it returned."""
+        for index, result in enumerate(results):
+            assert (result is ANSWERED) == (index in self.ended), \
+                f"item {index}: exactly those that were told to be over hold ANSWERED, this one is {_shown(result)}"
+        return [self.ended.get(index, result) for index, result in enumerate(results)]
 
     @property
     def stop(self) -> bool:
@@ -231,21 +247,20 @@ class EngineConformance:
             return
         items = self.items(max(self.sizes))
         control = ListeningControl()
-        results = self._run(engine, Batch(items, len(items), control=control))
-        assert all(result is ANSWERED for result in results), "an item that was told to be over holds ANSWERED"
-        assert sorted(control.ended) == list(range(len(items)))
-        for index, item in enumerate(items):
-            self._assert_alike(control.ended[index], self._single(engine, item))
+        ends = control.ends(self._run(engine, Batch(items, len(items), control=control)))
+        for item, end in zip(items, ends):
+            self._assert_alike(end, self._single(engine, item))
 
     def test_a_cut_batch_of_sequences_goes_on_later(self, engine: Engine) -> None:
         if engine.sequence() is None:
             return
         items = self.items(max(self.sizes))
         control = ListeningControl(stop=True)
-        cut = self._run(engine, Batch(items, len(items), control=control))
+        cut = control.ends(self._run(engine, Batch(items, len(items), control=control)))
         assert all(not result.done and result.state is not None for result in cut), "it was cut: expected states"
         cut = self._run(engine, Batch(items, len(items), [result.state for result in cut], steps_max=2))
-        assert all(result.done or result.state_bytes > 0 for result in cut)
+        assert all(result.done or result.state_bytes > 0 for result in cut), "an unfinished item's state has bytes"
+        assert all(1 <= result.steps <= 2 for result in cut), "steps_max = 2 bounds the steps of the call"
         left = [index for index, result in enumerate(cut) if not result.done][::-1]  # in other places
         ends = self._run(engine, Batch([items[index] for index in left], max(self.sizes),
                                        [cut[index].state for index in left])) if left else []
@@ -270,10 +285,21 @@ class EngineConformance:
             return
         items = self.items(2)
         control = ListeningControl(gone=(1,))
-        self._run(engine, Batch(items, max(self.sizes), control=control))
-        assert control.ended[1].done
-        assert control.ended[1].outputs == {}
-        self._assert_alike(control.ended[0], self._single(engine, items[0]))
+        ends = control.ends(self._run(engine, Batch(items, max(self.sizes), control=control)))
+        assert ends[1].done and ends[1].outputs == {}, f"nobody waited for this item: {_shown(ends[1])}"
+        self._assert_alike(ends[0], self._single(engine, items[0]))
+
+    def test_from_its_last_piece_a_sequence_goes_on_elsewhere(self, engine: Engine) -> None:
+        """The lane was lost while the batch ran: what the piece came with is all that is left."""
+        if engine.sequence() is None:
+            return
+        item, control = self.items(1)[0], ListeningControl(lost_at=2)
+        with pytest.raises((DeviceLost, EngineError)):
+            self._run(engine, Batch([item], min(self.sizes), control=control))
+        state = control.pieces[-1].state
+        if state is not None:
+            again = run_batch(engine.open(self._new_lane()), Batch([item], min(self.sizes), [state]))[0][0]
+            self._assert_alike(again, self._single(engine, item))
 
     # --- failures ---
 

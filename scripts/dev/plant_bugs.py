@@ -175,6 +175,8 @@ BUGS: Tuple[Bug, ...] = (
         unit("core/sequences")),
     Bug("a-batch-is-cut-for-who-would-be-late-anyway", "core/cuts.py",
         " or now + work.step_ns + alone_ns > job.deadline_ns:", ":", unit("core/sequences")),
+    Bug("a-batch-that-was-cut-goes-first-again", "core/auction.py", "bid.expected_ns *= bid.steps_max", "pass",
+        unit("core/sequences")),
     Bug("a-lost-lane-keeps-its-sequences", "core/scheduler.py",
         "if running and not (forget and work.model in self.state.sequences.models):", "if running:",
         unit("core/sequences")),

@@ -211,6 +211,15 @@ class TestSynthetic(VectorModel):
         return wrong
 
 
+class TestSyntheticSequences(TestSynthetic):
+    def make(self, directory: str) -> Engine:
+        return self.built(directory, engine="synthetic", shapes={"x": (4,)},
+                          options={"c0": "100us", "sequence": {"bytes_per_token": 16}})
+
+    def items(self, count: int) -> List[Values]:
+        return [{**item, "steps": np.int64(4 + index)} for index, item in enumerate(super().items(count))]
+
+
 class TestSyntheticDevice(TestSynthetic):
     """A device that works by itself: packing on the lane's thread, batches one after the other on the device."""
 

@@ -223,6 +223,15 @@ def test_a_req_socket_gets_its_delimiter_back(server, context):
     assert reply_to(one).error.code == "malformed"
 
 
+def test_a_req_socket_cannot_ask_for_pieces(server, context):
+    one = context.socket(zmq.REQ)
+    one.linger = 0
+    one.rcvtimeo = 5000
+    one.connect(server.endpoint)
+    one.send_multipart(wire.encode_request(1, "echo", X, options={"pieces": True}))
+    assert reply_to(one).error.code == "bad_input"
+
+
 def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path, context):
     with BusServer(f"ipc://{tmp_path}/bus", clients_max=2) as server:
         dealers = [context.socket(zmq.DEALER) for _ in range(4)]

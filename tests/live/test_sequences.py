@@ -115,7 +115,7 @@ def test_a_cancelled_stream_stops_its_sequence(runtime: Runtime) -> None:
 
 def test_a_reader_that_stops_reading_has_its_request_cancelled() -> None:
     with Runtime(config_of(step="50us")) as runtime:
-        stream = runtime.stream("chat", steps(90_000), hints=hints(90_000))
+        stream = runtime.stream("chat", steps(90_000), hints=hints(60_000))
         wait_until(lambda: stream._future.done(), 30)
         with pytest.raises(Cancelled, match=f"left {PIECES_UNREAD_MAX} pieces"):
             numbers(stream)

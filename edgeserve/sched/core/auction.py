@@ -54,11 +54,12 @@ class Auction:
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
                     bid = policy.bid(lane, board)
-                    if full and bid is not None and bid.model in full:
+                    if bid is None or bid.model in full:
                         continue
-                    if bid is not None:
-                        bid.policy = policy
-                        bids.append(bid)
+                    bid.policy = policy
+                    if bid.steps_max is None and bid.model in sequences:
+                        self._say_steps(bid)
+                    bids.append(bid)
                 at_ns = lane.available_ns(now)
                 trial = self._trials.bid(lane, board) if self._trials.jobs else None
                 if trial is not None and self._trial_may_run(trial, bids, lane, at_ns):
@@ -151,7 +152,7 @@ class Auction:
         sequences = self._state.sequences
         jobs = bid.jobs
         while jobs:
-            fit = sequences.fit(jobs, bid.steps_max, lane)
+            fit = sequences.fit(jobs, None if bid.open_steps else bid.steps_max, lane)
             if fit.jobs:
                 self.launch(lane, self._of_steps(bid, fit, lane), at_ns, fit.extra_bytes)
                 return True
@@ -164,6 +165,13 @@ class Auction:
                 return False
             jobs = [job for job in bid.jobs if job.state == READY and job.lane in ("", lane.name)]
         return True
+
+    def _say_steps(self, bid: Bid) -> None:
+        """A bid for sequences that leaves the number of steps to the core: as many as the longest of them is expected
+        to need. Their time counts in the auction; a batch that others have cut short must not go before these."""
+        bid.steps_max = max([self._state.sequences.steps_left(job) for job in bid.jobs], default=1)
+        bid.expected_ns *= bid.steps_max
+        bid.open_steps = True
 
     def _of_steps(self, bid: Bid, fit: Fit, lane: Lane) -> Bid:
         """A bid for these jobs of another one, for so many steps."""

@@ -13,8 +13,8 @@ from edgeserve.sched.protocol.actions import CutBatch
 from edgeserve.sched.requests.states import READY, Job
 from edgeserve.sched.resources.lanes import Work
 
-CUTS_MAX = 4
-"""One job has at most so many batches cut: if others were started then all the same, cutting more would not help."""
+CUTS_MAX = 64
+"""One job has at most so many batches cut. Each is one more in which others were started all the same."""
 
 
 class Cuts:

@@ -51,7 +51,7 @@ class Bid:
     """
 
     __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
-                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant")
+                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant", "open_steps")
 
     def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, utility: UtilityOfStart,
                  remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
@@ -72,6 +72,7 @@ class Bid:
         self.klass = klass
         self.variant = variant
         self.policy: Policy | None = None  # filled in by the scheduler
+        self.open_steps = False  # the scheduler filled in steps_max
 
     def __repr__(self) -> str:
         return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"

@@ -76,6 +76,22 @@ def test_every_key_of_a_request_arrives():
     assert ask.inputs["t"] == "hé"
 
 
+def test_a_piece_arrives_and_is_asked_for():
+    piece = {"text": " word", "tokens": np.array([7, 8], np.int32)}
+    frames = wire.encode_piece(7, piece, BYTES_MAX)
+    reply = wire.decode_reply([bytes(frame) for frame in frames], BYTES_MAX)
+    assert (reply.kind, reply.key, reply.outputs["text"]) == ("piece", 7, " word")
+    np.testing.assert_array_equal(reply.outputs["tokens"], piece["tokens"])
+    assert decode(wire.encode_request(1, "a", {}, options={"pieces": True})).pieces is True
+    assert decode(wire.encode_request(1, "a", {})).pieces is False
+    with pytest.raises(Malformed, match="pieces = 1: expected true or false"):
+        decode(wire.encode_request(1, "a", {}, options={"pieces": 1}))
+    with pytest.raises(Failed, match="a piece of the answer takes"):
+        wire.encode_piece(7, {"text": "x" * 200}, 100)
+    with pytest.raises(Failed, match="cannot be sent"):
+        wire.encode_piece(7, {"text": object()}, BYTES_MAX)
+
+
 def test_an_answer_with_everything_arrives():
     frames = wire.encode_answer(b"k", {"y": np.ones(3), "t": "x", "lines": ["a", "b"], "n": np.int64(4)}, BYTES_MAX,
                                 reason="partial: 2 of 3", late=True, finished_ns=9, total_ns=7, breakdown=(1, 2, 3, 4))

@@ -239,6 +239,17 @@ def test_a_batch_is_cut_for_a_job_of_another_app_that_would_be_late_behind_it():
     assert world.finish(at=45) == [ended(2, "completed"), ran("lm", 1)]
 
 
+@pytest.mark.parametrize("chat_policy", ["fifo", "edf", "orloj+", "rtlm+"])
+@pytest.mark.parametrize("hints", [chat(50), {}])
+def test_who_a_batch_was_cut_for_gets_the_lane_whatever_the_policies(chat_policy, hints):
+    apps = {"chat": {**APPS["chat"], "policy": "talks", "value": 100.0}, "voice": {**APPS["voice"], "policy": "hears"}}
+    world = Driver(HEARS, apps, {"talks": {"kind": chat_policy}, "hears": {"kind": "edf"}},
+                   sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)})
+    world.arrive("chat", count=3, hints=hints)
+    assert CutBatch(1, "cpu0") in world.arrive("voice", at=30)
+    assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 4)]
+
+
 def test_a_cut_batch_is_not_cut_again():
     world = both()
     world.arrive("chat", hints=chat(50))
