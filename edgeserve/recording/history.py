@@ -6,11 +6,12 @@ Reads the steps of a recording and draws no conclusions; :mod:`edgeserve.sim.rec
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Collection, DefaultDict, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.recording.trace import Step
-from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel, Outcome, RunBatch
+from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel, Outcome, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import (
+    BatchProgress,
     DeviceChanged,
     DrainRequested,
     JobId,
@@ -73,8 +74,8 @@ class Past:
 
 
 class Ran(NamedTuple):
-    """One batch that ran to its end. ``members`` are places in :attr:`History.requests`, one per job; ``duration_ns``
-    is at the lane's full speed."""
+    """One batch that ran to its end, or a stretch of a batch of sequences: some steps of the same ones. ``members`` are
+    places in :attr:`History.requests`, one per job; ``duration_ns`` is at the lane's full speed."""
 
     model: str
     lane: str
@@ -85,12 +86,20 @@ class Ran(NamedTuple):
     duration_ns: int
 
 
+class First(NamedTuple):
+    """The first stretch of a batch of sequences, in which so many of them were ``new``: their prompts were read."""
+
+    stretch: Ran
+    new: int
+
+
 class History:
     """Everything that :func:`read_history` found, in the order of the recording."""
 
     def __init__(self) -> None:
         self.requests: List[Past] = []
         self.batches: List[Ran] = []
+        self.firsts: List[First] = []  # of which the others' times are part, and those of batches are not
         self.loads_ns: DefaultDict[str, List[int]] = defaultdict(list)  # model -> durations
         self.lane_changes: List[Tuple[int, LaneChanged]] = []
         self.device_changes: List[Tuple[int, DeviceChanged]] = []
@@ -101,9 +110,10 @@ class History:
         self.ends_ns = 0
 
 
-def read_history(steps: Iterable[Step]) -> History:
-    """The past of some steps. Requests that arrive after a drain was asked for are left out: it refused them."""
-    reader = _Reader()
+def read_history(steps: Iterable[Step], sequences: Collection[str] = ()) -> History:
+    """The past of some steps. Requests that arrive after a drain was asked for are left out: it refused them.
+    ``sequences`` are the models whose jobs are sequences."""
+    reader = _Reader(sequences)
     for step in steps:
         reader.step(step)
     return reader.history
@@ -112,8 +122,11 @@ def read_history(steps: Iterable[Step]) -> History:
 class _Reader:
     """Follows the works and requests that are open."""
 
-    def __init__(self) -> None:
+    def __init__(self, sequences: Collection[str]) -> None:
         self.history = History()
+        self._sequences = sequences
+        self._progress: DefaultDict[int, List[BatchProgress]] = defaultdict(list)  # by work
+        self._held: Dict[JobId, str] = {}  # sequence that waits with a state -> its lane
         self._places: Dict[int, int] = {}  # request id -> its place
         self._works: Dict[int, Tuple[Any, int, bool]] = {}  # work -> action, when it was given, whether its lane idled
         self._given: Counter = Counter()  # lane -> works it has
@@ -133,6 +146,8 @@ class _Reader:
             if isinstance(action, (RunBatch, LoadModel, EvictModel)):
                 self._works[action.work_id] = (action, step.now_ns, not self._given[action.lane])
                 self._given[action.lane] += 1
+            elif isinstance(action, ReleaseState):
+                self._held.pop(action.job, None)
             elif isinstance(action, FinishRequest):
                 self._ended(step.now_ns, action)
 
@@ -146,6 +161,8 @@ class _Reader:
                 self.history.requests[place].cancelled_ns = now_ns
         elif isinstance(event, WorkFinished):
             self._finished(now_ns, event)
+        elif isinstance(event, BatchProgress):
+            self._progress[event.work_id].append(event)
         elif isinstance(event, WorkRefused):
             self._take(event.work_id)
         elif isinstance(event, LaneChanged):
@@ -184,6 +201,9 @@ class _Reader:
             self._ran(action, event, took_ns)
 
     def _ran(self, action: RunBatch, event: WorkFinished, took_ns: int) -> None:
+        if action.model in self._sequences and not action.probe:
+            self._ran_sequences(action, event)
+            return
         steps = max((result.steps for result in event.results), default=1) if action.steps_max is not None else 1
         members = tuple(self._places.get(job.request_id, -1) for job in action.jobs)
         if any(result.status != "failed" for result in event.results):  # a batch that raised says nothing of its time
@@ -193,6 +213,29 @@ class _Reader:
         if not action.probe:
             for result in event.results:
                 self._told(result.job, result, action.steps_max is not None)
+
+    def _ran_sequences(self, action: RunBatch, event: WorkFinished) -> None:
+        """A batch of sequences is over: each of its stretches tells the time of a step of so many."""
+        new = sum(self._held.pop(job, "") != action.lane for job in action.jobs)
+        left, made, since_ns = list(action.jobs), 0, event.started_ns
+        for end in (*self._progress.pop(action.work_id, ()), event):
+            at_ns = event.finished_ns if isinstance(end, WorkFinished) else end.at_ns
+            steps = max((result.steps for result in end.results if result.status != "failed"), default=0)
+            if steps > made and left:
+                members = tuple(self._places.get(job.request_id, -1) for job in left)
+                took_ns = max(1, round((at_ns - since_ns) * self._speeds.get(action.lane, 1.0)))
+                stretch = Ran(action.model, action.lane, len(left), members, steps - made, since_ns, took_ns)
+                if made or not new:
+                    self.history.batches.append(stretch)
+                else:
+                    self.history.firsts.append(First(stretch, new))
+                made = steps
+            since_ns = at_ns
+            for result in end.results:
+                left.remove(result.job)
+                self._told(result.job, result, True)
+                if result.status == "unfinished":
+                    self._held[result.job] = action.lane
 
     def _told(self, job: JobId, result: JobResult, bounded: bool) -> None:
         place = self._places.get(job.request_id)

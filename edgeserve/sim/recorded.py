@@ -27,6 +27,7 @@ from edgeserve.sim.machine import Lags, Machine
 from edgeserve.sim.recorded_times import PLACE_HINT, RecordedTimes, TimesModel
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import FaultsConfig, WorkloadConfig
+from edgeserve.sim.sequences import hint_of
 from edgeserve.sim.workload import Arrival
 from edgeserve.sim.world import SimWorld
 
@@ -64,7 +65,7 @@ class RecordedTruth(NamedTuple):
 def learn(config: Config, recording: Recording, profiles: Sequence[Profile], source: str) -> RecordedTruth:
     """The truth of a recording of ``config``. ``profiles`` are those that the recorded run used. Raises
     :class:`RecordingError`, which names the recording by ``source``, where they do not belong together."""
-    history = read_history(recording.steps)
+    history = read_history(recording.steps, recording.start.get("sequences", {}))
     check_belongs(config, recording, history, source)
     times = TimesModel(config, history, profiles, build_inputs(recording.start)["measured"])
     step_ns = _step_ns(history)
@@ -97,11 +98,12 @@ def run_recorded(truth: RecordedTruth, config: Config, seed: Any, load: float = 
     alone = replace(config, devices={name: replace(device, contention=1.0) for name, device in config.devices.items()})
     source: Any = RecordedSource(requests, place)
     times: Any = RecordedTimes(truth.times, random.Random(f"{seed}/times"))
-    results: Any = RecordedResults(config, history.requests, seed)
+    results: Any = RecordedResults(config, history.requests, seed, inputs["sequences"])
     budgets = {name: device.memory_bytes for name, device in config.devices.items()}
     trouble = faults.Trouble(FaultsConfig(), seed, duration_ns, _happenings(truth, load, duration_ns, budgets))
     world = SimWorld(alone, [source], times, results,
-                     ReferenceModel(config, inputs["footprints"], inputs["resident"]), trouble=trouble,
+                     ReferenceModel(config, inputs["footprints"], inputs["resident"], inputs["sequences"]),
+                     trouble=trouble,
                      duration_ns=duration_ns, machine=Machine(truth.costs, alone, seed, truth.lags, is_planned=True))
     ended_ns: Dict[int, int] = {}
 
@@ -179,10 +181,14 @@ class RecordedResults:
     """What each job returns, in place of :class:`~edgeserve.sim.device.TrueResults`: as recorded where the request got
     to that node, else as one of the recorded jobs of the node, drawn by seed and place."""
 
-    def __init__(self, config: Config, requests: Sequence[Past], seed: Any) -> None:
+    def __init__(self, config: Config, requests: Sequence[Past], seed: Any,
+                 sequences: Optional[Mapping[str, Tuple[int, int, int]]] = None) -> None:
         self._requests = requests
+        self._sequences = sequences or {}
         self._seed = seed
         self._nodes = {(app.name, node.name): node for app in config.apps.values() for node in app.nodes}
+        self._tokens = {(app.name, node.name): hint_of(app, node.name, "tokens")
+                        for app in config.apps.values() for node in app.nodes}
         self._routes = {(app.name, node.name): [item.name for item in app.nodes if node.name in (item.after or ())]
                         for app in config.apps.values() for node in app.nodes}
         self._others: DefaultDict[Tuple[str, str], List[Told]] = defaultdict(list)
@@ -239,15 +245,18 @@ class RecordedResults:
         return told is not None and told.status == "failed"
 
     def is_sequence(self, app: str, node: str) -> bool:
-        """False: what jobs returned says how many steps they made."""
-        return False
+        """Whether jobs of the node are sequences, which say how many steps each made."""
+        return self._nodes[app, node].model in self._sequences
 
     def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> float:
-        """0: what reading a prompt took is part of what was recorded."""
-        return 0.0
+        """How many tokens the job's prompt had, as far as its request declared them."""
+        return max(0.0, hints.get(self._tokens[app, job.node], 0.0))
 
     def state_bytes(self, app: str, job: JobId, tokens: float = 0.0) -> int:
-        """What the state of the job's stream or sequence occupies."""
+        """What the state of the job's stream or sequence occupies, which has so many tokens."""
+        facts = self._sequences.get(self._nodes[app, job.node].model)
+        if facts is not None:
+            return round(tokens * facts[1])
         told = self._told(app, job)
         return told.state_bytes if told is not None else 0
 
@@ -319,6 +328,7 @@ def _differences(config: Config, start: Mapping[str, Any], history: History) -> 
             found.append(f"it ran model {model!r}, which the configuration does not have")
         elif lane not in config.lanes or (config.models[model].lanes and lane not in config.models[model].lanes):
             found.append(f"it ran model {model!r} on lane {lane!r}, where the configuration does not run it")
-        elif size not in config.models[model].batch and size not in config.models[model].expected:
+        elif model not in start.get("sequences", ()) and size not in config.models[model].batch \
+                and size not in config.models[model].expected:
             found.append(f"it ran model {model!r} in batches of {size}, which [model.{model}] batch does not have")
     return found

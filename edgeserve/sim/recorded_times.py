@@ -19,7 +19,7 @@ from edgeserve.config.schema import Config
 from edgeserve.recording.history import History, Past, Ran
 from edgeserve.sched.core.build import Measured, model_lanes, seed_timings
 from edgeserve.sched.latency.confidence import ASSUMED
-from edgeserve.sim.sequences_config import STATIC
+from edgeserve.sim.sequences_config import CONTINUOUS, STATIC
 
 PLACE_HINT = "~recorded"
 """A hint of the true request, hidden from the scheduler: the request's place in the recording."""
@@ -94,15 +94,27 @@ class TimesModel:
         self._hints = [_hints_of(past) for past in history.requests]
         self._seeds = {key: {size: (seed.timing.median_ns, seed.source) for size, seed in sizes.items()}
                        for key, sizes in seed_timings(config, profiles, measured).items()}
+        alone = {(item.model, item.lane) for item in history.batches}
         by_model: DefaultDict[str, List[Ran]] = defaultdict(list)
         for item in history.batches:
             by_model[item.model].append(item)
+        for first in history.firsts:
+            if first.stretch[:2] not in alone:  # all that is known of the lane has the reading of prompts in it
+                by_model[first.stretch.model].append(first.stretch)
         self.explanations: Dict[str, Explanation] = {}
         self.bases: Dict[Key, float] = {}
         self._deviations: Dict[Tuple[str, str], List[Deviation]] = {}
+        self.prefills_ns: Dict[Tuple[str, str], int] = {}  # (model, lane) -> to read the prompt of one sequence
+        self.sequences = {first.stretch.model for first in history.firsts}
         self.loads_ns = {name: round(median(items)) for name, items in history.loads_ns.items()}
         for name in config.models:
             self._learn(name, by_model[name])
+        reads: DefaultDict[Tuple[str, str], List[float]] = defaultdict(list)
+        for ran, new in history.firsts:  # what their steps do not explain is the reading of prompts
+            if (ran.model, ran.lane) in alone:
+                step_ns = self.base_ns(ran.model, ran.lane, ran.size) * self.factor(ran.model, ran.members)
+                reads[ran.model, ran.lane].append((ran.duration_ns - ran.steps * step_ns) / new)
+        self.prefills_ns = {key: max(0, round(median(found))) for key, found in reads.items()}
 
     def base_ns(self, model: str, lane: str, size: int) -> float:
         """The usual time of a batch padded to ``size``."""
@@ -278,12 +290,21 @@ class RecordedTimes:
         return max(1, round(known.base_ns(model, lane, size) * known.factor(model, places) * deviation * steps))
 
     def batching(self, model: str) -> str:
-        """Batches are as long as they were, whoever ended before."""
-        return STATIC
+        """Sequences are answered when they end, as they were."""
+        return CONTINUOUS if model in self._model.sequences else STATIC
+
+    def step_ns(self, model: str, lane: str, count: int) -> int:
+        """The usual time of a step of so many sequences."""
+        return max(1, round(self._model.base_ns(model, lane, count)))
+
+    def pace(self, model: str) -> float:
+        """How many times the usual the steps of one batch take, as one of the recorded batches did."""
+        return self._model.deviation(model, "", (), self._draw.random())
 
     def prefill_ns(self, model: str, lane: str, tokens: Sequence[float]) -> int:
-        """0: recorded durations have it in them."""
-        return 0
+        """What it takes to read the prompts of so many sequences, as usually; 0 for any other model: recorded durations
+        have it in them."""
+        return self._model.prefills_ns.get((model, lane), 0) * len(tokens)
 
     def is_measured(self, model: str, lane: str) -> bool:
         """True: recorded durations have in them all that held them up."""

@@ -167,8 +167,6 @@ class ReferenceModel:
             self._rule(action.model in self._ready[device], now_ns,
                        f"work {action.work_id} runs {action.model}, which is not resident on {device}")
             self._running[action.work_id] = (action.lane, now_ns)
-            broken = "" if action.probe else self.sequences.begins(action.model, action.lane, action.jobs)
-            self._rule(not broken, now_ns, broken)
             for job in () if action.probe else action.jobs:
                 self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
                            f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
@@ -199,6 +197,11 @@ class ReferenceModel:
             told.add(result.job)
             self._come_back(now_ns, action, result.job)
         self._learn(action, results)
+
+    def ran(self, now_ns: int, action: RunBatch, jobs: Sequence[JobId]) -> None:
+        """The device of a lane begins with these sequences of a batch; nobody waits for the others any more."""
+        broken = self.sequences.begins(action.model, action.lane, jobs)
+        self._rule(not broken, now_ns, broken)
 
     def grew(self, now_ns: int, bytes_by_job: Mapping[JobId, int]) -> None:
         """The states of sequences that run have so many bytes now."""
@@ -300,7 +303,9 @@ class ReferenceModel:
         """A job that waits gives back its state; it may go on anywhere."""
         self.sequences.gone(job)
         entry = self._entries.get(job.request_id)
-        self._rule(entry is not None and entry.finished is None and job not in self._jobs_out
+        other = self._works.get(self._jobs_out.get(job, -1))
+        self._rule(entry is not None and entry.finished is None
+                   and (other is None or self._will_be_refused(now_ns, other))
                    and entry.bound.pop((job.node, job.part), None) is not None, now_ns,
                    f"the state of {job} is released, but it runs, has ended or holds none")
 

@@ -463,6 +463,7 @@ class SimWorld:
         needs = [self._progress(self._open[job.request_id], job).left if job.request_id in self._open else 0
                  for job in action.jobs]
         before_ns = self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
+        self.reference_model.ran(self.now_ns, action, [job for job, need in zip(action.jobs, needs) if need])
         run = SequenceRun(needs, action.steps_max, before_ns + round(hangs_ns / slow),
                           lambda count: int(self.times.step_ns(action.model, lane.name, count)),
                           action.size if self.times.batching(action.model) == EARLY_EXIT else 0)

@@ -107,8 +107,7 @@ def _draw_language(draw: random.Random, table: Dict[str, Any]) -> None:
     or not at all, and prompts of which some are too long."""
     step_us, most = draw.randrange(300, 1500), draw.choice((6, 20))
     table["model"]["talk"] = {"engine": "synthetic", "batch": draw.choice(([1, 2, 4], [2, 4])), "memory": "20MB",
-                              "load": "2ms",
-                              "expected": {"1": f"{step_us}us", "2": f"{step_us}us", "4": f"{step_us}us"},
+                              "load": "2ms", "expected": {str(size): f"{step_us}us" for size in (1, 2, 4)},
                               "slots": draw.choice((4, 6)), "state_memory": f"{(most + 30) * draw.choice((10, 25))}kB"}
     table["truth"]["talk"] = {
         "batching": "continuous", "steps_hint": "words", "steps_max": most, "context": 45, "state_token": "10kB",

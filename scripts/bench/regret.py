@@ -5,10 +5,10 @@
     python scripts/bench/regret.py --world report/local/3      one world again, with what was drawn
 
 The kinds of worlds are drawn by ``scripts/lib/worlds.py``: models of one node, several apps, cameras, models of steps,
-unequal work, and pipelines of 2 to 7 nodes with forks, branches and fan-outs, on one lane, with host functions, or with
-lanes of their own; Poisson and bursty arrivals, loads of 0.7 to 1.5, some of which change in the middle; known from a
-profile, from a few runs at start, or guessed. Nothing may be tuned on the worlds that are reported: ``--dev`` draws
-others, as many as one likes, to look at.
+language models, unequal work, and pipelines of 2 to 7 nodes with forks, branches and fan-outs, on one lane, with host
+functions, or with lanes of their own; Poisson and bursty arrivals, loads of 0.7 to 1.5, some of which change in the
+middle; known from a profile, from a few runs at start, or guessed. Nothing may be tuned on the worlds that are
+reported: ``--dev`` draws others, as many as one likes, to look at.
 
 A policy's share is the value that it delivers in time: a request counts its app's mean lane time in full batches times
 its value, as in the auction. Its *regret* is its distance to the best policy of the world, in points. ``RECOMMENDED``
@@ -35,14 +35,14 @@ from lib.worlds import KINDS, World, draw_world
 from edgeserve.config.loading import tomllib
 from edgeserve.config.schema import PolicyConfig
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sim.run import setting_of, simulate
+from edgeserve.sim.run import sequences_of, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, with_policy
 
 SIMPLE = ("edf", "fifo")
 RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/policies/README.md
-    "one": "edf", "apps": "edf", "camera": "edf", "steps": "edf", "unequal": "orloj+", "local": "pard_local",
-    "hosts": "pard_local", "lanes": "edf"}
-POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local")
+    "one": "edf", "apps": "edf", "camera": "edf", "steps": "edf", "answers": "rtlm+", "unequal": "orloj+",
+    "local": "pard_local", "hosts": "pard_local", "lanes": "edf"}
+POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm+")
 WORLDS = 8
 """Worlds per kind."""
 ROUNDS = 2
@@ -125,7 +125,8 @@ def run_job(job: Job) -> Share:
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
         scheduler = build_scheduler(scenario.config, world.profiles, footprints=setting.footprints,
-                                    measured=world.measured, resident=setting.resident)
+                                    measured=world.measured, resident=setting.resident,
+                                    sequences=sequences_of(scenario))
         try:
             ended = simulate(scenario, f"{job.world}/{index}", world.profiles, scheduler=scheduler).world
         except Exception as error:

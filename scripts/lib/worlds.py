@@ -22,8 +22,8 @@ GPU, HOST = "gpu", "host"
 REQUESTS = 2500
 """Requests that one run is about as long as."""
 SECONDS = (20.0, 40.0)
-STEPPED = 3.0
-"""Requests of many steps, a batch each, come so many times more slowly."""
+STEPPED, STEPWISE = 3.0, ("steps", "answers")
+"""Requests of many steps come so many times more slowly: in these kinds of worlds."""
 LOADS = (0.7, 1.5)
 COHORT_MAX = 64
 KNOWN = ("profiled", "start-up", "guessed")
@@ -43,6 +43,7 @@ class Model:
         self.name, self.sizes, self.fixed, self.each, self.lanes = name, tuple(sizes), fixed, each, list(lanes)
         self.hint = ""
         self.truth: Dict[str, Any] = {}
+        self.keys: Dict[str, Any] = {}
         self.steps = 1.0
 
     def time(self, size: int, length: float = 1.0) -> float:
@@ -258,6 +259,31 @@ def steps(draft: Draft) -> None:
         draw_arrivals(draft.draw, draft.single("frames", draw_model(draft.draw, "frames", draft.lanes)), draft.tags)
 
 
+def answers(draft: Draft) -> None:
+    """A language model whose answers are of unequal length, which is predicted well, badly or not at all; at times with
+    memory for a few of the sequences only, or beside frames."""
+    draw = draft.draw
+    model = draw_model(draw, "chat", draft.lanes, 0.3)
+    median, sigma = draw.choice((8.0, 20.0)), draw.choice((0.2, 0.5, 0.9))
+    model.steps = median * math.exp(sigma * sigma / 2)
+    most = round(median * 5)
+    model.truth.update(batching="continuous", steps_hint="words", steps_max=most, prefill_steps=draw.choice((0.5, 2.0)),
+                       state_token="1kB")
+    predicted = draw.choice(("well", "well", "too short", "too long", "not"))
+    if predicted != "not":
+        model.truth["predict"] = {"rho": 0.8, "scale": {"well": 1.0, "too short": 0.33, "too long": 3.0}[predicted]}
+    if draw.random() < 0.3:
+        model.keys["state_memory"] = f"{max(most + 30, round(model.sizes[-1] * model.steps / 2))}kB"
+        draft.tags.append("memory for half")
+    app = draft.single("answers", model)
+    app.slo = log_uniform(draw, 1.5, 5.0)
+    app.hints = {"words": {"lognormal": [median, sigma]}}
+    draw_arrivals(draw, app, draft.tags)
+    draft.tags.append(f"predicted {predicted}" if predicted != "not" else "not predicted")
+    if draw.random() < 0.3:
+        draw_arrivals(draw, draft.single("frames", draw_model(draw, "frames", draft.lanes)), draft.tags)
+
+
 def unequal(draft: Draft) -> None:
     """Apps that ask one model for different amounts of work, which they declare or not, and which may change."""
     model = draw_model(draft.draw, "m", draft.lanes)
@@ -320,8 +346,8 @@ def lanes(draft: Draft) -> None:
 
 
 KINDS: Mapping[str, Callable[[Draft], None]] = {
-    "one": one, "apps": apps, "camera": camera, "steps": steps, "unequal": unequal, "local": local, "hosts": hosts,
-    "lanes": lanes}
+    "one": one, "apps": apps, "camera": camera, "steps": steps, "answers": answers, "unequal": unequal, "local": local,
+    "hosts": hosts, "lanes": lanes}
 
 
 # --- from a draft to a scenario ---------------------------------------------------------------------------------------
@@ -360,7 +386,7 @@ def draw_world(name: str) -> World:
                      for node in app.nodes])
         app.slo *= alone
         rates[app.name] = app.share * load * capacity(app, draft.models, app.slo)
-    unit_ms = 1000.0 * sum(rates.values()) / log_uniform(draw, 25.0, 80.0) * (STEPPED if kind == "steps" else 1.0)
+    unit_ms = 1000.0 * sum(rates.values()) / log_uniform(draw, 25.0, 80.0) * (STEPPED if kind in STEPWISE else 1.0)
     rates = {app: rate * 1000.0 / unit_ms for app, rate in rates.items()}
     seconds = min(SECONDS[1], max(SECONDS[0], REQUESTS / sum(rates.values())))
     table = scenario_table(draft, unit_ms, rates, seconds, noise)
@@ -379,7 +405,8 @@ def scenario_table(draft: Draft, unit_ms: float, rates: Mapping[str, float], sec
         "lane": {lane: {} for lane in draft.lanes}, "policy": {"edf": {}}, "model": {}, "truth": {}, "app": {},
         "workload": {}, "run": {"duration": f"{seconds:.3f}s", "noise": noise}}
     for model in draft.models.values():
-        table["model"][model.name] = {"engine": "synthetic", "batch": list(model.sizes), "lanes": model.lanes}
+        table["model"][model.name] = {"engine": "synthetic", "batch": list(model.sizes), "lanes": model.lanes,
+                                      **model.keys}
         times = {str(size): f"{model.time(size) * unit_ms:.6f}ms" for size in model.sizes}
         table["truth"][model.name] = {**model.truth, "times": times, **({
             "hint": model.hint, "fixed": f"{model.fixed * unit_ms:.6f}ms",

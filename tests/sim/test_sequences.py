@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from edgeserve.errors import ConfigError
+from edgeserve.recording.replay import replay
+from edgeserve.recording.trace import Recording, Step, build_inputs, start_of
+from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import CutBatch, FinishRequest, Outcome, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import (
     BatchProgress,
@@ -19,7 +22,8 @@ from edgeserve.sched.protocol.events import (
     RequestCancelled,
     WorkFinished,
 )
-from edgeserve.sim.run import simulate, told_times
+from edgeserve.sim.recorded import learn, run_recorded
+from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.sequences import SequenceRun
 from edgeserve.sim.sequences_config import StepConfig
@@ -376,3 +380,43 @@ def test_a_sequence_whose_client_is_gone_costs_one_more_step_at_most():
             assert work.finished_ns - work.started_ns == 2 * MS * both[0] + MS * (50 - both[0])
         assert steps[:1] == both[:len(gone)]
     assert seen >= {0, 1}
+
+
+# --- recorded ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """A run of sequences on two lanes under the real scheduler, and its recording."""
+    scenario = chat({**LINEAR, "prefill": "3ms", "predict": {"rho": 0.8}, "lane": {"cpu0": {"slower": 2.0}},
+                     "step": {"full": "8ms", "saturates": 8, "alone": 0.5}}, lanes=("gpu0", "cpu0"), rate=25.0,
+                    policy="edf", hints={"words": {"lognormal": [12.0, 0.5]}})
+    setting, steps = setting_of(scenario.config), []
+    world = simulate(scenario, 1, [],
+                     on_step=lambda now_ns, events, actions: steps.append(Step(now_ns, tuple(events), tuple(actions)))
+                     ).world
+    start = start_of(setting.footprints, setting.resident, told_times(scenario), sequences=sequences_of(scenario))
+    return scenario, world, Recording(start, steps)
+
+
+def test_a_recorded_run_of_sequences_is_decided_again_alike(recorded):
+    scenario, _, recording = recorded
+    assert any(isinstance(event, BatchProgress) for step in recording.steps for event in step.events)
+    assert replay(build_scheduler(scenario.config, (), **build_inputs(recording.start)), recording.steps) is None
+
+
+def test_a_recording_teaches_lengths_steps_and_the_reading_of_prompts(recorded):
+    scenario, world, recording = recorded
+    truth = learn(scenario.config, recording, (), "a recording")
+    told = [past.told["chat", ()].steps for past in truth.history.requests]
+    assert told == [words for _, words in sorted(true_words(scenario, world).items())]
+    ran = {(item.lane, item.size) for item in truth.history.batches}
+    assert len(ran) > 4
+    for lane, size in ran:
+        step_ns = told_times(scenario)["chat", lane].get(size)
+        if step_ns is not None:
+            assert truth.times.base_ns("chat", lane, size) == pytest.approx(step_ns[0], rel=0.001)
+    assert truth.times.prefills_ns["chat", "gpu0"] == pytest.approx(3 * MS, rel=0.3)
+    again = run_recorded(truth, scenario.config, 0)
+    assert [item.in_time for item in again] == [True] * len(told)
+    assert run_recorded(truth, scenario.config, 0) == again

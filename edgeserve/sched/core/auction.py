@@ -163,7 +163,8 @@ class Auction:
                                                                    f"than [model.{bid.model}] state_memory allows")
             else:
                 return False
-            jobs = [job for job in bid.jobs if job.state == READY and job.lane in ("", lane.name)]
+            jobs = [job for job in jobs if job.state == READY and job.lane in ("", lane.name)
+                    and job is not fit.release]  # its policy may want that one elsewhere now
         return True
 
     def _say_steps(self, bid: Bid) -> None:

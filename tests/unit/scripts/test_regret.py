@@ -13,6 +13,7 @@ from lib.checks import Checks
 ROOT = Path(__file__).resolve().parents[3]
 PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls under
     "one": "works untuned", "apps": "classes", "camera": "works untuned", "steps": "iterative models",
+    "answers": "language models",
     "unequal": "time depends on the input", "local": "share one device", "hosts": "share one device",
     "lanes": "lanes of its own"}
 
@@ -43,7 +44,8 @@ def test_the_kinds_of_worlds_hold_what_the_bench_claims():
     drawn = {kind: [worlds.draw_world(f"test/{kind}/{number}") for number in range(20)] for kind in worlds.KINDS}
     tags = {tag for found in drawn.values() for world in found for tag in world.tags}
     assert {*worlds.KNOWN, "poisson", "gamma", "onoff", "rate shifts", "lengths shift", "length told",
-            "length not told", "fork", "route", "fan"} <= tags
+            "length not told", "predicted too short", "not predicted", "memory for half", "fork", "route",
+            "fan"} <= tags
     nodes = {len(app.nodes) for kind in ("local", "hosts", "lanes") for world in drawn[kind]
              for app in world.scenario.config.apps.values()}
     assert nodes == set(range(2, 8))
