@@ -17,7 +17,7 @@ NEEDS := pyproject.toml $(READER)/requirements.txt
 .PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants ci clean
 
 help:
-	@echo "make demo        real models over the bus: reads pages and listens to voices, about half a minute"
+	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make clients     install what the Node.js package needs, so that its tests run (npm)"
 	@echo "make test        the tests that need no GPU"

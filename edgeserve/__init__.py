@@ -6,19 +6,24 @@ The public names are imported on first use, so that ``import edgeserve`` costs n
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
+    from edgeserve import errors
+    from edgeserve.answers import Answer
+    from edgeserve.async_runtime import AsyncRuntime
     from edgeserve.client import AsyncClient, Client
     from edgeserve.config.loading import load_config
     from edgeserve.config.schema import Config
     from edgeserve.runtime import Runtime
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "Config", "Runtime", "__version__", "load_config"]
+__all__ = ["Answer", "AsyncClient", "AsyncRuntime", "Client", "Config", "Runtime", "__version__", "errors",
+           "load_config"]
 
-_HOMES = {"Runtime": "edgeserve.runtime", "Client": "edgeserve.client", "AsyncClient": "edgeserve.client",
-          "Config": "edgeserve.config.schema", "load_config": "edgeserve.config.loading"}
+_HOMES = {"Answer": "edgeserve.answers", "AsyncClient": "edgeserve.client", "AsyncRuntime": "edgeserve.async_runtime",
+          "Client": "edgeserve.client", "Config": "edgeserve.config.schema", "Runtime": "edgeserve.runtime",
+          "load_config": "edgeserve.config.loading"}
 
 if os.environ.get("EDGESERVE_CORE"):
     from edgeserve import compiled
@@ -26,7 +31,13 @@ if os.environ.get("EDGESERVE_CORE"):
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'edgeserve' has no attribute {name!r}")
     import importlib
+    if name == "errors":
+        return importlib.import_module("edgeserve.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edgeserve' has no attribute {name!r} (public names: {', '.join(__all__)})")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)

@@ -1,22 +1,23 @@
-"""The answer to one request: what :meth:`Runtime.infer` and the clients return when a request completed.
+"""The answer to one request: what :meth:`Runtime.infer` and the clients return when a request completed, and an answer
+that comes in pieces.
 
-A plain value object; it knows no socket and no scheduler. A request that did not complete raises one of the errors
+It knows no socket and no scheduler. A request that did not complete raises one of the errors
 of :mod:`edgeserve.errors` instead.
 """
 
 from __future__ import annotations
 
+import queue
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Dict, Iterator, Mapping, Sequence
 
-from edgeserve.errors import Cancelled
+from edgeserve.errors import Cancelled, UnknownOutput, did_you_mean
+from edgeserve.errors import TimedOut as TimedOut  # where it was first
 
 BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
 """Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
 work on the lane, running, and what remains of the total: transport, checks, decisions, hand-over."""
-
-
-class TimedOut(Cancelled, TimeoutError):
-    """No answer within the caller's own ``timeout_ms``; the request was cancelled. Never travels over the bus."""
 
 
 class Answer(Mapping[str, Any]):
@@ -47,7 +48,12 @@ class Answer(Mapping[str, Any]):
         self.branches = tuple(branches)
 
     def __getitem__(self, name: str) -> Any:
-        return self.outputs[name]
+        try:
+            return self.outputs[name]
+        except KeyError:
+            has = ", ".join(map(repr, sorted(self.outputs))) or "no output at all"
+            raise UnknownOutput(f"the answer has no output {name!r}{did_you_mean(str(name), self.outputs)} It has "
+                                f"{has}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.outputs)
@@ -60,3 +66,79 @@ class Answer(Mapping[str, Any]):
         late = ", late" if self.late else ""
         worth = f", quality {self.quality:.3f} of {', '.join(self.branches)}" if self.branches else ""
         return f"Answer({sorted(self.outputs)}, {self.outcome}{late}{worth}, {self.total_ms:.2f} ms: {breakdown})"
+
+
+PIECES_UNREAD_MAX = 1024
+"""Pieces of one answer that its reader may leave unread. One more, and the request is cancelled."""
+
+UNREAD = f"its reader left {PIECES_UNREAD_MAX} pieces of the answer unread"
+"""Why such a request is cancelled."""
+
+
+class _End:
+    """Stands behind the last piece."""
+
+
+class AnswerStream(Iterator[Dict[str, Any]]):
+    """An answer that comes in pieces: iterating yields each as a dict of named values, until the request has ended; a
+    request that did not complete then raises its :class:`~edgeserve.errors.RequestError`. :meth:`answer` is the whole.
+
+    A wait for the next piece takes ``timeout_s`` at most (None: no bound). Use it as a context manager, or call
+    :meth:`cancel`: what nobody reads any more is not worked out any more. One thread reads it.
+    """
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._over = False
+        self._future: Future[Answer]
+
+    def follow(self, future: Future[Answer]) -> AnswerStream:
+        """Belong to the request that this future is the answer of. Called once, by whoever makes the stream."""
+        self._future = future
+        future.add_done_callback(lambda _: self._pieces.put(_End))
+        return self
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread. For the thread that receives."""
+        if self._pieces.qsize() >= PIECES_UNREAD_MAX:
+            return False
+        self._pieces.put(piece)
+        return True
+
+    def __iter__(self) -> AnswerStream:
+        return self
+
+    def __next__(self) -> Dict[str, Any]:
+        if not self._over:
+            try:
+                piece = self._pieces.get(timeout=self._timeout_s)
+            except queue.Empty:
+                self.cancel()
+                raise TimedOut(f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled") \
+                    from None
+            if piece is not _End:
+                return dict(piece)
+            self._over = True
+            self.answer()  # raises what kept the request from completing
+        raise StopIteration
+
+    def answer(self) -> Answer:
+        """The whole answer, when the request has ended. Pieces that were not read may be read afterwards."""
+        try:
+            return self._future.result(self._timeout_s)
+        except FutureTimeout:
+            self.cancel()
+            raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None
+        except CancelledError:
+            raise Cancelled("the request was cancelled by its caller") from None
+
+    def cancel(self) -> None:
+        """Nobody wants the rest. Does nothing when the request has ended."""
+        self._future.cancel()
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.cancel()

@@ -23,6 +23,7 @@ VERBS = {
     "top": ("edgeserve.tools.top", "watch a running server: apps, lanes, models, device"),
     "stats": ("edgeserve.tools.stats", "what a running server has done since its start, as tables or JSON"),
     "trace": ("edgeserve.tools.trace", "the last seconds of a running server as a timeline for Perfetto"),
+    "reload": ("edgeserve.tools.reload", "have a running server load a model anew"),
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
     "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),

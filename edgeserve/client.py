@@ -16,11 +16,11 @@ import weakref
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
 
 import zmq
 
-from edgeserve.answers import BREAKDOWN_KEYS, Answer, TimedOut
+from edgeserve.answers import BREAKDOWN_KEYS, PIECES_UNREAD_MAX, UNREAD, Answer, AnswerStream, TimedOut
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError, ServerGone
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import default_endpoint, read_client_keys, read_public_key, split_endpoint
@@ -28,11 +28,18 @@ from edgeserve.ipc.link import Link
 from edgeserve.ipc.wire import Reply
 from edgeserve.units import NS_PER_MS, NS_PER_S, ms_to_ns, ns_to_ms
 
-__all__ = ["Answer", "AsyncClient", "Client", "TimedOut"]
+__all__ = ["Answer", "AnswerStream", "AsyncAnswerStream", "AsyncClient", "Client", "TimedOut"]
 
 IN_FLIGHT_MAX = 4096  # requests of one client without a reply, the server's own bound per connection
 CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
 SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
+
+
+class _TakesPieces(Protocol):
+    """An answer in pieces, as the I/O thread sees it."""
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread."""
 
 
 class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
@@ -44,6 +51,7 @@ class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class 
         self.id = 0
         self.courier = courier
         self.key = key
+        self.stream: Optional[_TakesPieces] = None
 
     def cancel(self) -> bool:
         if not super().cancel():
@@ -207,10 +215,19 @@ class _Courier:
             self._fail_all(reply.error or ServerGone(f"the server at {self.endpoint} sent a reply without an id"))
         elif reply.error is not None:
             self.end(reply.key, reply.error, None)
+        elif reply.kind == "piece":
+            self._take_piece(reply)
         elif reply.kind == "info":
             self.end(reply.key, None, reply.info)
         else:
             self.end(reply.key, None, reply)
+
+    def _take_piece(self, reply: Reply) -> None:
+        pending = self.waiting.get(reply.key) if type(reply.key) is int else None
+        if pending is None or pending.stream is None or pending.stream.put(reply.outputs):
+            return
+        self.end(pending.key, Cancelled(UNREAD), None)
+        self.post((wire.encode_plain("cancel", pending.key),), None)
 
     def end(self, key: Any, error: Optional[BaseException], value: Any) -> None:
         """Give a request its one end, unless it has it already."""
@@ -294,9 +311,22 @@ class Client:
         """
         return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints, quality_min)
 
+    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+               timeout_ms: float | None = None) -> AnswerStream:
+        """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
+        :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
+        ``timeout_ms`` (default: the client's) bounds the wait for each piece."""
+        pieces = AnswerStream((self.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
+        return pieces.follow(self._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min,
+                                       pieces))
+
     def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
-             on_late: Any, hints: Any, quality_min: Any = None) -> _Pending:
+             on_late: Any, hints: Any, quality_min: Any = None, pieces: Optional[_TakesPieces] = None) -> _Pending:
         options: Dict[str, Any] = {}
+        if pieces is not None:
+            options["pieces"] = True
         if slo_ms is not None:
             options["slo_ms"] = slo_ms
         if klass is not None:
@@ -319,9 +349,9 @@ class Client:
         frames = wire.encode_request(key, app, inputs, time.monotonic_ns(), options)
         if copy:
             frames = [frame if type(frame) is bytes else bytes(frame) for frame in frames]
-        return self._post(key, frames)
+        return self._post(key, frames, pieces)
 
-    def _post(self, key: int, frames: List[Any]) -> _Pending:
+    def _post(self, key: int, frames: List[Any], pieces: Optional[_TakesPieces] = None) -> _Pending:
         courier = self._courier
         if os.getpid() != self._process:
             raise RequestError(f"this client was made in process {self._process} and cannot be used in "
@@ -332,6 +362,7 @@ class Client:
             raise Rejected(f"this client has {IN_FLIGHT_MAX} requests without a reply; wait for some first",
                            "too many in flight")
         pending = _Pending(courier, key)
+        pending.stream = pieces
         courier.waiting[key] = pending
         courier.post(frames, pending)
         if courier.closed:
@@ -398,6 +429,16 @@ class Client:
         keys: :class:`~edgeserve.errors.NotAllowed` to others."""
         return self.ask("drain")
 
+    def reload(self, model: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+        """Have a model loaded anew, beside the old one, and put in its place: ``devices``, and ``failed`` (device ->
+        why it goes on with the old one). For its owner's user id and for control keys."""
+        info: Dict[str, Any] = self._wait(self._reload_question(model), timeout_ms, "reload")
+        return info
+
+    def _reload_question(self, model: str) -> _Pending:
+        key = next(self._keys)
+        return self._post(key, [wire.encode_reload(key, model)])
+
     def close(self) -> None:
         """Say goodbye; requests in flight end with :class:`Cancelled`. Idempotent."""
         if os.getpid() == self._process and self._finalizer.detach() is not None:
@@ -430,6 +471,16 @@ class AsyncClient:
         pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
+
+    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+               timeout_ms: float | None = None) -> AsyncAnswerStream:
+        """See :meth:`Client.stream`. To be called while the event loop runs; iterate over it with ``async for``."""
+        client = self._client
+        pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
+        return pieces.follow(client._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min,
+                                         pieces))
 
     async def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
         patience_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
@@ -474,6 +525,11 @@ class AsyncClient:
         """See :meth:`Client.drain`."""
         return await self.ask("drain")
 
+    async def reload(self, model: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+        """See :meth:`Client.reload`."""
+        info: Dict[str, Any] = await self._wait(self._client._reload_question(model), timeout_ms, "reload")
+        return info
+
     async def close(self) -> None:
         """See :meth:`Client.close`; does not block the event loop."""
         await asyncio.get_running_loop().run_in_executor(None, self._client.close)
@@ -483,3 +539,76 @@ class AsyncClient:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
+
+
+class AsyncAnswerStream:
+    """The asyncio twin of :class:`~edgeserve.answers.AnswerStream`: ``async for piece in stream``, ``await
+    stream.answer()``, ``async with``."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[Any] = asyncio.Queue()
+        self._put = self._taken = 0  # each is counted by one thread alone
+        self._over = False
+        self._pending: _Pending
+
+    def follow(self, pending: _Pending) -> AsyncAnswerStream:
+        """Belong to the request that this is the answer of."""
+        self._pending = pending
+        pending.add_done_callback(lambda _: self._hand_over(None))
+        return self
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread."""
+        if self._put - self._taken >= PIECES_UNREAD_MAX:
+            return False
+        self._put += 1
+        return self._hand_over(piece)
+
+    def _hand_over(self, piece: Optional[Dict[str, Any]]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+        except RuntimeError:  # the event loop is closed: nobody reads any more
+            return False
+        return True
+
+    def __aiter__(self) -> AsyncAnswerStream:
+        return self
+
+    async def __anext__(self) -> Dict[str, Any]:
+        if not self._over:
+            try:
+                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), self._timeout_s)
+            except asyncio.TimeoutError:
+                self.cancel()
+                raise TimedOut(f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled") \
+                    from None
+            if piece is not None:
+                self._taken += 1
+                return piece
+            self._over = True
+            await self.answer()  # raises what kept the request from completing
+        raise StopAsyncIteration
+
+    async def answer(self) -> Answer:
+        """The whole answer, when the request has ended."""
+        if self._pending.cancelled():
+            raise Cancelled("the request was cancelled by its caller")
+        try:
+            answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)),
+                                                    self._timeout_s)
+        except asyncio.TimeoutError:
+            self.cancel()
+            raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None
+        return answer
+
+    def cancel(self) -> None:
+        """Nobody wants the rest. Does nothing when the request has ended."""
+        self._pending.cancel()
+
+    async def __aenter__(self) -> AsyncAnswerStream:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self.cancel()

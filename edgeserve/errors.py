@@ -7,7 +7,7 @@ scheduler (:class:`PolicyError`) stop the program; every other error is answered
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 
 class EdgeServeError(Exception):
@@ -164,10 +164,22 @@ class Cancelled(RequestError):
     code = "cancelled"
 
 
+class TimedOut(Cancelled, TimeoutError):
+    """No answer within the caller's own ``timeout_ms``; the request was cancelled. Never travels over the bus."""
+
+    code = "timed_out"
+
+
 class Failed(RequestError):
     """The engine raised, the lane was lost, or the result could not be sent."""
 
     code = "failed"
+
+
+class Quarantined(Failed):
+    """The input ended the process of its model before, and is not run again until the model is reloaded."""
+
+    code = "quarantined"
 
 
 class NotAllowed(RequestError):
@@ -182,9 +194,38 @@ class ServerGone(RequestError):
     code = "server_gone"
 
 
+class UnknownOutput(EdgeServeError, KeyError):
+    """The answer has no output of that name. A ``KeyError`` too, as of any mapping."""
+
+    code = "unknown_output"
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
 REQUEST_ERRORS = {kind.code: kind for kind in (
     RequestError, Malformed, WrongVersion, TooLarge, BadInput, UnknownApp, DeadlineExpired, Rejected, Dropped,
-    Cancelled, Failed, NotAllowed, ServerGone)}
+    Cancelled, Failed, Quarantined, NotAllowed, ServerGone)}
+
+
+def sent_instead(missing: str, sent: Iterable[str], known: Iterable[str]) -> str:
+    """What was sent where ``missing`` was expected: a name that is like it and that nobody takes, else what was sent at
+    all. For the end of a message that says what is missing."""
+    names: Sequence[str] = sorted(str(name)[:128] for name in sent)
+    strangers = sorted(set(names) - set(known))
+    close = difflib.get_close_matches(missing, strangers, n=1) or (strangers if len(strangers) == 1 else [])
+    if close:
+        return f"; {close[0]!r} was sent, which nothing takes: send it as {missing!r}"
+    return f" (sent: {', '.join(names)})" if names else " (nothing was sent)"
+
+
+def told(error: BaseException, where: str = "") -> str:
+    """An exception of somebody's code in a message: its type and text. Of a ``KeyError`` the text is only the key."""
+    if type(error) is KeyError and len(error.args) == 1:
+        key = error.args[0]
+        return f"KeyError{where}: {key}" if isinstance(key, str) and " " in key else \
+            f"KeyError{where}: there is no {key!r}"
+    return f"{type(error).__name__}{where}: {error}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -11,10 +11,10 @@ import threading
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from edgeserve.answers import Answer, TimedOut
+from edgeserve.answers import Answer, AnswerStream
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
-from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError
+from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError, TimedOut
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
 from edgeserve.live.responders import RequestFuture
@@ -99,6 +99,11 @@ class Runtime:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop's thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
     def __enter__(self) -> Runtime:
         return self if self._thread is not None else self.start()
 
@@ -128,14 +133,13 @@ class Runtime:
         future = self.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream, on_late=on_late,
                              hints=hints, quality_min=quality_min)
         try:
-            answer: Answer = future.result(None if timeout_ms is None else timeout_ms / 1000)
+            return future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeout:
             if not future.cancel():
                 return future.result()  # it ended while we gave up
             error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
             error.id = future.id
             raise error from None
-        return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
@@ -146,13 +150,30 @@ class Runtime:
         ``None`` means as the app's configuration says. Arrays are neither copied nor changed; do not change them
         before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
         """
+        return self._submit(app, inputs, None, slo_ms, klass, value, stream, on_late, hints, quality_min)
+
+    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+               timeout_ms: float | None = None) -> AnswerStream:
+        """Ask ``app`` for an answer in pieces, as its model works them out (a language model's words): an
+        :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
+        ``timeout_ms`` bounds the wait for each piece."""
+        pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000)
+        return pieces.follow(self._submit(app, inputs, pieces, slo_ms, klass, value, stream, on_late, hints,
+                                          quality_min))
+
+    def _submit(self, app: str, inputs: Mapping[str, Any], pieces: AnswerStream | None, slo_ms: Any, klass: Any,
+                value: Any, stream: Any, on_late: Any, hints: Any, quality_min: Any) -> RequestFuture:
         now_ns = clock_ns()
         validator = self._validators.get(app) if isinstance(app, str) else None
         if validator is None:
             raise unknown_app(app, self._validators)
         future = RequestFuture(self._cancel)
+        future.stream = pieces
         request = future.request = request_of_call(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
-                                                   on_late=on_late, hints=hints, quality_min=quality_min)
+                                                   on_late=on_late, hints=hints, quality_min=quality_min,
+                                                   pieces=pieces is not None)
         validator.check(request, future, now_ns)
         if request.predictors is not None:
             if request.predictors.missing(request.hints):  # on this thread: the loop has others to serve
@@ -214,8 +235,9 @@ class Runtime:
             core.live()
         except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
             self._error = error
-            if self._ready.is_set():  # before, start() raises it
-                log.error("the loop ended: %s: %s", type(error).__name__, error)
+            if self._ready.is_set() and self._serve:  # before, start() raises it; in process, stop() does
+                log.error("the loop ended because of a fault: %s: %s", type(error).__name__, error,
+                          exc_info=not isinstance(error, EdgeServeError))
         finally:
             core.close(self._why_closed())
             self._closed = True

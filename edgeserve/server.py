@@ -1,29 +1,35 @@
 """``edgeserve serve``: a runtime with the bus in front, until a signal asks it to stop.
 
-SIGTERM and SIGINT drain within ``[server] drain``; a second signal stops at once. A service manager that listens
-(systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat. Wiring only.
+SIGTERM and SIGINT drain within ``[server] drain``; a second signal cancels what is left, a third ends the process. A
+service manager that listens (systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat.
+Wiring only.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.ipc.connections import raise_file_limit
+from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
-from edgeserve.runtime import Runtime
+from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
 if TYPE_CHECKING:
+    from edgeserve.http.process import FrontProcess
     from edgeserve.metrics.endpoint import MetricsEndpoint
 
 log = logging.getLogger("edgeserve")
@@ -32,6 +38,10 @@ LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 
 LOOK_S = 3600.0
 """How long one wait for the loop's end lasts. Signals interrupt it; the bound only keeps the wait interruptible."""
+
+
+STUCK_STATUS = 70
+"""Exit status of a server that a second signal had to end by force: an internal error, in ``sysexits.h``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +57,9 @@ def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     config = load_config(args.config)
+    if not config.apps:
+        raise ConfigError(f"{args.config} has no [app.NAME]: there is nothing to serve; write one "
+                          "(docs/configuration.md)")
     changes: Dict[str, Any] = {}
     if args.endpoint:
         changes["endpoint"] = args.endpoint
@@ -61,6 +74,8 @@ def main(args: argparse.Namespace) -> int:
 def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus). From the main thread only."""
     manager = started_by()
+    raise_file_limit()
+    front = front_of(config)
     runtime = Runtime(config, serve=True)
     heartbeat = Heartbeat(manager, runtime.on_loop)
     asked = []
@@ -68,7 +83,16 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
     def on_signal(number: int, frame: Any) -> None:
         asked.append(number)
         heartbeat.stopping()
+        if len(asked) == 1:
+            log.info("stopping: what was accepted may end within %s; a second signal cancels it",
+                     format_duration(config.server.drain_ns))
+        else:
+            for each in signals:  # a third ends the process, whatever hangs
+                signal.signal(each, signal.SIG_DFL)
+            log.info("stopping at once: what was accepted is cancelled; a third signal ends the process")
         runtime.ask_to_stop(drain=len(asked) == 1)
+        if len(asked) == 2:
+            threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
 
     before = {number: signal.signal(number, on_signal) for number in signals}
     metrics = None
@@ -85,21 +109,38 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         gc.collect()
         gc.freeze()
         metrics = metrics_of(runtime, config)
+        if front is not None:
+            front.start(runtime.endpoints[0])
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
         heartbeat.beat()
         while not runtime.wait(manager.interval_s if manager.listens else LOOK_S):
             heartbeat.beat()
         heartbeat.stopping()
+        try:
+            runtime.stop()
+        except Exception:  # noqa: BLE001 the loop's thread has told it, with its traceback
+            return 2
         if asked:
-            log.info("stopped (drain is at most %s)", format_duration(config.server.drain_ns))
-        runtime.stop()
+            log.info("stopped")
     finally:
+        if front is not None:
+            front.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
         if metrics is not None:
             metrics.close()
         manager.close()
     return 0
+
+
+def front_of(config: Config) -> Optional[FrontProcess]:
+    """The front that ``[http]`` asks for, checked and not started."""
+    if config.http is None:
+        return None
+    from edgeserve.http.process import FrontProcess
+    front = FrontProcess(config)
+    front.check()
+    return front
 
 
 def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
@@ -114,3 +155,15 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
     endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
     log.info("metrics on %s", endpoint.url)
     return endpoint
+
+
+def _end_by_force(runtime: Runtime) -> None:
+    """A second signal asks to stop at once: where the loop does not, it is stuck, and the process ends without it."""
+    if not runtime.is_alive or runtime.wait(STOP_GRACE_S):
+        return
+    log.error("the loop did not stop within %.0f s of the second signal: it is stuck, and the process ends; this is "
+              "where its threads are:", STOP_GRACE_S)
+    faulthandler.dump_traceback(all_threads=True)
+    remove_sockets(runtime.endpoints)
+    logging.shutdown()
+    os._exit(STUCK_STATUS)

@@ -76,6 +76,11 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+def counted_axes(count: int) -> str:
+    """``"1 axis"``, ``"3 axes"``: of an array."""
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
 def _quantity(text: str, units: dict[str, int], expected: str) -> int:
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match.group(2).lower() not in units:

@@ -1,4 +1,5 @@
 """``make demo``: serve ``examples/reader/edge.toml``, load it over the bus with pages and voices, show what came back.
+Then twice as many pages as the machine can read, through a plain queue and scheduled (``--no-overload`` leaves it out).
 
 The server is a process of its own on a socket of its own, so that a bus which is already running is left alone. It is
 ended and its socket removed in every case, Ctrl-C and SIGTERM included. The exit status is 0 when every page was read
@@ -76,13 +77,31 @@ def end(server: subprocess.Popen[bytes]) -> None:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Serve, load, report. The arguments are those of ``examples/reader/load.py``."""
+    """Serve, load, report. The arguments are those of ``examples/reader/load.py``, and ``--no-overload``."""
     sys.path.insert(0, READER)
-    import load
+    import overload
 
     arguments: List[str] = list(sys.argv[1:] if argv is None else argv)
+    whole = "--no-overload" not in arguments
+    status = serve_and_load([argument for argument in arguments if argument != "--no-overload"])
+    if status or not whole:
+        return status
+    print("\nThe same pages when too many come (two servers, one after the other; about 30 s) ...", flush=True)
+    heed_signals()
+    return overload.main([])
+
+
+def heed_signals() -> None:
+    """SIGTERM ends the demo as Ctrl-C does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+
+
+def serve_and_load(arguments: Sequence[str]) -> int:
+    """The first part: pages and voices, and the server's end."""
+    import load
+
+    heed_signals()
     directory = tempfile.mkdtemp(prefix="edgeserve-demo-")  # mode 0700
     endpoint = f"ipc://{directory}/bus"
     server = None

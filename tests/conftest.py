@@ -25,7 +25,7 @@ settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress
 settings.load_profile("edgeserve")
 
 
-TOGETHER = ("tests/live/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout.py")
+TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout.py")
 """The tests of one of these run in one process, in order."""
 
 

@@ -21,7 +21,7 @@ ROOMS = {"lib": set(), "bench": {"lib"}, "dev": {"lib"}, "draw": {"lib", *PAPERS
          **{paper: {"lib"} for paper in PAPERS}}
 BY_NAME = {"demo.py", "gpu_check.py", "profile_device.py"}  # people start these by their names
 
-TEST_ROOMS = {"jetson", "unit", "sim", "live", "conformance", "golden", "gpu", "lib"}
+TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib"}
 OF_THE_PROJECT = {"conftest.py", "test_docs.py", "test_layout.py", "test_layout_scripts.py"}  # they test no room
 
 

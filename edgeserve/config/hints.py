@@ -8,10 +8,10 @@ against this list, since a predictor of a hint that nobody reads would only cost
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence
+from typing import Any, Collection, Dict, Sequence
 
-from edgeserve.config.schema import AppConfig, NodeConfig, PolicyConfig
-from edgeserve.errors import ConfigError
+from edgeserve.config.schema import AppConfig, Config, NodeConfig, PolicyConfig
+from edgeserve.errors import ConfigError, did_you_mean
 
 
 def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
@@ -36,6 +36,29 @@ def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
     return known
 
 
+def read_hints(app: AppConfig, config: Config) -> Collection[str]:
+    """The hints that the app's policy may read; empty for a policy from outside, which may read any."""
+    policy = config.policies.get(app.policy or next(iter(config.policies), ""))
+    if policy is None or ":" in policy.kind:
+        return ()
+    known = set(known_hints(app.nodes))
+    if policy.options.get("hint"):
+        known.add(str(policy.options["hint"]))
+    return known
+
+
+def hint_bounds(app: AppConfig) -> Dict[str, float]:
+    """Name -> the largest value of each hint by which a policy multiplies: steps, work and parts. A larger one that a
+    request declares is refused; one that a function or a node says is taken for this."""
+    bounds: Dict[str, float] = {"steps": app.steps_max, "work": app.work_max}
+    for node in app.nodes:
+        bounds[f"{node.name}.steps"] = app.steps_max
+        bounds[f"{node.name}.work"] = app.work_max
+        if node.fan_out:
+            bounds[f"{node.name}.parts"] = node.parts_max
+    return bounds
+
+
 def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
     """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy was told to read.
     A policy from outside (``kind = "module:Class"``) may read hints of any name."""
@@ -44,8 +67,8 @@ def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
         known[str(policy.options["hint"])] = "what the policy takes for the length"
     for hint in app.predict:
         if hint not in known and ":" not in policy.kind:
-            raise ConfigError(f"[app.{app.name}.predict] {hint!r}: no policy reads such a hint; "
-                              f"those of this app are {', '.join(known)}")
+            raise ConfigError(f"[app.{app.name}.predict] {hint!r}: no policy reads such a hint"
+                              f"{did_you_mean(hint, known)} Those of this app are {', '.join(known)}")
         if hint == "length" and app.length is not None:
             raise ConfigError(f"[app.{app.name}] length = '{app.length[0]}[{app.length[1]}]' and a predictor of "
                               "'length' say the same hint twice; take one of them away")

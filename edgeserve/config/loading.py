@@ -29,7 +29,7 @@ from edgeserve.config.schema import (
     TensorConfig,
 )
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.units import NS_PER_MS, format_duration
+from edgeserve.units import NS_PER_MS, counted_axes, format_duration
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,6 +44,9 @@ MONITOR_INTERVAL_NS_MIN = 10 * NS_PER_MS
 def load_config(path: str) -> Config:
     """Read and check one TOML file. Raises :class:`ConfigError` with the file, the key and the mend."""
     table = read_toml(path)
+    if not table:
+        raise ConfigError(f"{path}: there is nothing in it; it needs at least a [model.NAME] and an [app.NAME] "
+                          "(docs/configuration.md). 'edgeserve init MODEL_FILE' writes them")
     try:
         return parse_config(table, directory=os.path.dirname(os.path.abspath(path)), source=path)
     except ConfigError as error:
@@ -77,6 +80,7 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
+    written = table
     table = expand_pipelines(table, directory)
     server = read_table(ServerConfig, table.get("server", {}), "[server]")
     devices = _sections(DeviceConfig, table, "device") or {"cpu": DeviceConfig(name="cpu")}
@@ -95,8 +99,35 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
                           "measured")
     http = read_table(HttpConfig, table["http"], "[http]") if "http" in table else None
     config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, http)
+    _check_left_out(written, config)
     check_config(config)
     return config
+
+
+def _check_left_out(table: Mapping[str, Any], config: Config) -> None:
+    """Names that stand for what the file leaves out must exist too: the message says what was left out, since the name
+    is none that its writer knows."""
+    for name, section in _named(table, "lane").items():
+        if "device" not in section and config.lanes[name].device not in config.devices:
+            raise ConfigError(f"[lane.{name}] lacks device = '...'; the file has {_listed(config.devices)} (left out "
+                              f"means {config.lanes[name].device!r}, which it does not have)")
+    for name, section in _named(table, "app").items():
+        nodes = section.get("node", ())
+        for node in nodes if isinstance(nodes, list) else ():
+            if "model" not in node and node.get("name") not in config.models:
+                raise ConfigError(f"[[app.{name}.node]] name = {node.get('name')!r} has no model = '...', so it means "
+                                  f"a model of its own name, and there is none"
+                                  f"{nearest(str(node.get('name')), config.models)}")
+        if isinstance(section.get("pipeline"), str):
+            for own in config.apps[name].nodes:
+                if own.model not in config.models:
+                    raise ConfigError(f"[app.{name}] pipeline = {section['pipeline']!r} has a module {own.model!r}, "
+                                      f"which means a model of that name, and there is none"
+                                      f"{nearest(own.model, config.models)}")
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, sorted(names)))
 
 
 def read_table(kind: Type[T], table: Any, where: str, **given: Any) -> T:
@@ -115,8 +146,13 @@ def read_table(kind: Type[T], table: Any, where: str, **given: Any) -> T:
         values[item.name] = item.metadata["read"](value, f"{where} {key}")
     for key, item in readers.items():
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise ConfigError(f"{where} lacks the key {key!r}")
+            raise ConfigError(f"{where} lacks the key {key!r}; it needs {', '.join(_needed(readers))}, and may have "
+                              f"{', '.join(name for name in readers if name not in _needed(readers))}")
     return kind(**values)
+
+
+def _needed(readers: Mapping[str, Any]) -> List[str]:
+    return [key for key, item in readers.items() if item.default is MISSING and item.default_factory is MISSING]
 
 
 def _named(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
@@ -202,8 +238,8 @@ def _check_length(app: AppConfig, name: str, axis: int) -> None:
                           f"declare it in [app.{app.name}.inputs]")
     axes = len(app.inputs[name].shape)
     if axis >= axes:
-        raise ConfigError(f"{where}: input {name!r} has {axes} axes, counted from 0, without a batch axis; correct the "
-                          f"axis, or shape in [app.{app.name}.inputs]")
+        raise ConfigError(f"{where}: input {name!r} has {counted_axes(axes)}, counted from 0, without a batch axis; "
+                          f"correct the axis, or shape in [app.{app.name}.inputs]")
 
 
 def _refers(name: str, known: Mapping[str, Any], where: str) -> None:

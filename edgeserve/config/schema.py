@@ -40,7 +40,11 @@ class ServerConfig:
     endpoint: str = entry(string, "")  # where the bus listens; "" = the default ipc path of this user
     message_bytes_max: int = entry(size, 64 * 1024**2, key="message_max")  # of one message; a 4K RGB frame is 25 MB
     pending_max: int = entry(integer(1), 4096)  # accepted requests that have not ended, over all apps
-    clients_max: int = entry(integer(1), 256)  # distinct client identities remembered at a time
+    pending_bytes_max: int = entry(size, 1024**3)  # of the messages of all these; and of all answers not read yet
+    client_bytes_max: int = entry(size, 256 * 1024**2)  # the same of one client's connection
+    unread_bytes_max: int = entry(size, 128 * 1024**2)  # answers that one client has not read: more, and it is cut off
+    critical_for: Tuple[str, ...] = entry(tuple_of(string), ())  # who may ask with class critical; () = everybody
+    clients_max: int = entry(integer(1), 256)  # clients remembered at a time; twice as many connections may be open
     client_silence_ns: int = entry(duration, 10 * 10**9, key="client_silence")  # no heartbeat: the client is gone
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
@@ -155,6 +159,9 @@ class AppConfig:
     state_ttl_ns: int = entry(duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
+    pending_bytes_max: int = entry(size, 0)  # of the messages of these; 0 = only the server's bound
+    steps_max: int = entry(integer(1, 10**9), 65_536)  # the largest hint "steps" or "NODE.steps" of a request
+    work_max: float = entry(number(0.001, 1e6), 1e6)  # the largest hint "work" or "NODE.work"
     weights: Dict[str, float] = entry(table_of(number(0.001)), factory=dict)  # client -> share of pending_max
     background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: see arbiter.md; 0 = never
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
@@ -183,6 +190,7 @@ class HttpConfig:
     grpc: str = entry(string, "")  # HOST:PORT for gRPC, such as 127.0.0.1:8001 (extra grpc); "" = none
     token_file: str = entry(string, "")  # clients must send its content as a bearer token; "" = none is asked for
     server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
+    client_key: str = entry(string, "")  # file of the front's own CURVE keys, where the server asks for them
     shared_memory: bool = entry(boolean, False)  # clients may name shared memory of the user that the front runs as
     body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
     body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from edgeserve.errors import EngineError
+from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
 
@@ -45,8 +46,9 @@ def fit(slot: Slot, value: Any) -> np.ndarray:
     if array.dtype != slot.dtype:
         array = _widened(slot, array)
     if array.ndim != len(slot.dims):
-        raise EngineError(f"{slot.where}: input {slot.name!r} has shape {array.shape}; expected {len(slot.dims)} axes "
-                          f"per item, {dims_text(slot.dims)} (without the batch axis)")
+        raise EngineError(f"{slot.where}: input {slot.name!r} has {counted_axes(array.ndim)}, shape {array.shape}; "
+                          f"expected {counted_axes(len(slot.dims))} per item, {dims_text(slot.dims)} (without the "
+                          "batch axis)")
     for have, want in zip(array.shape, slot.dims):
         if want is not None and (have > want or (have < want and slot.pad is None)):
             raise EngineError(f"{slot.where}: input {slot.name!r} has shape {array.shape}; "

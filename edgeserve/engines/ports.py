@@ -26,7 +26,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Result, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, nearest
+from edgeserve.errors import EngineError, nearest, sent_instead
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
 
@@ -251,8 +251,9 @@ class Ports:
 
     def _value(self, name: str, item: Values) -> Any:
         if name not in item:
-            raise EngineError(f"{self._where}: input {name!r} is missing{nearest(name, item)}; "
-                              f"the model takes {', '.join(slot.name for slot in self._slots)}")
+            takes = [slot.name for slot in self._slots]
+            raise EngineError(f"{self._where}: input {name!r} is missing{sent_instead(name, item, takes)}; the model "
+                              f"takes {', '.join(takes)}")
         return item[name]
 
     def _refuse_given(self, item: Values) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
+from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 
 KNOWN_OPTIONS = ("batched", "stateful", "example")
 
@@ -118,6 +118,8 @@ class PythonEngine(Engine):
                 value = function(item, state) if self._stateful else function(item)
             except Exception as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
                 value = error
+            if isinstance(value, KeyError):
+                value = _missing_input(value, item)
             results.append(self._settled(value, index))
         return results
 
@@ -125,8 +127,7 @@ class PythonEngine(Engine):
         try:
             return function(*arguments)
         except Exception as error:  # a user's function may raise anything: it becomes the typed failure of this batch
-            raise EngineError(f"model {self._name!r}: {self._spec} raised {type(error).__name__}: {error} "
-                              f"({_place(error)})") from error
+            raise EngineError(f"model {self._name!r}: {self._spec} raised {told(error)} ({_place(error)})") from error
 
     def _settled(self, returned: Any, index: int) -> Result:
         """The result of one item, whose failure is its own."""
@@ -138,8 +139,8 @@ class PythonEngine(Engine):
     def _result(self, returned: Any, index: int) -> Result:
         """What the function returned for one item, checked."""
         if isinstance(returned, Exception):
-            raise EngineError(f"model {self._name!r}: {self._spec} raised {type(returned).__name__} on item {index}: "
-                              f"{returned} ({_place(returned)})") from returned
+            raise EngineError(f"model {self._name!r}: {self._spec} raised {told(returned, f' on item {index}')} "
+                              f"({_place(returned)})") from returned
         if not self._stateful:
             return self._plain(returned, index)
         if not isinstance(returned, tuple) or len(returned) != 2 or isinstance(returned, (Parts, Route)):
@@ -265,6 +266,15 @@ def state_size_bytes(state: Any, depth: int = STATE_DEPTH_MAX) -> int:
         if isinstance(state, (list, tuple, set, frozenset)):
             return size + sum(state_size_bytes(value, depth - 1) for value in state)
     return size
+
+
+def _missing_input(error: KeyError, item: Values) -> Exception:
+    """A function that looks for an input that it was not given raises a ``KeyError``, whose text is only the name."""
+    name = error.args[0] if error.args else None
+    if not isinstance(name, str) or name in item:
+        return error
+    return KeyError(f"{name!r} is not among its inputs ({', '.join(sorted(item)) or 'none'})").with_traceback(
+        error.__traceback__)
 
 
 def _place(error: BaseException) -> str:

@@ -5,7 +5,8 @@ How long a batch takes comes from ``expected`` (batch size -> time) or ``options
 normal draw around 1 with the relative deviation ``options.noise``. Trouble can be ordered: ``fail_every``,
 ``hang_every`` (for ``hang``), ``lost_at`` (the device is lost with that batch), ``fan_out`` (a number, or
 ``[low, high]`` drawn), ``steps`` (unfinished until so many). ``variants`` are names with factors of the time.
-Outputs are the inputs. The draws follow ``options.seed`` and the model's name.
+``sequence`` makes items sequences of ``steps``, or of as many as their input ``steps`` says
+(``engines/synthetic_sequences.py``). Outputs are the inputs. The draws follow ``options.seed`` and the model's name.
 
 With ``options.pack`` it is a device that works by itself: ``launch`` packs for so long on the lane's thread, and the
 lane's batches then run one after the other on the device, whose clock keeps the stated times exactly.
@@ -29,16 +30,18 @@ from edgeserve.engines.base import (
     LaneInfo,
     Pending,
     Result,
+    SequenceInfo,
     Session,
     Values,
     with_failures,
 )
 from edgeserve.engines.options import Options
+from edgeserve.engines.synthetic_sequences import SequenceSession
 from edgeserve.errors import ConfigError, DeviceLost, EngineError, nearest
 from edgeserve.units import NS_PER_S, parse_duration_ns
 
 KNOWN_OPTIONS = ("c0", "c1", "noise", "per_length", "seed", "fail_every", "hang_every", "hang", "fan_out", "steps",
-                 "pack", "lost_at", "variants")
+                 "pack", "lost_at", "variants", "sequence")
 
 NOMINAL_BYTES = 1 << 20
 """What a synthetic model occupies when ``memory`` is not set."""
@@ -94,6 +97,9 @@ class SyntheticEngine(Engine):
         self._factors = _factors(options)
         self.variants = tuple(self._factors)
         self._fan_out = _range(model, options)
+        self._sequence = _sequence(options)
+        if self._sequence is not None:
+            self.variants = (*self.variants, "prefill", "decode")
         self._random = random.Random(f"{options.integer('seed', 0, 0)}/{model.name}")
         self._shapes = model.shapes
         self._load_ns = model.load_ns
@@ -116,12 +122,17 @@ class SyntheticEngine(Engine):
         self._loaded = False
         self._unloaded.set()
 
+    def sequence(self) -> Optional[SequenceInfo]:
+        return self._sequence
+
     def example(self) -> Values:
         return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
 
     def open(self, lane: LaneInfo) -> Session:
         """Of the device that works by itself with ``options.pack``, else one that blocks."""
         self._must_be_loaded()
+        if self._sequence is not None:
+            return SequenceSession(self._sequence, self._plan_sequences, self._sleep)
         if self._pack_ns is None or lane.clock_ns is None:
             return BlockingSession(self)
         common = lane.common if lane.common is not None else {}
@@ -132,6 +143,13 @@ class SyntheticEngine(Engine):
         if planned.duration_ns:
             self._sleep(((self._pack_ns or 0) + planned.duration_ns) / NS_PER_S)
         return self.finish(planned)
+
+    def _plan_sequences(self, batch: Batch) -> Tuple[Batch, List[int], Dict[int, Exception], float]:
+        planned = self.plan(batch)
+        if planned.trouble is not None:
+            self._sleep(planned.duration_ns / NS_PER_S)
+            raise planned.trouble
+        return planned.batch, planned.left, dict(planned.failed), planned.duration_ns / max(1, planned.steps) / NS_PER_S
 
     def pack(self) -> None:
         """What the lane's thread does for a batch before the device can run it."""
@@ -145,9 +163,9 @@ class SyntheticEngine(Engine):
     def plan(self, batch: Batch) -> _Planned:
         """Check a batch and draw how it will go."""
         self._must_be_loaded()
-        if batch.variant and batch.variant not in self._factors:
+        if batch.variant and batch.variant not in self.variants:
             raise EngineError(f"model {self._name!r} has no variant {batch.variant!r}"
-                              f"{nearest(batch.variant, self._factors)}; see options.variants")
+                              f"{nearest(batch.variant, self.variants)}; see options.variants")
         failed = self._wrong(batch)
         if failed:
             batch = batch.without(failed)
@@ -208,6 +226,8 @@ class SyntheticEngine(Engine):
     def _left(self, index: int, batch: Batch) -> int:
         """Steps that an item still needs: its state is that number."""
         started = index < len(batch.states) and batch.states[index] is not None
+        if self._sequence is not None and not started and "steps" in batch.items[index]:
+            return max(1, int(batch.items[index]["steps"]))
         return int(batch.states[index]) if started else self._steps
 
     def _result(self, index: int, item: Values, left: int, parts: List[int]) -> Result:
@@ -320,6 +340,19 @@ def _factors(options: Options) -> Dict[str, float]:
         raise ConfigError(f"{options.where('variants')} = {table!r}: expected a table of factors, such as {{half = "
                           "0.5}")
     return {name: float(value) for name, value in table.items()}
+
+
+def _sequence(options: Options) -> Optional[SequenceInfo]:
+    """``sequence``: tokens of the context, bytes per token and slots, or None where the key is left out."""
+    if "sequence" not in options:
+        return None
+    table = {"context_tokens": 4096, "bytes_per_token": 1024, "slots": 8, **options.table("sequence")}
+    unknown = sorted(set(table) - set(SequenceInfo._fields))
+    if unknown or not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0
+                          for value in table.values()):
+        raise ConfigError(f"{options.where('sequence')} = {table!r}: expected whole numbers for "
+                          f"{', '.join(SequenceInfo._fields)}")
+    return SequenceInfo(**table)
 
 
 def _durations(options: Options, key: str) -> dict[str, int]:

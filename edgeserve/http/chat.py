@@ -2,7 +2,7 @@
 
 An app that can chat takes ``messages`` (JSON text of OpenAI's messages) or ``prompt`` (a text), and optionally
 ``max_tokens``, ``temperature``, ``top_p``, ``seed`` and ``stop`` (JSON text of a list). It answers ``text``, and
-optionally ``tokens`` (how many, or which), ``prompt_tokens`` and ``finish_reason``.
+optionally ``prompt_tokens``, ``completion_tokens`` (or ``tokens``: how many, or which) and ``finish_reason``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from edgeserve.errors import BadInput
 from edgeserve.http.failures import NotServed, details_of, message_of, status_of
 
 TEXT_INPUTS = ("messages", "prompt")
+OBJECTS = ("text", "any")
+"""Dtypes of inputs that may be texts."""
+
 NUMBERS = {"max_tokens": np.int32, "temperature": np.float32, "top_p": np.float32, "seed": np.int64}
 """Options of a request that become inputs, with the dtype where the app declares none."""
 
@@ -50,7 +53,7 @@ def can_chat(app: Mapping[str, Any]) -> bool:
     inputs = app["inputs"]
     if not inputs:
         return "text" in app["outputs"]
-    return any(inputs[name]["dtype"] == "text" for name in TEXT_INPUTS if name in inputs)
+    return any(inputs[name]["dtype"] in OBJECTS for name in TEXT_INPUTS if name in inputs)
 
 
 def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
@@ -117,7 +120,8 @@ def _add_numbers(body: Mapping[str, Any], inputs: Mapping[str, Any], values: Dic
         if name in WHOLE and not (isinstance(value, int) and WHOLE[name] <= value < 2**31):
             raise BadInput(f"{name} = {str(value)[:40]}: expected a whole number from {WHOLE[name]} to 2^31 - 1")
         if name in inputs or not inputs:
-            values[name] = np.asarray(value, inputs[name]["dtype"] if name in inputs else dtype)
+            declared = inputs[name]["dtype"] if name in inputs else "any"
+            values[name] = np.asarray(value, dtype if declared in OBJECTS else declared)
 
 
 def _add_stop(stop: Any, inputs: Mapping[str, Any], values: Dict[str, Any]) -> None:
@@ -189,7 +193,8 @@ def finish_of(outputs: Mapping[str, Any]) -> str:
 
 def usage_of(outputs: Mapping[str, Any]) -> Dict[str, int]:
     """Counts of tokens; 0 where the app does not tell them."""
-    prompt, completion = count_of(outputs.get("prompt_tokens")), count_of(outputs.get("tokens"))
+    prompt = count_of(outputs.get("prompt_tokens"))
+    completion = count_of(outputs.get("completion_tokens", outputs.get("tokens")))
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

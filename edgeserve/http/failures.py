@@ -12,7 +12,8 @@ from edgeserve.errors import REFUSAL_NUMBERS, Cancelled, EdgeServeError, Refusal
 
 BY_CODE = {
     "malformed": 400, "bad_input": 400, "too_large": 413, "unknown_app": 404, "deadline_expired": 504, "rejected": 503,
-    "dropped": 504, "cancelled": 499, "failed": 500, "server_gone": 502, "wrong_version": 502}
+    "dropped": 504, "cancelled": 499, "failed": 500, "server_gone": 502, "wrong_version": 502,
+    "not_allowed": 502}
 """Code of an error -> HTTP status. 499 is what proxies call a request whose client went away."""
 
 BY_REASON = {

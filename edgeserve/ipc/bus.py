@@ -8,6 +8,7 @@ handed its clock.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
 import os
@@ -20,8 +21,9 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple, U
 import msgpack
 import zmq
 
-from edgeserve.errors import Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
+from edgeserve.errors import BadInput, Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
 from edgeserve.ipc import wire
+from edgeserve.ipc.connections import UNKNOWN, Connection, Connections, connections_max, hang_up
 from edgeserve.ipc.credentials import NOBODY, AllowedKeys, Authenticator, Credential, Credentials, require_keys
 from edgeserve.ipc.endpoints import (
     default_endpoint,
@@ -36,8 +38,9 @@ from edgeserve.ipc.endpoints import (
     watch_socket,
 )
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
+from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
-from edgeserve.units import NS_PER_MS, NS_PER_S, ns_to_ms
+from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
 
 __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 
@@ -50,6 +53,22 @@ DEAD_IDENTITIES_MAX = 1024  # connections that closed lately, whose last message
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 
+BYTES_MAX = 2**62
+"""Where no bound was given."""
+
+NAMES_MAX = 4096
+"""Owners whose name is remembered."""
+
+SLICE_FRAMES = 2048
+"""Frames of an oversized message that are dropped at a time, about a millisecond: the loop has others to serve."""
+
+SURPLUS_FRAMES_MAX = 65_536
+"""A message with more frames than that ends its connection: no mistake makes so many."""
+
+AWAY_CHECKS = 2
+"""Where nothing was read for so many times the time between two checks for silent clients, the server itself was away
+(stopped, or busy), and every client has its full time again."""
+
 PROBE_MESSAGES_MAX = 8
 """Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
 is there. The question costs an eighth of the exception that an empty socket raises."""
@@ -59,11 +78,18 @@ POLL_NS_MIN = 2 * NS_PER_MS
 
 FD_SELECT_MAX = 1024  # ``select`` takes no file number beyond this
 
+NAME_MARK = " #"
+"""In the name of a request's client: before it whose connection it is, which is what shares go by, behind it which."""
+
+OWNER_MARK = "@"
+"""Before it what the client calls itself, for its weight; behind it whose connection it is."""
+
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=HI")
 _POLLIN = int(zmq.POLLIN)
+_first_numbers = itertools.count(1)
 
 
 class Cancel:
@@ -77,11 +103,13 @@ class Cancel:
 
 class Control:
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``.
-    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0."""
+    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0.
+    ``name``: of the model that a ``reload`` is about, else empty."""
 
-    __slots__ = ("peer", "key", "is_req", "kind", "number")
+    __slots__ = ("peer", "key", "is_req", "kind", "number", "name")
 
-    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, number: int = 0) -> None:
+    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, number: int = 0, name: str = "") -> None:
+        self.name = name
         self.peer = peer
         self.key = key
         self.is_req = is_req
@@ -104,20 +132,28 @@ News = Union[Ask, Cancel, Control, ClientGone]
 
 
 class _Peer:
-    """What is known of one connection. ``open`` holds its requests and control questions in flight. ``patient``: one
-    came from a REQ socket, which cannot send heartbeats while it waits."""
+    """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
+    their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
+    their client. ``checked``: how many connections there had been when it was last known to be this one. ``patient``:
+    one request came from a REQ socket, which cannot send heartbeats while it waits."""
 
-    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential")
+    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential", "owner", "uid",
+                 "bytes", "unread", "checked")
 
-    def __init__(self, client: bytes, file: int | None, same_host: bool, credential: Credential = NOBODY) -> None:
+    def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
         self.client = client
         self.credential = credential
-        self.name = client.hex()
         self.open: Dict[Key, Union[Ask, Control]] = {}
         self.seen_ns = 0
-        self.file = file
-        self.same_host = same_host
+        self.file = None if connection is None else connection.file
+        self.same_host = connection is None or connection.same_host
+        self.owner = "inproc" if connection is None else connection.owner
+        self.uid = os.getuid() if connection is None else connection.uid
+        self.name = f"{self.owner}{NAME_MARK}{client.hex()}"
         self.patient = False
+        self.bytes = 0
+        self.unread = Unread()
+        self.checked = 0
 
 
 class Bus:
@@ -127,21 +163,34 @@ class Bus:
     ``client_silence_ns`` how long a client with requests in flight may say nothing. With ``curve_secret_key_file``
     every TCP endpoint is encrypted and clients need the server's public key; with ``client_keys`` (a folder) only those
     whose keys lie there are let in, and ``control_keys`` (names) may control the server. ``ask_type`` is the class of
-    the records of requests: :class:`Ask`, or one that extends it.
+    the records of requests: :class:`Ask`, or one that extends it. Bounds in bytes of the messages of requests in
+    flight: ``pending_bytes_max`` of all, ``client_bytes_max`` of one connection, ``app_bytes_max`` by app;
+    ``unread_bytes_max`` of the answers that one client has not read.
     """
 
     def __init__(self, endpoints: Sequence[str], *, clock_ns: Callable[[], int], message_bytes_max: int,
                  clients_max: int, client_silence_ns: int, curve_secret_key_file: str = "",
                  client_keys: str = "", control_keys: Sequence[str] = (), ask_type: Callable[[], Ask] = Ask,
-                 context: zmq.Context[Any] | None = None) -> None:
+                 context: zmq.Context[Any] | None = None, pending_bytes_max: int = BYTES_MAX,
+                 client_bytes_max: int = BYTES_MAX, unread_bytes_max: int = BYTES_MAX,
+                 app_bytes_max: Mapping[str, int] | None = None) -> None:
         self._clock_ns = clock_ns
+        self._pending_bytes_max = max(pending_bytes_max, message_bytes_max)
+        self._client_bytes_max = max(client_bytes_max, message_bytes_max)
+        self._unread_bytes_max = max(unread_bytes_max, 2 * message_bytes_max)
+        self._app_bytes_max = app_bytes_max or {}
+        self._app_bytes = dict.fromkeys(self._app_bytes_max, 0)
+        self._bytes = 0
         self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
         self._clients_max = clients_max
         self._client_silence_ns = client_silence_ns
         self._peers: Dict[bytes, _Peer] = {}
         self._files: Dict[int, bytes] = {}  # connection -> the client on it
-        self._open: Dict[int, bool] = {}  # connections that are open -> on this host (not TCP)
+        self._connections = Connections(connections_max(clients_max), self._is_idle)
+        self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
+        self._surplus: _Peer | None = None  # whose message's rest is being dropped
+        self._surplus_frames = 0
         self._dead: Deque[bytes] = deque(maxlen=DEAD_IDENTITIES_MAX)
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
@@ -152,13 +201,14 @@ class Bus:
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
         self._check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, client_silence_ns // 4))  # who is silent
         self._check_at_ns = self._looked_ns + self._check_ns
-        self._numbers: Dict[int, int] = {}  # connection that is open -> which one it is since start
-        self._connections = itertools.count(1)
+        self._received_ns = self._awake_ns = self._looked_ns  # when was read last, and since when without a pause
+        self._first_id = 0
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
         self._credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._authenticator = Authenticator(self._context, allowed) if allowed is not None else None
+        seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         self._here = [(self.socket, _POLLIN)]
         self._monitor = watch_socket(self.socket, self._context, _WATCHED)
@@ -168,21 +218,42 @@ class Bus:
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
         try:
-            self._set_up()
+            self._set_up(all(not endpoint.startswith("tcp") for endpoint in endpoints))
+            self._has_inproc = any(endpoint.startswith("inproc") for endpoint in endpoints)
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
             self._file = self.fileno()
         except BaseException:
             self.close()
             raise
 
-    def _set_up(self) -> None:
+    def _set_up(self, is_local: bool) -> None:
         socket = self.socket
+        # A client that comes again under its own routing id gets it, also while libzmq has not noticed that the old
+        # connection is closed. Beyond this host names are refused, so nobody may take one.
+        socket.setsockopt(zmq.ROUTER_HANDOVER, int(is_local))
         socket.linger = 0
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
         socket.setsockopt(zmq.RCVHWM, RECEIVE_MESSAGES_MAX)
         socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._message_bytes_max + wire.HEADER_BYTES_MAX)
+        self._first_id = self._learn_first_id()
+
+    def _learn_first_id(self) -> int:
+        """libzmq numbers the clients that choose no routing id one after the other: the number of the first, which is
+        a client of our own. What looks like such a number and cannot be one was chosen by a client."""
+        address = f"inproc://edgeserve-first-{next(_first_numbers)}"
+        self.socket.bind(address)
+        first: zmq.Socket[Any] = self._context.socket(zmq.DEALER)
+        first.linger = 0
+        try:
+            first.connect(address)
+            first.send(b"")
+            client, _ = self.socket.recv_multipart()
+        finally:
+            first.close()
+            self.socket.unbind(address)
+        return int.from_bytes(client[1:], "big")
 
     def _bind(self, endpoint: str, secret_key_file: str) -> str:
         transport, address = split_endpoint(endpoint)
@@ -253,6 +324,9 @@ class Bus:
     def receive(self, count_max: int = 64) -> List[News]:
         """What waits, at most about ``count_max`` at a time; never blocks."""
         now_ns = self._clock_ns()
+        if now_ns - self._received_ns > AWAY_CHECKS * self._check_ns:
+            self._awake_ns = now_ns
+        self._received_ns = now_ns
         if self._quiet:  # the last wait heard nothing of connections
             self._quiet = False
             self._looked_ns = now_ns
@@ -261,32 +335,37 @@ class Bus:
         news = self._news
         recv, poll, here = self._recv, zmq.zmq_poll, self._here
         read = 0
-        while len(news) < count_max:
+        all_read = False
+        if self._surplus is not None:
+            self._drop_surplus(self._surplus)
+        while len(news) < count_max and self._surplus is None:
             if read < PROBE_MESSAGES_MAX and not poll(here, 0):
+                all_read = True
                 break
             try:
                 client = recv(_NOBLOCK)
             except zmq.Again:
+                all_read = True
                 break
             read += 1
             self._receive_one(client, now_ns, news)
+        if all_read and now_ns >= self._check_at_ns:  # what a client sent counts before its silence does
+            self._judge(now_ns)
         self._news = []
         return news
 
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
         """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""
         recv: Any = self._recv
-        frame = recv(_NOBLOCK, False)  # a Frame says whether more follows; asking the socket costs more
-        peer = self._peers.get(client)
-        refusal = None
-        if peer is None:
+        frame = recv(_NOBLOCK, False)  # it says whether more follows; asking the socket costs more
+        peer, refusal = self._peers.get(client), None
+        if peer is None or (peer.checked != self._connections.accepted and self._is_another(peer, frame)):
             peer, refusal = self._meet(client, frame)
         peer.seen_ns = now_ns
-        more = frame.more
-        is_req = more and len(frame) == 0
+        is_req = frame.more and len(frame) == 0
         if is_req:
             frame = recv(_NOBLOCK, False)
-            more = frame.more
+        more = frame.more
         total = len(frame)
         header = frame.bytes if total < LARGE_BYTES else frame.buffer
         buffers: List[Any] = []
@@ -295,8 +374,10 @@ class Bus:
             more = frame.more
             size = len(frame)
             total += size
-            if len(buffers) <= TENSORS_MAX:
-                buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
+            if len(buffers) > TENSORS_MAX:
+                self._surplus = peer if more else None
+                break
+            buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
         if refusal is _DEAD:
             return
         key: Any = None  # of a request that shall be answered, also with an error
@@ -313,42 +394,90 @@ class Bus:
             key = named if type(named) is int and 0 <= named < 2**63 else wire.check_key(named)
             if refusal is not None:
                 raise refusal
-            if total > self._message_bytes_max:
-                raise TooLarge(f"the message has {total} bytes, at most {self._message_bytes_max} are allowed; raise "
-                               "[server] message_max")
-            if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
-                raise _not_new(peer, key)
+            if total > self._message_bytes_max or peer.bytes + total > self._client_bytes_max \
+                    or self._bytes + total > self._pending_bytes_max or self._surplus is not None \
+                    or key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+                raise self._why_not(peer, key, total)
             ask = self._ask_type()
-            wire.decode_infer(ask, fields, buffers, self._message_bytes_max)
+            _read_ask(ask, fields, buffers, self._message_bytes_max, is_req)
+            if ask.app in self._app_bytes:
+                self._enter_app(ask.app, total)
         except RequestError as error:
-            self._send(client, is_req, (wire.encode_error(key, error),))
-            return
-        ask.peer, ask.key, ask.is_req = peer, key, is_req
-        if not ask.client:
-            ask.client = peer.name
+            return self._refuse(peer, is_req, key, error)
+        ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
+        if ask.client:
+            self._take_name(peer, ask.client)
+        ask.client = peer.name
+        peer.bytes, self._bytes, self._in_flight = peer.bytes + total, self._bytes + total, self._in_flight + 1
         if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
             ask.sent_ns = None
         peer.open[key] = ask
-        if is_req:
-            peer.patient = True
-        self._in_flight += 1
+        peer.patient = peer.patient or is_req
         news.append(ask)
+
+    def _refuse(self, peer: _Peer, is_req: bool, key: Any, error: RequestError) -> None:
+        self._send(peer, is_req, (wire.encode_error(key, error),))
+
+    def _drop_surplus(self, peer: _Peer) -> None:
+        """Some more of the frames that a message has too many."""
+        recv: Any = self._recv
+        for _ in range(SLICE_FRAMES):
+            if not recv(_NOBLOCK, False).more:
+                self._surplus, self._surplus_frames = None, 0
+                return
+        self._surplus_frames += SLICE_FRAMES
+        if self._surplus_frames > SURPLUS_FRAMES_MAX and peer.client in self._peers:
+            self._cut(peer, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+
+    def _take_name(self, peer: _Peer, name: str) -> None:
+        """What a client of this host calls itself counts for its weight, but one owner has one name: the first."""
+        if peer.owner not in self._names and peer.same_host:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
+            self._names[peer.owner] = name + OWNER_MARK
+        peer.name = f"{self._names.get(peer.owner, '')}{peer.owner}{NAME_MARK}{peer.client.hex()}"
+
+    def _why_not(self, peer: _Peer, key: Key, total: int) -> RequestError:
+        """Why a request with so many bytes is refused before its header is looked at."""
+        if total > self._message_bytes_max or self._surplus is not None:
+            return _too_large(total, self._message_bytes_max, self._surplus is not None)
+        if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+            return _not_new(peer, key)
+        if peer.bytes + total > self._client_bytes_max:
+            return Rejected(f"this client's requests in flight have {format_size(peer.bytes)}, this one "
+                            f"{format_size(total)}, together at most {format_size(self._client_bytes_max)}; wait for "
+                            "answers, or raise [server] client_bytes_max", "client_bytes")
+        return Rejected(f"all requests in flight have {format_size(self._bytes)}, this one {format_size(total)}, "
+                        f"together at most {format_size(self._pending_bytes_max)}; try later, or raise [server] "
+                        "pending_bytes_max", "server_bytes")
+
+    def _enter_app(self, app: str, total: int) -> None:
+        """Count a request's bytes with its app, or refuse it."""
+        bytes_max = max(self._app_bytes_max[app], self._message_bytes_max)
+        if self._app_bytes[app] + total > bytes_max:
+            raise Rejected(f"the requests in flight of app {app!r} have {format_size(self._app_bytes[app])}, this one "
+                           f"{format_size(total)}, together at most {format_size(bytes_max)}; try later, or raise "
+                           f"[app.{app}] pending_bytes_max", "app_bytes")
+        self._app_bytes[app] += total
 
     def _read_other(self, peer: _Peer, kind: str, key: Any, fields: Dict[str, Any], buffers: List[Any], is_req: bool,
                     news: List[News], refusal: RequestError | None) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
         number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
+        name = wire.take_model(fields) if kind == "reload" else ""
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
+        if self._surplus is not None:
+            raise _too_large(0, self._message_bytes_max, True)
         if buffers:
             raise Malformed(f"a {kind} message has {len(buffers)} frames after its header, expected none")
         if refusal is not None:
             raise refusal
         if kind == "beat":
-            self._send(peer.client, is_req, (wire.pack_header({
+            self._send(peer, is_req, (wire.pack_header({
                 "kind": "beat", "silence_ms": ns_to_ms(self._client_silence_ns),
                 "message_bytes_max": self._message_bytes_max}),))
         elif kind == "bye":
-            self._part(peer.client, "it said goodbye")
+            self._part(peer, "it said goodbye")
         elif kind == "cancel":
             ask = peer.open.get(key)
             if isinstance(ask, Ask):
@@ -356,7 +485,7 @@ class Bus:
         else:
             if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise _not_new(peer, key)
-            control = peer.open[key] = Control(peer, key, is_req, kind, number)
+            control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
             self._in_flight += 1
             news.append(control)
 
@@ -373,19 +502,45 @@ class Bus:
         if peer.open.pop(key, None) is None:
             return
         self._in_flight -= 1
+        size = ask.bytes
+        peer.bytes -= size
+        self._bytes -= size
+        if ask.app in self._app_bytes:
+            self._app_bytes[ask.app] -= size
         try:
             frames = wire.encode_answer(key, outputs, self._message_bytes_max, reason, late, finished_ns, total_ns,
                                         breakdown, ask.id, self._pack, quality, branches)
         except RequestError as error:
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
-        self._send(peer.client, ask.is_req, frames)
+        self._send(peer, ask.is_req, frames)
+
+    def piece(self, ask: Ask, outputs: Mapping[str, Any]) -> str:
+        """Send a piece of the answer to a request that asked for pieces, ahead of its one reply. Why no piece can be
+        sent, or ``""``."""
+        if ask.key in ask.peer.open:
+            try:
+                frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max, self._pack)
+            except RequestError as error:
+                return str(error)
+            self._send(ask.peer, False, frames)
+        return ""
 
     def refuse(self, ask: Union[Ask, Control], error: RequestError) -> None:
         """The one reply to a request that ended without an answer, or to a question that is not answered."""
-        if ask.peer.open.pop(ask.key, None) is not None:
+        peer = ask.peer
+        if peer.open.pop(ask.key, None) is not None:
             self._in_flight -= 1
-            self._send(ask.peer.client, ask.is_req, (wire.encode_error(ask.key, error),))
+            if isinstance(ask, Ask):
+                self._leave(peer, ask)
+            self._send(peer, ask.is_req, (wire.encode_error(ask.key, error),))
+
+    def _leave(self, peer: _Peer, ask: Ask) -> None:
+        """A request ended: its bytes count no more."""
+        peer.bytes -= ask.bytes
+        self._bytes -= ask.bytes
+        if ask.app in self._app_bytes:
+            self._app_bytes[ask.app] -= ask.bytes
 
     def control_reply(self, control: Control, payload: Mapping[str, Any]) -> None:
         """The one reply to a :class:`Control`: plain numbers, strings, lists and maps. What cannot travel is answered
@@ -397,26 +552,60 @@ class Bus:
             header = wire.encode_info(control.key, payload)
         except RequestError as error:
             header = wire.encode_error(control.key, error)
-        self._send(control.peer.client, control.is_req, (header,))
+        self._send(control.peer, control.is_req, (header,))
 
-    def _send(self, client: bytes, is_req: bool, frames: Sequence[Any]) -> bool:
-        send = self._send_frame
+    def _send(self, peer: _Peer, is_req: bool, frames: Sequence[Any]) -> bool:
+        send, unread = self._send_frame, peer.unread
+        if unread.fresh >= MARK_BYTES and not self._may_have_more(peer):
+            return False
         try:
-            send(client, _MORE)
+            send(peer.client, _MORE)
         except zmq.Again:
-            self._part(client, f"it left {SEND_MESSAGES_MAX} answers unread")
+            self._cut(peer, f"it left {SEND_MESSAGES_MAX} answers unread")
             return False
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            self._part(client, "its connection closed")
+            self._part(peer, "its connection closed")
             return False
         if is_req:
             send(b"", _MORE)
         last = len(frames) - 1
         for index, frame in enumerate(frames):
-            send(frame, _MORE if index < last else _NOBLOCK, type(frame) is bytes)
+            flags = _MORE if index < last else _NOBLOCK
+            if type(frame) is bytes:
+                unread.fresh += len(frame)
+                if unread.fresh < MARK_BYTES:
+                    send(frame, flags, True)
+                    continue
+            else:
+                unread.fresh += frame.nbytes
+            self._lend(unread, frame, flags)
         return True
+
+    def _lend(self, unread: Unread, frame: Any, flags: int) -> None:
+        """Send a frame uncopied; where enough was sent since the last mark it is the next."""
+        if unread.fresh < MARK_BYTES:
+            self._send_frame(frame, flags, False)
+            return
+        lent = zmq.Frame(frame, track=True, copy=False, copy_threshold=0)
+        unread.mark(lent.tracker)
+        self._send_frame(lent, flags, False)
+
+    def _may_have_more(self, peer: _Peer) -> bool:
+        """Whether a client may get another answer; else it is given up, or the one with the most to read is."""
+        waits = peer.unread.look()
+        if waits > self._unread_bytes_max:
+            self._cut(peer, f"it left answers of {format_size(waits)} unread")
+            return False
+        if sum([other.unread.total for other in self._peers.values()]) > self._pending_bytes_max:
+            for other in self._peers.values():
+                other.unread.look()
+            most = max(self._peers.values(), key=lambda other: other.unread.total)
+            if most.unread.total and sum([other.unread.total for other in self._peers.values()]
+                                         ) > self._pending_bytes_max:
+                self._cut(most, f"of all clients it left the most unread, {format_size(most.unread.total)}")
+        return peer.client in self._peers
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
@@ -424,86 +613,151 @@ class Bus:
         """The first message of a connection (or of a forgotten one)."""
         self._watch()  # what happened to an earlier connection of the same number is known before this one is noted
         if client in self._dead:
-            return _Peer(client, None, False), _DEAD
-        try:
-            file: int | None = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:  # inproc has no file
-            file = None
-        number = (self._numbers.get(file) if file is not None else None) or next(self._connections)
-        peer = _Peer(client, file, file is None or self._open.get(file, False),
-                     self._credentials.of(frame, f"connection {number}", in_process=file is None))
-        if len(self._peers) >= self._clients_max and not self._forget_idle():
+            return _Peer(client, None), _DEAD
+        file = _file_of(frame)
+        connection = self._connections.by_file.get(file) if file is not None else None
+        closed = file is not None and connection is None  # before its first message was read
+        if file is not None and connection is None:
+            connection = Connection(file, False, UNKNOWN, -1, 0)
+        peer = self._new_peer(client, connection, frame)
+        named = client[0] != 0
+        if not named and self._is_chosen(client):
+            if connection is not None:
+                hang_up(connection)
+            return peer, _DEAD
+        if named and not peer.same_host and not closed:
+            return peer, Malformed("a client over TCP may not choose its routing id; leave the socket's option "
+                                   "ROUTING_ID (IDENTITY) unset")
+        if len(self._peers) >= self._clients_max and not self._forget_idle() and not self._make_room(peer.owner):
             return peer, Rejected(f"the server remembers {self._clients_max} clients and each has requests in flight; "
                                   "raise [server] clients_max", "too many clients")
+        peer.checked = -1 if named else self._connections.accepted
         self._peers[client] = peer
         if file is not None:
-            self._stirred = self._stirred or file not in self._open  # it closed before its first message was read
-            before = self._files.get(file)
-            if before is not None:
+            self._stirred = self._stirred or closed
+            before = self._peers.get(self._files.get(file, b""))
+            if before is not None and before is not peer:
                 self._part(before, "its connection closed")
             self._files[file] = client
         return peer, None
+
+    def _new_peer(self, client: bytes, connection: Connection | None, frame: Any) -> _Peer:
+        named = f"client {client.hex()}" if connection is None else f"connection {connection.number}"
+        peer = _Peer(client, connection, self._credentials.of(frame, named, in_process=connection is None))
+        key = "" if peer.same_host else self._credentials.key_name(frame)
+        if key:
+            peer.owner = key
+            peer.name = f"{key}{NAME_MARK}{client.hex()}"
+        return peer
+
+    def _is_another(self, peer: _Peer, frame: Any) -> bool:
+        """Whether another connection speaks under a client's routing id; then the earlier one's requests are over."""
+        if _file_of(frame) == peer.file:
+            if peer.checked >= 0:
+                peer.checked = self._connections.accepted
+            return False
+        self._part(peer, "another connection took its routing id")
+        return True
+
+    def _is_chosen(self, client: bytes) -> bool:
+        """Whether a routing id that begins as libzmq's own do is none of these."""
+        number = (int.from_bytes(client[1:], "big") - self._first_id) & 0xFFFFFFFF
+        return not self._has_inproc and (len(client) != 5 or not 0 < number <= self._connections.accepted)
 
     def _forget_idle(self) -> bool:
         """Make room: forget the client without requests in flight that was silent longest."""
         idle = [(peer.seen_ns, client) for client, peer in self._peers.items() if not peer.open]
         if idle:
-            self._part(min(idle)[1], "forgotten")
+            self._part(self._peers[min(idle)[1]], "forgotten")
         return bool(idle)
+
+    def _make_room(self, owner: str) -> bool:
+        """End the newest connection of whoever has the most, if ``owner`` has fewer."""
+        counts: Dict[str, int] = {}
+        for peer in self._peers.values():
+            counts[peer.owner] = counts.get(peer.owner, 0) + 1
+        greediest = max(sorted(counts), key=counts.__getitem__)
+        if counts.get(owner, 0) + 1 >= counts[greediest]:
+            return False
+        newest = [peer for peer in self._peers.values() if peer.owner == greediest][-1]
+        self._cut(newest, f"its owner has {counts[greediest]} connections, and another client came")
+        return True
+
+    def _is_idle(self, file: int) -> bool:
+        peer = self._peers.get(self._files.get(file, b""))
+        return peer is None or not peer.open
 
     def _look_around(self, now_ns: int) -> None:
         self._looked_ns = now_ns
-        self._check_at_ns = now_ns + self._check_ns
         self._stirred = False
         self._watch()
         # A connection may have closed before its first message was read, so before it had a name here.
-        for client, peer in list(self._peers.items()):
-            if peer.file is not None and peer.file not in self._open:
-                self._closed(client)
-            elif peer.open and not peer.patient and now_ns - peer.seen_ns > self._client_silence_ns:
-                self._give_up(client, peer)
+        for peer in list(self._peers.values()):
+            if peer.file is not None and peer.file not in self._connections.by_file:
+                self._closed(peer)
 
-    def _give_up(self, client: bytes, peer: _Peer) -> None:
+    def _judge(self, now_ns: int) -> None:
+        """Give up the clients that were silent for too long, as far as the server listened."""
+        self._check_at_ns = now_ns + self._check_ns
+        for peer in list(self._peers.values()):
+            if peer.open and not peer.patient and now_ns - max(peer.seen_ns, self._awake_ns) > self._client_silence_ns:
+                self._give_up(peer)
+
+    def _give_up(self, peer: _Peer) -> None:
         """The client is connected but silent; if it wakes up it shall know what became of its requests."""
         keys = list(peer.open)
         silence = f"it sent nothing for {ns_to_ms(self._client_silence_ns):g} ms"
-        self._part(client, silence)
+        self._part(peer, silence)
         for key in keys:
-            self._send(client, False, (wire.encode_error(key, Cancelled(f"the client counts as gone: {silence}")),))
+            self._send(peer, False, (wire.encode_error(key, Cancelled(f"the client counts as gone: {silence}")),))
 
     def _watch(self) -> None:
         """Note which connections opened and closed, as libzmq's monitor tells."""
-        monitor = self._monitor
+        monitor, connections = self._monitor, self._connections
         while readable(monitor):
             event, endpoint = monitor.recv_multipart(_NOBLOCK)
             kind, file = _EVENT.unpack(event)
             if kind == zmq.EVENT_ACCEPTED:
-                self._open[file] = not endpoint.startswith(b"tcp")
-                self._numbers[file] = next(self._connections)
+                ended = connections.opened(file, not endpoint.startswith(b"tcp"))
+                if ended is not None:
+                    self._file_closed(ended)
             else:
-                self._open.pop(file, None)
-                self._numbers.pop(file, None)
-                client = self._files.get(file)
-                if client is not None:
-                    self._closed(client)
+                self._file_closed(file)
 
-    def _closed(self, client: bytes) -> None:
-        if client[:1] == b"\0":  # libzmq's own names are never used twice
-            self._dead.append(client)
-        self._part(client, "its connection closed")
+    def _file_closed(self, file: int) -> None:
+        self._connections.closed(file)
+        peer = self._peers.get(self._files.get(file, b""))
+        if peer is not None:
+            self._closed(peer)
 
-    def _part(self, client: bytes, reason: str) -> None:
+    def _closed(self, peer: _Peer) -> None:
+        if peer.client[:1] == b"\0":  # libzmq's own names are never used twice
+            self._dead.append(peer.client)
+        self._part(peer, "its connection closed")
+
+    def _cut(self, peer: _Peer, reason: str) -> None:
+        """Give a client up and end its connection, so that what libzmq holds for it is freed."""
+        connection = self._connections.by_file.get(peer.file) if peer.file is not None else None
+        if self._peers.get(peer.client) is peer and peer.client[:1] == b"\0" and connection is not None:
+            self._dead.append(peer.client)
+        self._part(peer, reason)
+        if connection is not None:
+            hang_up(connection)
+
+    def _part(self, peer: _Peer, reason: str) -> None:
         """Forget a client; news when it had requests in flight."""
-        peer = self._peers.pop(client, None)
-        if peer is None:
+        if self._peers.get(peer.client) is not peer:
             return
-        if peer.file is not None and self._files.get(peer.file) == client:
+        del self._peers[peer.client]
+        if peer.file is not None and self._files.get(peer.file) == peer.client:
             del self._files[peer.file]
         self._in_flight -= len(peer.open)
         asks = [entry for entry in peer.open.values() if isinstance(entry, Ask)]
+        for ask in asks:
+            self._leave(peer, ask)
         peer.open.clear()
         if asks:
-            self._news.append(ClientGone(client, asks, reason))
+            self._news.append(ClientGone(peer.client, asks, reason))
 
     def close(self) -> None:
         """Stop listening; answers already given still go out within a short bound. Idempotent."""
@@ -528,6 +782,32 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
     for file in files:
         poll.register(file, select.POLLIN)
     return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
+
+
+def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Any], message_bytes_max: int, is_req: bool) -> None:
+    wire.decode_infer(ask, fields, buffers, message_bytes_max)
+    if ask.pieces and is_req:
+        raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
+
+
+def seed_routing_ids() -> None:
+    """libzmq numbers clients from the C library's ``rand()``, which begins the same in every process: a client could
+    take the number of the next one, at which libzmq aborts."""
+    ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
+
+
+def _file_of(frame: Any) -> int | None:
+    """The file of the connection that a frame came from; inproc has none."""
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return None
+
+
+def _too_large(total: int, bytes_max: int, has_surplus: bool) -> TooLarge:
+    if has_surplus:
+        return TooLarge(f"the message has more than {TENSORS_MAX} frames after its header; send fewer tensors")
+    return TooLarge(f"the message has {total} bytes, at most {bytes_max} are allowed; raise [server] message_max")
 
 
 def _not_new(peer: _Peer, key: Key) -> RequestError:

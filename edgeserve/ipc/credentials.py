@@ -126,6 +126,12 @@ class Credentials:
         uid = uid_of(_property(frame, "Peer-Address"))
         return Credential(connection, uid is not None and uid in self._owners)
 
+    def key_name(self, frame: Any) -> str:
+        """``key:NAME`` of a connection with an allowed key, ``""`` of any other."""
+        key = _property(frame, "User-Id")
+        name = self._allowed.names().get(key) if key and self._allowed is not None else None
+        return f"key:{name}" if name else ""
+
 
 def uid_of(address: str) -> Optional[int]:
     """The user id in libzmq's address of a peer, ``None`` for one that came by TCP."""

@@ -5,6 +5,7 @@ Looks at files and addresses before a socket is made; binding is ``bus``'s, conn
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import getpass
 import ipaddress
@@ -14,7 +15,7 @@ import re
 import socket
 import stat
 import tempfile
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import zmq
 import zmq.auth
@@ -103,11 +104,18 @@ def _prepare_ipc(endpoint: str, path: str) -> None:
 
 
 def _clear_stale(endpoint: str, path: str) -> None:
-    """libzmq would replace a living server's file without a word, so ask it first whether somebody listens."""
+    """libzmq would replace a living server's file without a word; a dead server's is removed."""
+    if look_for_server(endpoint, path):
+        os.unlink(path)
+
+
+def look_for_server(endpoint: str, path: str) -> bool:
+    """Whether ``path`` is what a server that is gone left behind. Raises :class:`ConfigError` when one lives there, or
+    something else does."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
-        return
+        return False
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"endpoint {endpoint!r}: {path} exists and is no socket; remove it or give another path")
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -116,11 +124,44 @@ def _clear_stale(endpoint: str, path: str) -> None:
         code = probe.connect_ex(path)
     finally:
         probe.close()
-    if code == errno.ECONNREFUSED:
-        os.unlink(path)
-    elif code != errno.ENOENT:
+    if code not in (errno.ECONNREFUSED, errno.ENOENT):
         raise ConfigError(f"endpoint {endpoint!r}: another server listens there already; stop it, or give another "
                           "[server] endpoint")
+    return code == errno.ECONNREFUSED
+
+
+def check_endpoint(endpoint: str, key_file: str = "") -> None:
+    """Raise :class:`ConfigError` for an endpoint (``""``: this user's own) that the bus could not bind, before anything
+    else is begun."""
+    place = endpoint or default_endpoint()
+    prepare_endpoint(place, bool(key_file))
+    if place.startswith("tcp://") and key_file:
+        read_server_keys(key_file)
+    _check_port(place)
+
+
+def _check_port(endpoint: str) -> None:
+    """An ordinary socket tries the port; the bus binds it later. Names of interfaces are left to the bus."""
+    transport, _, address = endpoint.partition("://")
+    host, _, port = address.rpartition(":")
+    if transport != "tcp" or not port.isdigit():
+        return
+    if not 0 < int(port) < 65536:
+        raise ConfigError(f"[server] endpoint = {endpoint!r}: expected a port from 1 to 65535")
+    try:
+        places = socket.getaddrinfo("0.0.0.0" if host == "*" else host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError:
+        return
+    family, kind, protocol, _, place = places[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+        except OSError as error:
+            why = {errno.EADDRINUSE: "another program listens there already",
+                   errno.EADDRNOTAVAIL: "it is no address of this machine",
+                   errno.EACCES: "this user may not use that port"}.get(error.errno or 0, os.strerror(error.errno or 0))
+            raise ConfigError(f"[server] endpoint = {endpoint!r}: {why}; stop it, or give another endpoint") from None
 
 
 def remove_socket(path: str, inode: int) -> None:
@@ -130,6 +171,15 @@ def remove_socket(path: str, inode: int) -> None:
             os.unlink(path)
     except FileNotFoundError:
         pass  # somebody cleaned up already
+
+
+def remove_sockets(endpoints: Sequence[str]) -> None:
+    """Remove the socket files of a server that is about to end without closing its socket."""
+    for endpoint in endpoints:
+        transport, address = split_endpoint(endpoint)
+        if transport == "ipc":
+            with contextlib.suppress(OSError):
+                os.unlink(address)
 
 
 def read_server_keys(path: str) -> Tuple[bytes, bytes]:

@@ -41,7 +41,7 @@ ID_BYTES_MAX = 64
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
 
-CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain")
+CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain", "reload")
 REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
 
 _VERSION_BYTE = bytes([VERSION])
@@ -56,15 +56,16 @@ class Ask:
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
-    ``client`` is what the client calls itself, else its connection in letters. ``peer``, ``key`` and ``is_req`` are the
-    bus's: the connection, the client's own id of the request, and whether a REQ socket sent it. ``id`` is the server's
-    number of the request, 0 until it gives one. The live side extends this class, so that a request is one record from
-    its message to its answer.
+    ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has.
+    ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``peer``,
+    ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
+    sent it. ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so
+    that a request is one record from its message to its answer.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client", "quality_min")
+        "on_late", "hints", "client", "quality_min", "pieces", "bytes")
     __slots__ = fields
 
     id: int
@@ -82,6 +83,8 @@ class Ask:
     hints: Optional[Mapping[str, float]]
     client: str
     quality_min: Optional[float]
+    pieces: bool
+    bytes: int
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(
@@ -89,8 +92,8 @@ class Ask:
 
 
 class Reply:
-    """One reply as the client reads it. ``kind`` is ``answer``, ``error``, ``info`` or ``beat``; the fields of the
-    other kinds stay at their defaults."""
+    """One reply as the client reads it. ``kind`` is ``answer``, ``piece``, ``error``, ``info`` or ``beat``; the
+    fields of the other kinds stay at their defaults."""
 
     __slots__ = ("kind", "key", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown",
                  "outputs", "error", "info", "quality", "branches")
@@ -178,7 +181,7 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 _INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-               "hints", "client", "quality_min")
+               "hints", "client", "quality_min", "pieces")
 
 
 def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
@@ -233,6 +236,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
     ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = None
     ask.client = ""
+    ask.pieces = False
     if fields:
         _take_options(fields, ask)
 
@@ -248,6 +252,9 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.value = None if value is None else _number(value, "value")
     quality_min = take("quality_min", None)
     ask.quality_min = None if quality_min is None else _number(quality_min, "quality_min")
+    pieces = ask.pieces = take("pieces", False)
+    if type(pieces) is not bool:
+        raise Malformed(f"pieces = {show(pieces)}: expected true or false")
     hints = take("hints", None)
     if hints is not None:
         if type(hints) is not dict or len(hints) > HINTS_MAX:
@@ -321,6 +328,22 @@ def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, 
     return frames
 
 
+def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int,
+                 pack: Callable[[Any], bytes] = msgpack.packb) -> List[Any]:
+    """A piece of an answer as frames, as :func:`encode_answer`."""
+    fields: Dict[str, Any] = {"kind": "piece", "id": key}
+    frames: List[Any] = [None]
+    try:
+        total = encode_values(outputs, fields, frames, "output")
+        frames[0] = header = _VERSION_BYTE + pack(fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Failed(f"a piece of the answer cannot be sent: {error}") from None
+    if total + len(header) > message_bytes_max:
+        raise Failed(f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
+                     "allowed; raise [server] message_max")
+    return frames
+
+
 def encode_error(key: Key | None, error: RequestError) -> bytes:
     """An error reply's header frame; it has no other frame."""
     fields: Dict[str, Any] = {"kind": "error", "id": key, "code": error.code, "message": _sendable(str(error)[:4096])}
@@ -364,6 +387,19 @@ def encode_trace(key: Key, after: int) -> bytes:
     return pack_header({"kind": "trace", "id": key, "after": after})
 
 
+def encode_reload(key: Key, model: str) -> bytes:
+    """The wish that a model is put in the place of itself, loaded anew."""
+    return pack_header({"kind": "reload", "id": key, "model": model})
+
+
+def take_model(fields: Dict[str, Any]) -> str:
+    """The name of a model, removed from the fields of a ``reload`` header."""
+    model = fields.pop("model", None)
+    if type(model) is not str or not 0 < len(model) <= NAME_CHARS_MAX:
+        raise Malformed(f"model = {show(model)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
+    return model
+
+
 def take_after(fields: Dict[str, Any]) -> int:
     """The number of a step, removed from the fields of a ``trace`` header; 0 when it is left out."""
     after = fields.pop("after", 0)
@@ -392,10 +428,12 @@ def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
     if not frames:
         raise Malformed("the reply has no frames, expected a header")
     fields = unpack_header(frames[0], TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
-    kind = take_kind(fields, ("answer", "error", "info", "beat"))
+    kind = take_kind(fields, ("answer", "error", "info", "beat", "piece"))
     raw_key = fields.get("id")
     reply = Reply(kind, None if raw_key is None else take_key(fields))
-    if kind == "answer":
+    if kind == "piece":
+        _read_outputs(fields, frames[1:], message_bytes_max, reply)
+    elif kind == "answer":
         _read_answer(fields, frames[1:], message_bytes_max, reply)
     elif kind == "error":
         reply.error = _read_error(fields)
@@ -409,14 +447,7 @@ def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
 
 def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int, reply: Reply) -> None:
     take = fields.pop
-    table = take("tensors", None)
-    if table is not None or buffers:
-        reply.outputs = decode_tensors(table, buffers, message_bytes_max)
-    texts = take("texts", None)
-    if texts is not None:
-        if type(texts) is not dict:
-            raise Malformed(f"texts = {show(texts)}: expected a map of names to strings or lists of strings")
-        reply.outputs.update(texts)
+    _read_outputs(fields, buffers, message_bytes_max, reply)
     reply.outcome = take("outcome", "completed")
     reply.reason = take("reason", "")
     reply.late = take("late", False)
@@ -430,6 +461,18 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
         raise Malformed(f"breakdown_ns = {show(breakdown)}: expected four whole numbers")
     if "quality" in fields or "branches" in fields:
         _read_quality(fields, reply)
+
+
+def _read_outputs(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int, reply: Reply) -> None:
+    take = fields.pop
+    table = take("tensors", None)
+    if table is not None or buffers:
+        reply.outputs = decode_tensors(table, buffers, message_bytes_max)
+    texts = take("texts", None)
+    if texts is not None:
+        if type(texts) is not dict:
+            raise Malformed(f"texts = {show(texts)}: expected a map of names to strings or lists of strings")
+        reply.outputs.update(texts)
 
 
 def _read_quality(fields: Dict[str, Any], reply: Reply) -> None:

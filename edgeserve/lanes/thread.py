@@ -105,6 +105,10 @@ class _Launched:
             return True
 
 
+def _to_nobody(mail: LaneMail) -> None:
+    """Where the mail of an abandoned lane goes."""
+
+
 class _End:
     """Stands in the inbox behind the last work."""
 
@@ -158,6 +162,12 @@ class Lane:
     def give_up(self) -> None:
         """After ``stop``: wait for launched batches no longer, abort those that can be."""
         self._given_up.set()
+
+    def abandon(self) -> None:
+        """The lane hangs and another takes its place: whatever its thread still says is for nobody."""
+        self._post = _to_nobody
+        self.stop()
+        self.give_up()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; ``False`` when it is still busy after ``timeout_s``."""
@@ -311,12 +321,11 @@ class Lane:
     def _answer(self, work: Work, started_ns: int, finished_ns: int, value: Any,
                 raised: Optional[BaseException]) -> None:
         """Post what became of a work that was started. News that the lane is lost go first, so that nobody gives it
-        another work for this one."""
-        # SystemExit and its like ask for the end of the thread. Ending it unseen would leave works unanswered.
-        lost = raised is not None and (isinstance(raised, DeviceLost) or not isinstance(raised, Exception))
+        another work for this one. SystemExit and its like are a failure as any other: an engine's code, or an input
+        that makes it call ``sys.exit``, has no say in whether the lane goes on."""
+        lost = isinstance(raised, DeviceLost)
         if lost and not self._down_reason:
-            self._go_down(str(raised) if isinstance(raised, DeviceLost)
-                          else f"an engine raised {type(raised).__name__}: {raised}")
+            self._go_down(str(raised))
         self._post(WorkDone(work, started_ns, finished_ns, value, raised))
         if lost:
             self._abandon()

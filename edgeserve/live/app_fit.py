@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Collection, Dict, NamedTuple, Optional
 
 from edgeserve.sched.core.refusals import expected_of_app
 from edgeserve.sched.core.state import State
@@ -45,20 +45,30 @@ def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
     return AppFit(app.name, app.slo_ns, expected.lane, alone_ns, expected.wait_ns, max(alone_ns, needs_ns))
 
 
-def log_fits(state: State) -> None:
+def expected_text(fit: AppFit) -> str:
+    """What a lone request is expected to take, and where."""
+    assert fit.alone_ns is not None, "asked where it is known"
+    load = f", after {format_duration(fit.wait_ns)} of loading" if fit.wait_ns > 0 else ""
+    return f"expected {format_duration(fit.alone_ns)} alone on {fit.lane}{load}"
+
+
+def too_slow(fit: AppFit) -> str:
+    """That a lone request cannot make its deadline, and what to change."""
+    return (f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: unless "
+            f"it turns out faster, no request of it can be in time; set [app.{fit.app}] slo = "
+            f"\"{format_duration(fit.needs_ns, round_up=True)}\" or more, or, where that time is wrong, mend [model.*] "
+            "expected or run 'edgeserve profile'")
+
+
+def log_fits(state: State, told: Collection[str] = ()) -> None:
     """At start: each app's expected time beside its deadline, a line each; a warning where a request cannot make it
-    even alone."""
+    even alone, unless it was ``told`` before."""
     for app in state.apps.values():
         fit = app_fit(state, app, by_policy=True)
         if fit.alone_ns is None:
             log.warning("app %s: no lane can run it now", app.name)
             continue
-        load = f", after {format_duration(fit.wait_ns)} of loading" if fit.wait_ns > 0 else ""
-        expected = f"expected {format_duration(fit.alone_ns)} alone on {fit.lane}{load}"
         if fit.fits:
-            log.info("app %s: %s, slo %s", app.name, expected, format_duration(app.slo_ns))
-        else:
-            log.warning("app %s: %s, more than its slo of %s allows: unless it turns out faster, no request of it can "
-                        "be in time; set [app.%s] slo = \"%s\" or more, or, where that time is wrong, mend [model.*] "
-                        "expected or run 'edgeserve profile'", app.name, expected, format_duration(app.slo_ns),
-                        app.name, format_duration(fit.needs_ns, round_up=True))
+            log.info("app %s: %s, slo %s", app.name, expected_text(fit), format_duration(app.slo_ns))
+        elif app.name not in told:
+            log.warning("%s", too_slow(fit))

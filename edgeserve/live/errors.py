@@ -9,15 +9,28 @@ import re
 import traceback
 from typing import Any, Dict, TypeVar
 
-from edgeserve.errors import Cancelled, Dropped, EngineError, Failed, Rejected, RequestError
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    Dropped,
+    EngineError,
+    Failed,
+    Quarantined,
+    Rejected,
+    RequestError,
+    told,
+)
 from edgeserve.sched.protocol.actions import Outcome, Shortfall
+from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 from edgeserve.units import ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
 HINTS: Dict[str, str] = {
     "queue_full": "the app has as many requests in flight as [app.{app}] pending_max allows; send fewer at a time",
-    "over_share": "this client has more than its share of [app.{app}] pending_max; others were waiting",
+    "over_share": "this client has more than its share of the app's places or of its lanes' time; others were waiting",
+    "server_full": "the server has as many requests that have not ended as [server] pending_max allows; send fewer "
+                   "at a time",
     "expired": "the deadline passed before it could run; allow more time (slo) or send less",
     "superseded": "a newer request of the same stream took its place ([app.{app}] stream = 'newest_wins')",
     "draining": "the server is shutting down and accepts nothing more",
@@ -37,6 +50,9 @@ CLIENT_GONE = "its client is gone: "
 STOPPING = "the server is shutting down"
 """The reason of a request that a stop cut off."""
 
+QUARANTINED = "quarantined: "
+"""How an engine's reason begins that refuses an input which ended its process before."""
+
 REASON_CHARS_MAX = 2048
 """What of an engine's or a function's own words goes to the asker, into the log and into a story."""
 
@@ -54,6 +70,8 @@ def label(outcome: str, reason: str) -> str:
     if outcome == Outcome.FAILED:
         if reason.startswith("lane "):
             return "lane_lost"
+        if reason.startswith(QUARANTINED):
+            return "quarantined"
         return "no_lane" if reason.startswith("no lane ") else "model_failed"
     if outcome == Outcome.CANCELLED:
         if reason.startswith(CLIENT_GONE):
@@ -80,8 +98,10 @@ def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Sho
         error = _with_numbers(Dropped(text, reason), shortfall)
     elif outcome == Outcome.CANCELLED:
         error = Cancelled(text)
+    elif reason.startswith(SEQUENCE_TOO_LONG):
+        error = BadInput(text)
     else:
-        error = Failed(text)
+        error = (Quarantined if reason.startswith(QUARANTINED) else Failed)(text)
     error.id = request_id
     return error
 
@@ -116,9 +136,8 @@ class EngineFailures:
 
     def reason(self, action: Any, error: BaseException) -> str:
         """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it."""
-        said = _said(error)
-        reason = cut(said if isinstance(error, EngineError) \
-            else f"model {action.model!r} raised {type(error).__name__}: {said}")
+        reason = cut(_said(error) if isinstance(error, EngineError) else
+                     f"model {action.model!r} raised {_told(error)}")
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
         log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s%s",
                 action.lane, action.work_id, count, reason, _trace(error) if count == 1 else "")
@@ -132,6 +151,14 @@ def _said(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 the message is about something else
         return "(an exception whose text cannot be made)"
+
+
+def _told(error: BaseException) -> str:
+    """Its type, and its own words if it can say them."""
+    try:
+        return told(error)
+    except Exception:  # noqa: BLE001 see above
+        return f"{type(error).__name__}: {_said(error)}"
 
 
 def _trace(error: BaseException) -> str:

@@ -7,10 +7,10 @@ is checked by ``request.py``; how a request ended is told by the world, straight
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Mapping, Protocol, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Protocol, Tuple
 
 from edgeserve.config.schema import Config
-from edgeserve.errors import NotAllowed, RequestError
+from edgeserve.errors import NotAllowed, Rejected, RequestError
 from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, default_endpoint
 from edgeserve.live.errors import CLIENT_GONE
 from edgeserve.live.loop_io import clock_ns
@@ -28,8 +28,8 @@ BURST_MAX = 64
 OWNERS_KEPT = 1024
 """Requests whose askers are remembered, beside those that may be open: more than the scheduler remembers stories of."""
 
-OWNERS_KINDS = ("drain", "trace")
-"""Questions that change the server for everybody, or tell of everybody's requests."""
+OWNERS_KINDS = ("drain", "reload", "trace")
+"""Questions that change the server for everybody, or tell what others asked."""
 
 _FOR_THE_OWNER = ("is for the server's owner: ask over ipc as the user that runs the server (or root), or with a key "
                   "that [server] control_keys names")
@@ -41,6 +41,10 @@ class Questions(Protocol):
     def ask(self, kind: str, number: int = 0) -> Dict[str, Any]:
         """The answer to a question of ``CONTROL_KINDS``: plain numbers, strings, lists and maps. ``number``: which
         request ``story`` is about, or the step behind which ``trace`` begins."""
+
+    def reload(self, model: str, told: Callable[[Dict[str, Any]], None]) -> None:
+        """Begin to load a model anew; ``told`` gets the answer when that is done. Raises :class:`BadInput` for a model
+        that there is not."""
 
 
 class Gateway:
@@ -57,7 +61,11 @@ class Gateway:
                        client_silence_ns=server.client_silence_ns,
                        curve_secret_key_file=config.curve_secret_key_path,
                        client_keys=config.curve_client_keys_path, control_keys=server.control_keys,
-                       ask_type=LiveRequest)
+                       ask_type=LiveRequest, pending_bytes_max=server.pending_bytes_max,
+                       client_bytes_max=server.client_bytes_max, unread_bytes_max=server.unread_bytes_max,
+                       app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values()
+                                      if app.pending_bytes_max})
+        self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
         self.wait = self.bus.wait
         self.has_more = self.bus.has_more
@@ -90,6 +98,8 @@ class Gateway:
             if validator is None:
                 raise unknown_app(request.app, self._validators)
             validator.check(request, self.bus, clock_ns())
+            if request.klass == "critical" and self._critical_for:
+                self._check_critical(request)
         except RequestError as error:
             self.bus.refuse(request, error)
             return
@@ -110,7 +120,20 @@ class Gateway:
                 self.bus.refuse(control, NotAllowed(f"the story of a request that this client did not send "
                                                     f"{_FOR_THE_OWNER}"))
                 return
-        self.bus.control_reply(control, self._questions.ask(control.kind, number))
+        if control.kind != "reload":
+            self.bus.control_reply(control, self._questions.ask(control.kind, number))
+            return
+        try:
+            self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
+        except RequestError as error:
+            self.bus.refuse(control, error)
+
+    def _check_critical(self, request: LiveRequest) -> None:
+        """Raises :class:`Rejected` where the client may not ask with this class."""
+        peer = request.peer
+        if peer.owner not in self._critical_for and f"uid:{peer.uid}" not in self._critical_for:
+            raise Rejected(f"app {request.app!r}: class 'critical' is not for {peer.owner} (user id {peer.uid}); add "
+                           "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         log.info("client %s is gone (%s): %s cancelled", gone.client.hex(), gone.reason,

@@ -8,22 +8,24 @@ and the scheduler's; hints are predicted by ``predictors.py``.
 
 from __future__ import annotations
 
+import difflib
 import itertools
-from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional, Set, Tuple
 
 import numpy as np
 
+from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.engines.base import Values
-from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest
+from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest, sent_instead
 from edgeserve.ipc.wire import Ask
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictors
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
-from edgeserve.units import NS_PER_S, format_duration, ms_to_ns
+from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
     "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
@@ -68,7 +70,8 @@ class LiveRequest(Ask):
 
 
 def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
-                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None) -> LiveRequest:
+                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None,
+                    pieces: bool = False) -> LiveRequest:
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
@@ -78,8 +81,15 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.quality_min = quality_min
+    request.pieces = pieces
     return request
 
+
+HINT_LIKENESS = 0.8
+"""From here on (``difflib``'s ratio) a hint that nobody reads counts as a misspelt one."""
+
+STRANGE_HINTS_MAX = 64
+"""Names per app that need not be compared again."""
 
 NO_VALUES: Mapping[Any, Any] = {}
 """The tables of a request before anything stands in them: most requests never need one."""
@@ -112,6 +122,20 @@ class InputRule:
         return len(value.shape) == len(self.shape) and all(
             want in (-1, have) for want, have in zip(self.shape, value.shape))
 
+    def mismatch(self, value: Any) -> str:
+        """Why a value does not fit: what it is, and what was expected."""
+        told = f"{describe(value)}, expected {self}"
+        if self.kinds is not None or not isinstance(value, np.ndarray):
+            return told
+        have, want = value.ndim, len(self.shape)
+        if have != want:
+            batch = f"; leave the batch axis out: a request is one item, such as {self.name}[0]" \
+                if have == want + 1 and value.shape[0] == 1 else ""
+            return f"{describe(value)} with {counted_axes(have)}, expected {counted_axes(want)}: {self}{batch}"
+        if value.dtype != self.dtype:
+            return f"{told}; nothing is cast silently: send {self.name}.astype('{self.dtype}')"
+        return told
+
     def __str__(self) -> str:
         if self.kinds is not None:
             return {"text": "a string", "bytes": "bytes"}.get(next(
@@ -122,18 +146,23 @@ class InputRule:
 
 class RequestValidator:
     """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
-    nothing. ``ids`` numbers the requests that were found good; all apps of a server share one (asked from any thread:
-    counting is one step of the interpreter)."""
+    nothing. ``hints`` are those that its policy reads: a name that is nearly one of them is refused as misspelt, any
+    other is let through (none given: the policy is somebody's own). ``ids`` numbers the requests that were found
+    good; all apps of a server share one (asked from any thread: counting is one step of the interpreter)."""
 
-    __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids")
+    __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids", "_hints", "_strange", "_hint_bounds")
 
-    def __init__(self, plan: AppPlan, directory: str = ".", ids: Iterator[int] | None = None) -> None:
+    def __init__(self, plan: AppPlan, directory: str = ".", ids: Iterator[int] | None = None,
+                 hints: Collection[str] = ()) -> None:
         self.plan = plan
+        self._hints = frozenset(hints)
+        self._strange: Set[str] = set()  # hints that nobody reads and that are like none that somebody does
         self._ids = itertools.count(1) if ids is None else ids
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
         self.predictors = Predictors(self.config, directory) if self.config.predict else None
         self._length = self.config.length
+        self._hint_bounds = hint_bounds(self.config)
 
     def check(self, request: LiveRequest, responder: Responder, now_ns: int) -> None:
         """Check what ``request`` asks for, and make it ready to be accepted: options resolved, deadline absolute.
@@ -197,9 +226,10 @@ class RequestValidator:
             if name not in inputs:
                 if rule.optional:
                     continue
-                raise BadInput(f"app {app!r}: input {name!r} is missing; it needs {rule}")
+                raise BadInput(f"app {app!r}: input {name!r} is missing, expected {rule}"
+                               f"{sent_instead(name, inputs, rules)}")
             if not rule.fits(inputs[name]):
-                raise BadInput(f"app {app!r}: input {name!r} is {describe(inputs[name])}, expected {rule}")
+                raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
         for name in inputs:
             if name not in rules:
                 raise BadInput(f"app {app!r}: has no input {show(name)}{nearest(str(name)[:NAME_CHARS_MAX], rules)}")
@@ -237,8 +267,28 @@ class RequestValidator:
             if not is_name(name) or number is None:
                 raise BadInput(f"app {self.config.name!r}: hint {show(name)} = {show(value)}, expected a name of 1 to "
                                f"{NAME_CHARS_MAX} printable characters and {A_NUMBER}")
+            if name not in self._hints and self._hints and name not in self._strange:
+                self._check_spelling(name)
+            most = self._hint_bounds.get(name)
+            if most is not None and number > most:
+                raise BadInput(f"app {self.config.name!r}: hint {name} = {show(value)}, expected at most {most:g}; "
+                               f"raise {self._where(name)}")
             declared[name] = number
         return declared
+
+    def _check_spelling(self, name: str) -> None:
+        """Raises :class:`BadInput` for a hint that is nearly one that is read: it would do nothing, and not say so."""
+        for known in difflib.get_close_matches(name, sorted(self._hints), n=1, cutoff=HINT_LIKENESS):
+            if abs(len(known) - len(name)) <= 2:
+                raise BadInput(f"app {self.config.name!r}: hint {show(name)}: its policy reads no such hint; did you "
+                               f"mean {known!r}? (It reads {', '.join(sorted(self._hints))})")
+        if len(self._strange) < STRANGE_HINTS_MAX:
+            self._strange.add(name)
+
+    def _where(self, hint: str) -> str:
+        """Where the bound of a hint stands in the configuration."""
+        what = hint.rpartition(".")[2]
+        return f"parts_max of node {hint[:-6]!r}" if what == "parts" else f"[app.{self.config.name}] {what}_max"
 
     def _slo_ns(self, slo_ms: Any) -> int:
         number = number_of(slo_ms)
@@ -254,7 +304,8 @@ def request_validators(config: Config) -> Dict[str, RequestValidator]:
     """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
     what cannot work."""
     ids = itertools.count(1)
-    return {name: RequestValidator(AppPlan(app), config.directory, ids) for name, app in config.apps.items()}
+    return {name: RequestValidator(AppPlan(app), config.directory, ids, read_hints(app, config))
+            for name, app in config.apps.items()}
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:

@@ -6,9 +6,9 @@ Only the loop's thread tells them.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
 
-from edgeserve.answers import BREAKDOWN_KEYS, Answer
+from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, AnswerStream
 from edgeserve.engines.base import Values
 from edgeserve.errors import RequestError
 from edgeserve.sched.protocol.actions import LatencyBreakdown
@@ -26,8 +26,17 @@ class Responder(Protocol):
     def refuse(self, request: Any, error: RequestError) -> None:
         """The request ended without an answer."""
 
+    def piece(self, request: Any, outputs: Values) -> str:
+        """A piece of the answer to a request that asked for pieces. Why the request is to be cancelled, or ``""``."""
 
-class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
+
+if TYPE_CHECKING:
+    AnswerFuture = Future[Answer]
+else:
+    AnswerFuture = Future  # no generic class at run time on Python 3.8
+
+
+class RequestFuture(AnswerFuture):
     """The answer to come. ``cancel()`` takes the request out of the queue (what runs already is ignored); it is safe
     from any thread."""
 
@@ -35,6 +44,7 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
         super().__init__()
         self._on_cancel = on_cancel
         self.request: Any = None
+        self.stream: AnswerStream | None = None  # that takes pieces
 
     @property
     def id(self) -> int:
@@ -57,6 +67,10 @@ class RequestFuture(Future):  # type: ignore[type-arg]  # Future is no generic c
                 branches=branches, breakdown_ms={
                     BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS, BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,
                     BREAKDOWN_KEYS[2]: breakdown[2] / NS_PER_MS, BREAKDOWN_KEYS[3]: breakdown[3] / NS_PER_MS}))
+
+    def piece(self, request: Any, outputs: Values) -> str:
+        """See :class:`Responder`."""
+        return "" if self.stream is None or self.stream.put(outputs) else UNREAD
 
     def refuse(self, request: Any, error: RequestError) -> None:
         """See :class:`Responder`."""

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve import __version__, compiled
+from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
-from edgeserve.errors import RequestError
+from edgeserve.engines.base import Engine
+from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.lanes.thread import Lane
 from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.contradictions import ContradictionLog
 from edgeserve.live.device_watch import DeviceWatch
 from edgeserve.live.errors import error_for
+from edgeserve.live.hints import show
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.plugins import import_policies
 from edgeserve.live.predictors import NOT_PREDICTED
+from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator
-from edgeserve.live.startup import Started, Starter, make_lanes
+from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.world import LiveWorld, StopAsked
 from edgeserve.recording.last_steps import LastSteps
@@ -64,22 +68,30 @@ class RuntimeCore:
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
-        import_policies(config)
         profiles = usable_profiles(config)
+        engines: Dict[Tuple[str, str], Engine] = {}
+        problems = check_before_loading(config, profiles, engines)
+        if self._serve:
+            from edgeserve.ipc.endpoints import check_endpoint
+            check_endpoint(config.server.endpoint, config.curve_secret_key_path)
+        raise_or_tell(problems, log.warning)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
         self._lanes = lanes
-        self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off).start()
+        self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off,
+                                            engines).start()
         self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
-                                         resident=started.resident)
-        log_fits(self.scheduler.state)
-        self.world = LiveWorld(config, lanes, started.engines, self.mailbox)
+                                         resident=started.resident, sequences=started.sequences)
+        log_fits(self.scheduler.state, [problem.app for problem in problems])
+        self.world = LiveWorld(config, lanes, started.engines, self.mailbox,
+                               lambda name: make_lane(config, name, self.mailbox, clock_ns),
+                               started.sequences)
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured,
-                                                     parts_of(profiles)))
+                                                     parts_of(profiles), started.sequences))
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
             self.world.io.source = Gateway(config, self.validators, self.world, self)
@@ -173,18 +185,62 @@ class RuntimeCore:
         return [] if arriving is None else [f"request {request_id} of app {arriving.app}: is arriving"]
 
     def health(self) -> Dict[str, Any]:
-        """Whether it accepts requests, and which lanes are up."""
-        return {"ready": not self.world.stopping, "version": __version__, "core": compiled.running().kind,
+        """``ready``: it accepts requests, and every app could run now; else ``stopping`` or ``blocked`` says why not
+        (app -> why). And which lanes are up."""
+        blocked = self.blocked_apps()
+        return {"ready": not self.world.stopping and not blocked, "stopping": self.world.stopping,
+                "blocked": blocked, "version": __version__, "core": compiled.running().kind,
                 "pid": os.getpid(), "open": self.world.open_count,
                 "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()}}
 
-    def blocked_apps(self) -> List[str]:
-        """Apps with a node whose model has no lane that is up."""
+    def blocked_apps(self) -> Dict[str, str]:
+        """Apps that could not run now -> why: no lane is up for a model, its process is down, it cannot be loaded."""
         config = self.config
-        up = {name for name, counts in self.world.lane_counts.items() if counts.up}
-        return [app.name for app in config.apps.values()
-                if not all(up.intersection(model_lanes(config, config.models[node.model or node.name]))
-                           for node in app.nodes)]
+        why = {name: self._blocked_model(name) for name in config.models}
+        found: Dict[str, str] = {}
+        for app in config.apps.values():
+            reasons = [why[node.model or node.name] for node in app.nodes]
+            if any(reasons):
+                found[app.name] = next(reason for reason in reasons if reason)
+        return found
+
+    def _blocked_model(self, model: str) -> str:
+        """Why no lane could run a model now, or ``""``: of the lanes' reasons the first."""
+        config, now_ns, reasons = self.config, clock_ns(), []
+        for lane in model_lanes(config, config.models[model]):
+            device = config.lanes[lane].device
+            engine = self.world.engine(model, device)
+            placement = self.scheduler.devices[device].placements[model]
+            if self.world.lane_counts[lane].is_stuck(now_ns, config.lanes[lane].hang_ns):
+                reason = f"lane {lane} {'hangs' if self.world.lane_counts[lane].up else 'is down'}"
+            elif placement.failures and not self.scheduler.devices[device].is_resident(model):
+                reason = f"model {model} could not be loaded on device {device}"
+            else:
+                said = engine.trouble(lane) if engine is not None else ""
+                reason = f"model {model} on lane {lane}: {said}" if said else ""
+            if not reason:
+                return ""
+            reasons.append(reason)
+        return reasons[0] if reasons else f"model {model} has no lane"
+
+    def reload(self, model: str, told: Callable[[Dict[str, Any]], None]) -> None:
+        """Put new engines of a model in the place of its old ones, on every device that may run it. ``told`` gets
+        ``failed``, per device that could not, when the last is done. Raises :class:`BadInput` for an unknown model."""
+        if model not in self.config.models:
+            raise BadInput(f"no model {show(model)} is served here"
+                           f"{nearest(model[:NAME_CHARS_MAX], self.config.models)}")
+        devices = [device for device in self.config.devices if self.world.engine(model, device) is not None]
+        left, failed = set(devices), {}
+
+        def ended(device: str, reason: str) -> None:
+            left.discard(device)
+            if reason:
+                failed[device] = reason
+            if not left:
+                told({"model": model, "devices": devices, "failed": failed})
+        for device in devices:
+            resident = self.scheduler.devices[device].is_resident(model)
+            self.world.reloads.begin(model, device, resident, partial(ended, device))
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Any, Callable, List, MutableMapping, Optional, Protocol
+from typing import Any, Callable, Collection, MutableMapping, Optional, Protocol
 
 from edgeserve.units import counted, ns_to_s
 
@@ -98,11 +98,11 @@ class ServiceManager:
 class RunningServer(Protocol):
     """A running server, as its service manager sees it; asked on the loop's thread."""
 
-    def blocked_apps(self) -> List[str]:
-        """Apps that no lane can serve now."""
+    def blocked_apps(self) -> Collection[str]:
+        """Apps that could not run now."""
 
     def health(self) -> Any:
-        """``ready``, ``open`` and ``lanes``, as told over the bus."""
+        """``stopping``, ``open`` and ``lanes``, as told over the bus."""
 
 
 HandToLoop = Callable[[Callable[[RunningServer], None]], None]
@@ -137,7 +137,7 @@ class Heartbeat:
     def _on_the_loop(self, server: RunningServer) -> None:
         self._waiting = False
         health = server.health()
-        if not health["ready"]:  # also where a client asked to drain
+        if health["stopping"]:  # also where a client asked to drain
             self.stopping()
         blocked = server.blocked_apps()
         status = status_of(health, blocked)
@@ -150,12 +150,12 @@ class Heartbeat:
             self.manager.starting(status)
 
 
-def status_of(health: Any, blocked: List[str]) -> str:
+def status_of(health: Any, blocked: Collection[str]) -> str:
     """The line that ``systemctl status`` shows."""
     lanes = health["lanes"]
     up = sum(state == "up" for state in lanes.values())
     words = [f"{up} of {counted(len(lanes), 'lane')} up", f"{counted(health['open'], 'open request')}"]
-    if not health["ready"]:
+    if health["stopping"]:
         words.insert(0, "stopping")
     if blocked:
         words.insert(0, f"no lane can run {', '.join(blocked)}")

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Seq
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Engine, Footprint
+from edgeserve.engines.base import Engine, Footprint, SequenceInfo
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
@@ -56,16 +56,22 @@ class Started(NamedTuple):
     footprints: Dict[Tuple[str, str], Footprint]
     measured: Dict[Tuple[str, str], Dict[int, List[int]]]
     resident: Dict[str, List[str]]
+    sequences: Dict[str, SequenceInfo]
 
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
     """All lanes, not started: those of the configuration, and a copy lane per device."""
-    lanes = {name: Lane(name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name), lane.hang_ns)
-             for name, lane in config.lanes.items()}
+    lanes = {name: make_lane(config, name, mailbox, clock_ns) for name in config.lanes}
     for device in config.devices:
         name = copy_lane_name(device)
         lanes[name] = Lane(name, mailbox.post, clock_ns)
     return lanes
+
+
+def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Lane:
+    """One lane of the configuration, not started."""
+    return Lane(name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name),
+                config.lanes[name].hang_ns)
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
@@ -85,8 +91,10 @@ class Starter:
     """
 
     def __init__(self, config: Config, profiles: Sequence[Profile], lanes: Mapping[str, Lane], mailbox: Mailbox,
-                 clock_ns: Callable[[], int], called_off: Callable[[], bool]) -> None:
+                 clock_ns: Callable[[], int], called_off: Callable[[], bool],
+                 engines: Mapping[Tuple[str, str], Engine] | None = None) -> None:
         self._config = config
+        self._made = dict(engines or {})
         self._profiled = {(profile.model, lane): timings.timings
                           for profile in profiles for lane, timings in profile.lanes.items()}
         self._bytes = {profile.model: profile.weights_bytes + profile.work_bytes for profile in profiles}
@@ -95,7 +103,7 @@ class Starter:
         self._clock_ns = clock_ns
         self._called_off = called_off
         self._later: List[Any] = []
-        self._started = Started({}, {}, {}, {device: [] for device in config.devices})
+        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {})
 
     def start(self) -> Started:
         """Everything made, warmed and, as far as memory allows, resident. Raises :class:`EngineError` or
@@ -118,7 +126,8 @@ class Starter:
             lanes = [name for name in model_lanes(config, model) if name in lanes_here]
             if not lanes:
                 continue
-            engine = make_engine(model, [lane_info(config, lane) for lane in lanes], config.directory)
+            engine = self._made.get((model.name, device)) or make_engine(
+                model, [lane_info(config, lane) for lane in lanes], config.directory)
             self._started.engines[model.name, device] = engine
             missing = [lane for lane in lanes if not self._is_timed(model, lane)]
             known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)
@@ -134,6 +143,9 @@ class Starter:
         copy_lane = copy_lane_name(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
         self._started.footprints[model.name, device] = footprint
+        sequence = engine.sequence()
+        if sequence is not None:
+            self._started.sequences[model.name] = sequence
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(

@@ -47,11 +47,11 @@ MORE = "..."
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = ("accepted", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
+    __slots__ = ("received", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
                  "_breakdown_ns", "_breakdown_count", "_rated")
 
     def __init__(self) -> None:
-        self.accepted = 0  # given to the scheduler; what it rejects counts in both
+        self.received = 0  # found good when they were checked: those accepted, and those refused at arrival
         self.outcomes: Dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.reasons: Dict[str, Dict[str, int]] = {}
         self.late = 0
@@ -94,8 +94,10 @@ class AppCounts:
         """Plain numbers and strings, for people and for the bus."""
         count = max(1, self._breakdown_count)
         return {
-            "accepted": self.accepted,
-            "open": self.accepted - sum(self.outcomes.values()),
+            "received": self.received,
+            "accepted": self.received - self.outcomes[Outcome.REJECTED],
+            "refused": self.outcomes[Outcome.REJECTED],
+            "open": self.received - sum(self.outcomes.values()),
             "outcomes": dict(self.outcomes),
             "reasons": {outcome: dict(table) for outcome, table in self.reasons.items()},
             "late": self.late,
@@ -114,7 +116,7 @@ class LaneCounts:
     ``probes`` are counted among the works and jobs too: the lane's time went into them. With
     ``room`` works in flight the lane starts nothing that comes; 0 for a copy lane, which runs no batches."""
 
-    __slots__ = ("room", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up")
+    __slots__ = ("room", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up", "replaced")
 
     def __init__(self, room: int = 1) -> None:
         self.room = room
@@ -126,6 +128,7 @@ class LaneCounts:
         self.failed = 0
         self.in_flight: Dict[int, int] = {}
         self.up = True
+        self.replaced = 0  # times that another thread took its place, because it hung
 
     def is_stuck(self, now_ns: int, hang_ns: int) -> bool:
         """Whether the lane is down, or has not answered a work for longer than ``hang_ns``."""
@@ -135,7 +138,8 @@ class LaneCounts:
         oldest_ns = now_ns - min(self.in_flight.values()) if self.in_flight else 0
         return {"works": self.works, "jobs": self.jobs, "probes": self.probes,
                 "busy": self.busy_ns / max(1, now_ns - started_ns),
-                "refused": self.refused, "failed": self.failed, "in_flight": len(self.in_flight),
+                "refused": self.refused, "failed": self.failed, "replaced": self.replaced,
+                "in_flight": len(self.in_flight),
                 "oldest_ms": ns_to_ms(oldest_ns), "state": self._state(oldest_ns, hang_ns)}
 
     def _state(self, oldest_ns: int, hang_ns: int) -> str:

@@ -6,17 +6,20 @@ request's values are freed when it has ended and none of its jobs runs any more.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
-from edgeserve.engines.base import Result, Values
-from edgeserve.errors import EngineError
+from edgeserve.engines.base import Result, Values, release_state
+from edgeserve.errors import EngineError, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
 from edgeserve.sched.protocol.actions import LeaveOut, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
+
+log = logging.getLogger("edgeserve")
 
 _TEXT: Set[type] = {str}
 
@@ -80,6 +83,8 @@ class RequestValues:
                 return JobResult(job, "failed", reason=reason)
         if result.state is not None:
             self._keep_state(request, job, result)
+            if request.ended and not result.done:
+                _let_go(result.state)
         if result.done and not request.ended and (job.node, job.part) not in request.left_out:
             if job.node == request.plan.plain_exit:
                 request.outputs = result.outputs
@@ -130,7 +135,21 @@ class RequestValues:
     def drop_job_state(self, job: JobId) -> None:
         request = self.requests.get(job.request_id)
         if request is not None and request.states:
-            request.states.pop((job.node, job.part), None)
+            _let_go(request.states.pop((job.node, job.part), None))
+
+    def release_job_state(self, job: JobId) -> None:
+        """The state of a ready job stays, without what it occupies on its device."""
+        request = self.requests.get(job.request_id)
+        if request is not None and request.states:
+            _let_go(request.states.get((job.node, job.part)))
+
+    def keep_emitted(self, job: JobId, state: Any) -> None:
+        """A job whose lane was lost goes on from what it emitted last."""
+        request = self.requests[job.request_id]
+        if not request.ended:
+            if request.states is NO_VALUES:
+                request.states = {}
+            request.states[job.node, job.part] = state
 
     def drop_stream_state(self, app: str, stream: str) -> None:
         self._streams.pop((app, stream), None)
@@ -185,10 +204,10 @@ def _wrong_field(result: Result) -> str:
     wrong one costs nothing but itself."""
     if result.error is not None:
         return f"error = {show(result.error)}, expected an exception, or None where the item did not fail"
-    if not _are_values(result.outputs):
+    if not are_values(result.outputs):
         return f"outputs = {show(result.outputs)}, expected a dict whose keys are the outputs' names"
     parts = result.parts
-    if parts is not None and not (isinstance(parts, (list, tuple)) and all(map(_are_values, parts))):
+    if parts is not None and not (isinstance(parts, (list, tuple)) and all(map(are_values, parts))):
         return f"parts = {show(parts)}, expected a list of dicts whose keys are the outputs' names"
     if result.route is not None and not isinstance(result.route, str):
         return f"route = {show(result.route)}, expected the name of a node"
@@ -201,8 +220,17 @@ def _wrong_field(result: Result) -> str:
     return ""
 
 
-def _are_values(values: Any) -> bool:
+def are_values(values: Any) -> bool:
+    """Whether these can be named values."""
     return isinstance(values, dict) and all(isinstance(name, str) for name in values)
+
+
+def _let_go(state: Any) -> None:
+    """Have a state free what it occupies. What an engine's code raises then must not end the loop."""
+    try:
+        release_state(state)
+    except Exception as error:  # noqa: BLE001 engines are users' code
+        log.warning("a state could not be released (%s: %s); its memory may stay in use", type(error).__name__, error)
 
 
 _ABSENT: Any = object()
@@ -222,7 +250,9 @@ def _unusable(node: NodePlan, result: Result) -> str:
         if result.parts and all(name in part for part in result.parts):
             continue
         known = sorted(set(result.outputs).union(*(result.parts or ({},))))
-        return f"model {node.model!r} at node {node.name!r} returned no {name!r} (it returned {known})"
+        at = "" if node.name == node.model else f" at node {node.name!r}"
+        return (f"model {node.model!r}{at} returned no {name!r}, which the app's outputs or a node's inputs name"
+                f"{did_you_mean(name, known)} It returned {', '.join(map(repr, known)) or 'nothing'}")
     return ""
 
 

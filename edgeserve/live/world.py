@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional, Set, Tuple, Union
 
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
@@ -18,11 +18,14 @@ from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarte
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
+from edgeserve.live.hung_lanes import HungLanes
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
 from edgeserve.live.receive_coalescing import ReceiveCoalescing
+from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
+from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
@@ -32,6 +35,7 @@ from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
+    CutBatch,
     DropState,
     EvictModel,
     FinishRequest,
@@ -40,6 +44,7 @@ from edgeserve.sched.protocol.actions import (
     LoadModel,
     Outcome,
     ReleaseInputs,
+    ReleaseState,
     RetainInputs,
     RunBatch,
     Shortfall,
@@ -59,6 +64,14 @@ from edgeserve.units import counted, ms_to_ns
 
 log = logging.getLogger("edgeserve")
 
+HUNG_THREADS_MAX = 8
+"""Threads that hang and were replaced: each keeps its model's memory until it returns."""
+
+ARRIVING_MAX = 1024
+"""Requests beyond the server's bound that the scheduler is still asked about in one step: it turns them or others
+away."""
+
+
 class CancelAsked:
     """A caller in this process no longer wants its answer."""
 
@@ -75,6 +88,16 @@ class StopAsked:
 
     def __init__(self, drain_ns: int) -> None:
         self.drain_ns = drain_ns
+
+
+class LaneBack:
+    """A lane whose thread was replaced may be used again; ``failed`` says why its model was not made anew."""
+
+    __slots__ = ("lane", "failed")
+
+    def __init__(self, lane: str, failed: str) -> None:
+        self.lane = lane
+        self.failed = failed
 
 
 class CallAsked:
@@ -108,13 +131,16 @@ class CallAsked:
 class LiveWorld:
     """Values, lanes, engines and the clock of one running server or embedded runtime.
 
-    ``engines`` are by (model, device), ``lanes`` by name, copy lanes included. Everything it keeps is bounded by
+    ``engines`` are by (model, device), ``lanes`` by name, copy lanes included; ``sequences`` are the models whose items
+    are sequences. Everything it keeps is bounded by
     ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits for: the
-    mailbox, and for a server the gateway.
+    mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
     """
 
-    def __init__(self, config: Config, lanes: Mapping[str, Lane], engines: Mapping[Tuple[str, str], Engine],
-                 mailbox: Mailbox) -> None:
+    def __init__(self, config: Config, lanes: MutableMapping[str, Lane],
+                 engines: MutableMapping[Tuple[str, str], Engine], mailbox: Mailbox,
+                 make_lane: Callable[[str], Lane],
+                 sequences: Iterable[str] = ()) -> None:
         self.config = config
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
@@ -135,18 +161,28 @@ class LiveWorld:
         self._drained_by_ns: Optional[int] = None
         self._failures = EngineFailures()
         self._warming = Warming()
+        self._sequences = frozenset(sequences)
+        self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
+        self._make_lane = make_lane
+        self._hung = HungLanes({name: lane.hang_ns for name, lane in config.lanes.items()})
+        self._coming_back: Set[str] = set()  # lanes with a new thread, whose model is being reloaded
+        self._replaced: List[Lane] = []
+        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
         self._look_ns = self.started_ns + LOOK_NS
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self.values.leave_out,
+            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self._leave_out,
+            CutBatch: self._batches.cut, ReleaseState: self._release_state,
             RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
         self.io = LoopIO(mailbox, {
-            WorkDone: self._work_done, WorkNotStarted: self._work_not_started, LaneDown: self._lane_down,
+            RunningBatch: self._batches.look, WorkDone: self._work_done, WorkNotStarted: self._work_not_started,
+            LaneDown: self._lane_down,
             LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
-            CallAsked: self._call_asked, Prediction: self._predicted, DeviceNews: _take_news},
+            CallAsked: self._call_asked, Prediction: self._predicted, DeviceNews: _take_news,
+            LaneBack: self._lane_back},
             self._coalescing, idle_lanes=len(config.lanes),
             looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()))
 
@@ -181,6 +217,9 @@ class LiveWorld:
             due_ns = until_ns
             if self._drained_by_ns is not None or self.predictions.waiting:
                 due_ns = self._first_due_ns(until_ns)
+            look_ns = self._hung.due_ns
+            if look_ns is not None and (due_ns is None or look_ns < due_ns):
+                due_ns = look_ns
             now_ns = self.io.gather(due_ns, events)
             if due_ns is not None and now_ns >= due_ns:
                 self._come_due(now_ns, events)
@@ -198,6 +237,10 @@ class LiveWorld:
         if self.predictions.waiting:
             for request in self.predictions.expire(now_ns):
                 self._arrive(request, events)
+        if self._hung.due_ns is not None and now_ns >= self._hung.due_ns:
+            since_ns = {name: counts.in_flight for name, counts in self.lane_counts.items()}
+            for name in self._hung.look(now_ns, since_ns, self._lane_free_ns):
+                self._replace(name, events)
 
     def post(self, item: Any) -> None:
         """Mail for the loop, from any thread."""
@@ -209,7 +252,9 @@ class LiveWorld:
         """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
         predicted, if that is still to be done."""
         limit = self.config.server.pending_max
-        if self.values.open_count + len(self.predictions.waiting) >= limit:
+        count = self.values.open_count + len(self.predictions.waiting)
+        if count >= limit and (request.predictors is not None or count >= limit + ARRIVING_MAX):
+            # Without a prediction to wait for the scheduler decides, which may give it another client's place.
             self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
                                               "fewer at a time or raise [server] pending_max", "server_full"))
         elif self.stopping:
@@ -224,7 +269,7 @@ class LiveWorld:
         """The scheduler is told of a request."""
         self.values.add(request)
         app = request.app
-        self.app_counts[app].accepted += 1
+        self.app_counts[app].received += 1
         planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
@@ -238,7 +283,7 @@ class LiveWorld:
 
     def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
         counts = self.app_counts[request.app]
-        counts.accepted += 1
+        counts.received += 1
         counts.ended(Outcome.REJECTED, error.reason)
         request.ended = True
         error.id = request.id
@@ -248,7 +293,7 @@ class LiveWorld:
         """Nobody wants the answer to a request any more."""
         if self.predictions.forget(request):
             counts = self.app_counts[request.app]
-            counts.accepted += 1
+            counts.received += 1
             counts.ended(Outcome.CANCELLED, reason)
             request.ended = True
             request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
@@ -286,30 +331,88 @@ class LiveWorld:
         reason = cut(mail.reason)
         log.error("lane %s is down: %s", mail.lane, reason)
         self.lane_counts[mail.lane].up = False
+        self._batches.lane_down(mail.lane, events)
         events.append(LaneChanged(mail.lane, up=False, reason=reason))
+
+    def _replace(self, name: str, events: List[Event]) -> None:
+        """A lane hangs for good: another thread takes its place, and the model that hangs is made anew. Nobody can end
+        the thread that hangs, so there is a bound."""
+        self._replaced = [lane for lane in self._replaced if not lane.join(0.0)]
+        if len(self._replaced) >= HUNG_THREADS_MAX:
+            if self.lane_counts[name].up:
+                log.error("lane %s hangs, and so do %d threads that were replaced: it stays as it is; restart the "
+                          "server, or set options.process = true for the models that hang", name, HUNG_THREADS_MAX)
+            return
+        counts = self.lane_counts[name]
+        taken = self._hung.take(name)
+        model = taken[0].model
+        log.error("lane %s hangs in model %s: another thread takes its place, and the model is made anew", name, model)
+        self._batches.lane_down(name, events)
+        for action in taken:
+            if type(action) is RunBatch and not action.probe:
+                batch = self._batches.by_id.pop(action.work_id, None)
+                for index, job in enumerate(action.jobs):
+                    if batch is None or index not in batch.over:
+                        self.values.not_started(job)
+        if len(counts.in_flight) >= counts.room:
+            self.io.idle_lanes += 1
+        counts.in_flight.clear()
+        counts.up = False
+        counts.replaced += 1
+        old = self._lanes[name]
+        old.abandon()
+        self._replaced.append(old)
+        lane = self._lanes[name] = self._make_lane(name)
+        lane.start()
+        self._coming_back.add(name)
+        events.append(LaneChanged(name, up=False, reason=f"it hangs in model {model!r} and is replaced"))
+        self.reloads.begin(model, self._devices[name], True, lambda failed: self.post(LaneBack(name, failed)),
+                           stuck=True)
+
+    def _lane_back(self, mail: LaneBack, events: List[Event]) -> None:
+        if mail.failed:
+            log.error("lane %s is back, and the model that hung could not be made anew: %s", mail.lane, mail.failed)
+        self._coming_back.discard(mail.lane)
+        self.lane_counts[mail.lane].up = True
+        self._lane_free_ns[mail.lane] = clock_ns()
+        events.append(LaneChanged(mail.lane, up=True))
+
+    def _usable_lanes(self, device: str, model: str) -> List[str]:
+        """The lanes of a device that could run a model now, or could once its engine is there."""
+        now_ns = clock_ns()
+        return [name for name in self._lanes_of(model, device) if name in self._coming_back
+                or not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)]
+
+    def _is_internal(self, mail: Union[WorkDone, WorkNotStarted], action: Any, events: List[Event]) -> bool:
+        """Whether the scheduler knows nothing of a work, or not any more."""
+        if action is None:  # start-up's own
+            return True
+        if type(action) is WarmStep:
+            self._warmed(self._warming.stepped(mail), events)
+            return True
+        if type(action) in Reloads.TAGS:
+            self.reloads.answered(mail)
+            return True
+        return not self._hung.answered(action.work_id)  # its lane was replaced meanwhile
 
     def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
         action = mail.work.tag
-        if action is None:  # start-up's own
-            return
-        if type(action) is WarmStep:
-            self._warmed(self._warming.stepped(mail), events)
+        if self._is_internal(mail, action, events):
             return
         counts = self.lane_counts[action.lane]
         counts.refused += 1
         if counts.in_flight.pop(action.work_id, None) is not None and len(counts.in_flight) == counts.room - 1:
             self.io.idle_lanes += 1
         if type(action) is RunBatch and not action.probe:
-            for job in action.jobs:
-                self.values.not_started(job)
+            batch = self._batches.by_id.pop(action.work_id, None)
+            for index, job in enumerate(action.jobs):
+                if batch is None or index not in batch.over:
+                    self.values.not_started(job)
         events.append(WorkRefused(action.work_id, mail.reason))
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
         action = mail.work.tag
-        if action is None:  # start-up's own
-            return
-        if type(action) is WarmStep:
-            self._warmed(self._warming.stepped(mail), events)
+        if self._is_internal(mail, action, events):
             return
         counts = self.lane_counts[action.lane]
         counts.works += 1
@@ -328,7 +431,7 @@ class LiveWorld:
         if type(action) is RunBatch:
             counts.jobs += len(action.jobs)
             counts.probes += action.probe
-            results = self._results(action, mail.value, failed)
+            results = self._results(action, mail.value, failed, events)
             failed = ""
         events.append(WorkFinished(action.work_id, mail.started_ns, mail.finished_ns, results, failed))
         if mail.finished_ns >= self._look_ns and self.contradictions is not None:
@@ -337,15 +440,16 @@ class LiveWorld:
 
     def _warm_up(self, mail: WorkDone, action: LoadModel, events: List[Event]) -> None:
         """A model was loaded: its lanes warm up before the scheduler may use it."""
-        now_ns = clock_ns()
-        lanes = [self._lanes[name] for name in self._lanes_of(action.model, self._devices[action.lane])
-                 if not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)]
+        lanes = [self._lanes[name] for name in self._usable_lanes(self._devices[action.lane], action.model)]
         engine = self._engines[action.model, self._devices[action.lane]]
         self._warmed(self._warming.begin(mail, engine, lanes, self.config.models[action.model].batch), events)
 
     def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
         """A load is over, with all its warm-ups."""
         if load is None:
+            return
+        if type(load.mail.work.tag) is Reload:
+            self.reloads.warmed(load)
             return
         action: LoadModel = load.mail.work.tag
         failed = ""
@@ -355,30 +459,39 @@ class LiveWorld:
             self._lanes[action.lane].give(Work(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
 
+    def engine(self, model: str, device: str) -> Optional[Engine]:
+        """The engine of a model on a device, ``None`` where no lane of it may run the model."""
+        return self._engines.get((model, device))
+
     def _lanes_of(self, model: str, device: str) -> List[str]:
         """The lanes of a device that may run a model."""
         return [name for name in model_lanes(self.config, self.config.models[model]) if self._devices[name] == device]
 
-    def _results(self, action: RunBatch, value: Any, failed: str) -> Tuple[JobResult, ...]:
-        """One result per job. A batch whose result has the wrong form fails as if the engine had raised."""
+    def _results(self, action: RunBatch, value: Any, failed: str, events: List[Event]) -> Tuple[JobResult, ...]:
+        """One result per job that was not over before. A batch whose result has the wrong form fails as if the engine
+        had raised."""
         returned = self.retained.returned if action.probe else self.values.returned
+        batch = self._batches.ended(action.work_id, events) if self._batches.by_id else None
         if not failed and (type(value) is not list or len(value) != len(action.jobs)):
             failed = wrong_form(action, value)
             if failed:
                 self._failures.reason(action, EngineError(failed))
+        jobs = action.jobs
+        if batch is not None:
+            jobs, value = self._batches.rest(batch, value if not failed else [None] * len(jobs))
         if failed:
             self.lane_counts[action.lane].failed += 1
-            return tuple([returned(job, None, failed) for job in action.jobs])
+            return tuple([returned(job, None, failed) for job in jobs])
         results = []
         errors = 0
-        for job, result in zip(action.jobs, value):
+        for job, result in zip(jobs, value):
             error = item_error(action.model, result)
             if error is None:
                 results.append(returned(job, result))
             else:
                 errors += 1
                 results.append(returned(job, None, self._failures.reason(action, error)))
-        self.lane_counts[action.lane].failed += errors == len(results)
+        self.lane_counts[action.lane].failed += errors == len(results) > 0
         return tuple(results)
 
     # --- actions ------------------------------------------------------------------------------------------------------
@@ -397,13 +510,18 @@ class LiveWorld:
             item, state = launch(job)
             items.append(item)
             states.append(state)
+        control, expected_ns = None, action.expected_ns
+        if action.model in self._sequences:
+            control = self._batches.begin(action)
+            expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
         engine = self._engines[action.model, self._devices[action.lane]]
         now_ns = clock_ns()
-        self._coalescing.launched(now_ns, action.expected_ns)
+        self._coalescing.launched(now_ns, expected_ns)
         self._count_given(action, now_ns)
         self._lanes[action.lane].give(Work(
             action.work_id, action.start_after_ns, action.start_before_ns, None,
-            Batch(items, action.size, states, action.steps_max), action, engine, action.expected_ns))
+            Batch(items, action.size, states, action.steps_max, action.variant, control), action, engine,
+            action.expected_ns))
 
     def _load(self, action: LoadModel) -> None:
         engine = self._engines[action.model, self._devices[action.lane]]
@@ -417,6 +535,7 @@ class LiveWorld:
         """The engine of a model that is about to be unloaded; its lanes have no session of it any more."""
         device = self._devices[action.lane]
         engine = self._engines[action.model, device]
+        self.reloads.dropped((action.model, device))
         for name in self._lanes_of(action.model, device):
             self._lanes[name].forget(engine)
         return engine
@@ -430,12 +549,21 @@ class LiveWorld:
         if len(counts.in_flight) == counts.room - 1:
             self.io.idle_lanes -= 1
         counts.in_flight[action.work_id] = now_ns
+        self._hung.gave(action, now_ns)
 
     def _drop_state(self, action: DropState) -> None:
         if action.job is not None:
             self.values.drop_job_state(action.job)
         else:
             self.values.drop_stream_state(action.app, action.stream)
+
+    def _release_state(self, action: ReleaseState) -> None:
+        self.values.release_job_state(action.job)
+
+    def _leave_out(self, action: LeaveOut) -> None:
+        self.values.leave_out(action)
+        if self._batches.by_id:
+            self._batches.leave_out(action)
 
     def _finish_all(self) -> None:
         finishing, self._to_finish[:] = list(self._to_finish), ()
@@ -463,6 +591,8 @@ class LiveWorld:
                                          action.quality, action.branches)
             self._response_overhead.took(clock_ns() - self._overhead_from_ns)
         else:
+            if request.running and self._batches.by_id:
+                self._batches.drop(request.id)
             counts.ended(action.outcome, action.reason)
             request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id,
                                                       self._as_asked(action.shortfall)))

@@ -448,6 +448,9 @@ def _serve(channel: Channel, lifeline: int) -> None:
                 name = argument[0].name
                 engine = _made(*argument)
                 answer = (True, engine.load())
+                if engine.sequence() is not None:
+                    raise EngineError(f"model {name!r} makes sequences, whose pieces do not cross processes; take "
+                                      f"[model.{name}] options.process away")
                 session = engine.open(argument[1][0])
             elif engine is None or session is None:
                 answer = (False, EngineError(f"model {name!r} was asked to {verb} before it was loaded"))

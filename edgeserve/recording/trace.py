@@ -6,13 +6,21 @@ A recording holds ids, sizes and times, no tensors. :mod:`edgeserve.recording.re
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import json
+import logging
+import os
 from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import Parts, Profile, restricted
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
+
+log = logging.getLogger("edgeserve")
+
+LINE_BYTES_MAX = 1 << 20
+"""How far back the end of the last whole line is looked for."""
 
 FORMAT = 1
 """Version of the recording's format; the first line of a recording says it."""
@@ -33,21 +41,44 @@ class Step(NamedTuple):
 
 
 class Recorder:
-    """Writes a recording. ``start`` is kept in its first line: whatever is needed to build the same scheduler again
+    """Writes a recording. Where that fails, a full disk above all, it says so once and records no more: what is served
+    goes on. ``start`` is kept in its first line: whatever is needed to build the same scheduler again
     (``footprints``, ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text)."""
 
     def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
+        self._path = path
+        self._failed = False
         self._file: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 closed by close()
         # Unsorted: the order of lanes and models in a configuration is part of it.
         self._file.write(json.dumps({"format": FORMAT, **(start or {})}, separators=(",", ":")) + "\n")
 
     def record(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Append one step. Buffered by the file: a crash loses the last few."""
-        self._file.write(step_line(now_ns, events, actions) + "\n")
+        if self._failed:
+            return
+        try:
+            self._file.write(step_line(now_ns, events, actions) + "\n")
+        except OSError as error:
+            self._give_up(error)
 
     def close(self) -> None:
         """Write what is buffered and close the file; further calls do nothing."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Keep the whole lines that were written."""
+        self._failed = True
+        log.warning("the recording %s ends here, serving goes on: %s", self._path, error)
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError), open(self._path, "rb+") as file:
+            end = file.seek(0, os.SEEK_END)
+            start = max(0, end - LINE_BYTES_MAX)
+            file.seek(start)
+            file.truncate(start + file.read().rfind(b"\n") + 1)
 
 
 class Recording(NamedTuple):

@@ -194,11 +194,12 @@ class TrueResults:
         return max(0.0, hints.get(self._tokens[app, job.node], 0.0))
 
     def steps(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> int:
-        """How many steps the job needs in all."""
+        """How many steps the job needs in all; a sequence ends where its context does."""
         truth = self._nodes[app, job.node][1]
-        if truth.steps_hint:
-            return steps_of(truth, hints)
-        return max(1, truth.steps.pick(self._of(place, job, "steps").random())) if truth.steps else 1
+        needed = steps_of(truth, hints)
+        if truth.steps:
+            needed = max(1, truth.steps.pick(self._of(place, job, "steps").random()))
+        return min(needed, max(1, truth.context - math.ceil(self.tokens(app, job, hints))))
 
     def parts(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> Optional[int]:
         """Into how many parts it fans out; ``None`` for a node that does not."""

@@ -131,6 +131,9 @@ class Random(Plain):
         bid.steps_max = draw.choice((None, None, 1, 3))
         return bid
 
+    def cut(self, work: Work, board: Board) -> bool:
+        return random.Random(f"{board.now_ns}/{work.id}/cut").random() < 0.1
+
     def next_wakeup_ns(self, board: Board) -> int | None:
         return board.now_ns + NS_PER_MS if self.jobs else None
 
@@ -289,6 +292,10 @@ class PolicyConformance:
         told = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
         assert told, "no device told of any change: the drawn hardware tests nothing"
 
+    def test_rules_hold_among_language_models(self) -> None:
+        for seed in self.soak_seeds[:2]:
+            soak(seed, policies=(self.kind,), language=True)
+
     def test_equal_runs_decide_equally(self) -> None:
         seed = self.soak_seeds[0]
         assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))
@@ -297,6 +304,11 @@ class PolicyConformance:
         """Each batch that started ends by one hook, and nothing of it is remembered."""
         for seed in self.world_seeds:
             run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+
+    def test_its_records_hold_where_jobs_are_over_before_their_batch(self) -> None:
+        """Batches of a language model end job by job, are cut, and give up the states of some."""
+        seed = self.world_seeds[0]
+        run_world(seed, self.kind, self.options, twice=True, remembered_max=self.remembered_max, language=True)
 
     def test_bids_that_are_asked_twice_decide_nothing_else(self) -> None:
         seed = self.world_seeds[0]

@@ -26,6 +26,10 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.soak import hold
 
+LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "ReleaseState")
+"""What must have occurred over a few worlds with a language model: jobs that were over before their batch, batches that
+were cut, and states that were released."""
+
 MARKS = ("on_finished", "on_refused", "on_lost", "settled", "in part", "bound", "deep", "without 1", "left out",
          "disowned", "settled alone", "not wanted", "branch failed", "branch lost")
 """What must have occurred at least once over a few worlds: a trouble that never happens tests nothing."""
@@ -51,8 +55,8 @@ class WorldResult(NamedTuple):
     marks: Mapping[str, int]
 
 
-def draw_world(seed: int, kind: str, options: Mapping[str, Any]) -> Scenario:
-    """The world of a seed under one policy."""
+def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool = False) -> Scenario:
+    """The world of a seed under one policy; with ``language``, the same and an app of a language model."""
     draw = random.Random(f"{seed}/policy world")
     depths = draw.choice(((2, 1), (2, 2), (1, 3)))
     devices = draw.choice((("d0", "d0"), ("d0", "d1")))
@@ -93,23 +97,46 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any]) -> Scenario:
                    "hang": draw.choice((0.0, 0.3)), "refuse": 0.04, "fail_job": 0.02, "unfinished": 0.05,
                    "cancel": 0.05, "slow": 0.05, "speed_every": "100ms"},
         "run": {"duration": "300ms", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"}}
+    if language:
+        _draw_language(random.Random(f"{seed}/language"), table)
     return parse_scenario(table, source=f"(policy world of seed {seed})")
 
 
+def _draw_language(draw: random.Random, table: Dict[str, Any]) -> None:
+    """An app whose answers end one by one, with memory for some of them only, lengths that are predicted well, wrongly
+    or not at all, and prompts of which some are too long."""
+    step_us, most = draw.randrange(300, 1500), draw.choice((6, 20))
+    table["model"]["talk"] = {"engine": "synthetic", "batch": draw.choice(([1, 2, 4], [2, 4])), "memory": "20MB",
+                              "load": "2ms",
+                              "expected": {"1": f"{step_us}us", "2": f"{step_us}us", "4": f"{step_us}us"},
+                              "slots": draw.choice((4, 6)), "state_memory": f"{(most + 30) * draw.choice((10, 25))}kB"}
+    table["truth"]["talk"] = {
+        "batching": "continuous", "steps_hint": "words", "steps_max": most, "context": 45, "state_token": "10kB",
+        "step": {"full": f"{step_us}us", "saturates": 4, "alone": 0.6}, "prefill": "200us", "prefill_token": "20us"}
+    if draw.random() < 0.7:
+        table["truth"]["talk"]["predict"] = {"rho": draw.choice((0.3, 1.0)), "scale": draw.choice((1.0, 3.0, 0.33))}
+    table["app"]["talk"] = {"model": "talk", "on_late": draw.choice(("drop", "answer")),
+                            "slo": f"{draw.randrange(20, 90)}ms"}
+    table["workload"]["talk"] = {"app": "talk", "rate": float(draw.randrange(60, 200)), "hints": {
+        "words": {"lognormal": [5.0, 0.7]}, "tokens": {"3": 0.5, "20": 0.48, "44": 0.02}}}
+
+
 def run_world(seed: int, kind: str, options: Mapping[str, Any], twice: bool = False,
-              remembered_max: int = 0) -> WorldResult:
+              remembered_max: int = 0, language: bool = False) -> WorldResult:
     """Run one world. AssertionError, PolicyError or whatever the policy raises says which rule was broken. ``twice``:
     the policy is asked for each bid twice, which must change neither the bid nor anything that is decided later.
-    ``remembered_max``: how many records of what has ended the policy may hold at the end."""
+    ``remembered_max``: how many records of what has ended the policy may hold at the end. ``language``: with an app of
+    a language model."""
     watch = Watch(seed, twice)
     plain = POLICIES[kind]
     POLICIES[kind] = _watched(plain, watch)
     try:
-        scenario = draw_world(seed, kind, options)
+        scenario = draw_world(seed, kind, options, language)
         result = hold(scenario, seed, drain=True, prepare=watch.prepare)
     finally:
         POLICIES[kind] = plain
     watch.close(remembered_max)
+    watch.marks.update({name: result.marks.get(name, 0) for name in LANGUAGE_MARKS})
     watch.marks["in part"] += sum(1 for end in watch.world.ended if end.outcome == "completed" and end.reason)
     return WorldResult(result.digest, dict(watch.marks))
 

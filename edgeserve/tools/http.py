@@ -26,6 +26,9 @@ from edgeserve.http.front import Front, check_http, run
 log = logging.getLogger("edgeserve")
 
 LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
+FILES = ("server_key", "client_key", "token_file")
+"""Settings that name files: those of the configuration are looked for where it lies."""
+
 SWITCH_S = 0.0005
 """How long one thread may keep the others waiting: the event loop and the bus's thread hand each request over twice."""
 
@@ -38,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", default="", help="where the server listens, such as tcp://127.0.0.1:5555")
     parser.add_argument("--server-key", default="", metavar="KEY",
                         help="public key of a server with CURVE keys, or its file")
+    parser.add_argument("--client-key", default="", metavar="FILE",
+                        help="this front's own CURVE keys, for a server that lets in listed clients")
     parser.add_argument("--listen", default="", metavar="HOST:PORT",
                         help="default: 127.0.0.1:8000; port 0: any free one")
     parser.add_argument("--grpc", default="", metavar="HOST:PORT", help="serve gRPC too, such as 127.0.0.1:8001")
@@ -55,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     http, endpoint = configured(args)
     check_http(http)
     sys.setswitchinterval(SWITCH_S)
-    with Client(endpoint or None, name="http", server_key=http.server_key) as client:
+    with Client(endpoint or None, name="http", server_key=http.server_key, client_key=http.client_key) as client:
         front = Front(http, client, time.time)
 
         def stopping(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
@@ -80,14 +85,13 @@ def configured(args: argparse.Namespace) -> Any:
         config = load_config(args.config)
         http, directory = config.http or http, config.directory
         endpoint = endpoint or config.server.endpoint
-    changes: Dict[str, Any] = {key: getattr(args, key) for key in ("listen", "grpc", "server_key", "token_file")
-                               if getattr(args, key)}
+    changes: Dict[str, Any] = {key: getattr(args, key) for key in ("listen", "grpc", *FILES) if getattr(args, key)}
     if args.shared_memory:
         changes["shared_memory"] = True
-    if http.token_file and not args.token_file:
-        changes["token_file"] = resolve_path(http.token_file, directory)
-    if http.server_key and not args.server_key and os.path.sep in http.server_key:
-        changes["server_key"] = resolve_path(http.server_key, directory)
+    for key in FILES:
+        path = getattr(http, key)
+        if path and key not in changes and os.path.exists(resolve_path(path, directory)):  # server_key may be the key
+            changes[key] = resolve_path(path, directory)
     return replace(http, **changes), endpoint
 
 

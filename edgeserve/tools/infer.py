@@ -16,7 +16,7 @@ from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
-from edgeserve.tools.inputs import example_inputs, images_as_declared
+from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -122,22 +122,13 @@ def read_tensor(path: str) -> np.ndarray:
     """A ``.npy`` file (never a pickle) or an image."""
     try:
         if is_image(path):
-            return _read_image(path)
+            return read_image(path)
         value = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise BadInput(f"--in {path}: cannot be read ({error}); expected a .npy file or an image") from None
     if not isinstance(value, np.ndarray):
         raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
     return value
-
-
-def _read_image(path: str) -> np.ndarray:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise BadInput(f"--in {path}: reading images needs pillow (pip install pillow); or give a .npy file") from None
-    with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
 
 
 def write_output(answer: Answer, name: str, path: str) -> None:

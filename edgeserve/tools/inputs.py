@@ -79,3 +79,13 @@ def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
 def _resized(value: np.ndarray, height: int, width: int) -> np.ndarray:
     from PIL import Image  # it has just read the image
     return np.asarray(Image.fromarray(value).resize((width, height), Image.BILINEAR))
+
+
+def read_image(path: str) -> np.ndarray:
+    """An image as height x width x 3 of uint8. :class:`BadInput` where pillow is missing, or cannot read it."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise BadInput(f"--in {path}: reading images needs pillow (pip install pillow); or give a .npy file") from None
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Pending, Result, Session
+from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.errors import DeviceLost, EngineError
 
 BATCH_NS = 3_000_000
@@ -54,6 +55,23 @@ class Device(Engine):
     def open(self, lane: LaneInfo) -> Session:
         self.note("open")
         return Stream(self, lane)
+
+
+lose = threading.Event()
+"""Set: the next step of a :class:`LosesLane` loses its lane's device."""
+
+
+class LosesLane(SyntheticEngine):
+    """A synthetic engine whose devices are lost when a test says so."""
+
+    def __init__(self, model: Any, lanes: Any, directory: str) -> None:
+        super().__init__(model, self.pass_time)
+
+    def pass_time(self, seconds: float) -> None:
+        time.sleep(seconds)
+        if lose.is_set():
+            lose.clear()
+            raise DeviceLost("the device was lost, as the test said")
 
 
 class Stream(Session):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import gzip
+import http.client
 import io
 import json
+import os
 import queue
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +20,7 @@ from pathlib import Path
 import http_functions
 import live_functions
 import numpy as np
+import psutil
 import pytest
 
 from edgeserve.config.loading import parse_config
@@ -477,3 +482,50 @@ def test_the_messages_are_those_of_tritons_client():
 def shape_of(field):
     inner = field.message_type.full_name if field.message_type else ""
     return field.number, field.type, inner, field.containing_oneof.name if field.containing_oneof else ""
+
+
+# --- as a child of the server -----------------------------------------------------------------------------------------
+
+
+def free_place():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def status_of(place):
+    try:
+        connection = http.client.HTTPConnection(place, timeout=20)
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status
+    except OSError:
+        return 0
+
+
+def has_ended(process):
+    """Also where nobody reaps the children of the dead."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_serve_starts_the_front_again_after_a_crash_and_ends_it(tmp_path):
+    folder, place = tempfile.mkdtemp(prefix="es"), free_place()
+    (tmp_path / "edge.toml").write_text(f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n')
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", "edge.toml"], cwd=tmp_path,
+                              env=environment,
+                              stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: status_of(place) == 200, 60)
+        (front,) = psutil.Process(server.pid).children()
+        front.kill()
+        wait_until(lambda: has_ended(front) and status_of(place) == 200, 60)
+        (front,) = psutil.Process(server.pid).children()
+        server.kill()  # without a chance to say anything
+        wait_until(lambda: has_ended(front), 60)
+    finally:
+        server.kill()
+        server.communicate(timeout=30)
+        shutil.rmtree(folder)

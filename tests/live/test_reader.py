@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -222,7 +223,7 @@ def left_behind(directory: str) -> List[str]:
 
 
 def test_the_demo_reads_hears_and_leaves_nothing_behind(reader, tmp_path):
-    demo = start_demo(str(tmp_path), "--seconds", "3", "--streams", "2")
+    demo = start_demo(str(tmp_path), "--seconds", "3", "--streams", "2", "--no-overload")
     out, _ = demo.communicate(timeout=100)
     assert demo.returncode == 0, out
     assert "Gate 4 is closed today." in out
@@ -251,6 +252,27 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, mome
     assert demo.wait(10) == 130, out
     assert "Traceback" not in out
     assert left_behind(str(tmp_path)) == []
+
+
+def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
+    import overload
+    from rich.console import Console
+
+    plain, scheduled = (overload.config_of(way, "ipc:///tmp/bus") for way in overload.WAYS)
+    assert [config.policies["way"].kind for config in (plain, scheduled)] == ["fifo", "pard_local"]
+    assert (plain.apps["reader"].on_late, scheduled.apps["reader"].on_late) == ("answer", "drop")
+    ending = overload.Ending
+    found = {"plain queue": [ending(0.1, "in time", 900.0)] + [ending(1.5, "late", 9000.0)] * 60,
+             "scheduled": [ending(0.1, "in time", 900.0), ending(1.5, "refused", 4.0)]}
+    console = Console(width=80, record=True, file=io.StringIO())
+    overload.table(found, console)
+    overload.bars(found, 2.0, console)
+    said = console.export_text()
+    assert max(len(line) for line in said.splitlines()) <= 80
+    assert "60 (98%)" in said
+    assert "9.00 s" in said
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert rows[1] == ["2", "-" * overload.BAR]  # a single refused page is less than a character beside sixty
 
 
 def test_a_signal_while_the_loop_is_being_made_cancels_the_work(reader, monkeypatch):

@@ -280,15 +280,14 @@ def test_a_lane_comes_back_when_its_work_returns_after_all() -> None:
         runtime.check()
 
 
-def test_system_exit_in_an_engine_takes_its_lane_down_and_nothing_else() -> None:
+def test_system_exit_in_an_engine_fails_its_request_and_nothing_else() -> None:
     config = config_of({"leave": function("leave", lanes=["a"]), "double": function("double", lanes=["b"])},
                        lane={"a": {}, "b": {}})
     with Runtime(config) as runtime:
         with pytest.raises(Failed, match="SystemExit"):
             runtime.infer("leave", {"x": HOLD})
-        wait_until(lambda: runtime.stats()["lanes"]["a"]["state"] == "down")
-        with pytest.raises((Rejected, Dropped, Failed)):
-            runtime.infer("leave", {"x": ZERO}, slo_ms=200)
+        assert runtime.infer("leave", {"x": ZERO})["x"] is ZERO, "the lane goes on"
+        assert runtime.stats()["lanes"]["a"]["state"] == "up"
         assert runtime.infer("double", {"x": X})["y"][1] == 2
 
 

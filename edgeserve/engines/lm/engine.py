@@ -29,7 +29,7 @@ KNOWN_OPTIONS = ("backend", "context", "max_tokens", "temperature", "top_p", "to
                  "gpu_layers", "precision")
 
 BACKENDS = {"onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
-            "llama.cpp": ("edgeserve.engines.lm.llama_cpp", "lm-llama"),
+            "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
             "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch")}
 """Name -> the module that has ``make(model, path, options, lanes)``, and the extra that installs its library."""
 

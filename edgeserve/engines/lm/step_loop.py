@@ -117,7 +117,7 @@ class StepLoop:
     def _turns(self, run: _Run) -> None:
         """Make turns until every answer is over, or the batch is to end."""
         phase, most = run.batch.variant, run.batch.steps_max
-        while run.jobs and not run.stop:
+        while run.jobs:
             ready = [job for job in run.jobs if most is None or job.steps < most]
             filling = [job for job in ready if len(job.sequence.waiting) > 1 or job.sequence.cached == 0]
             decoding = [job for job in ready if job not in filling]
@@ -132,6 +132,8 @@ class StepLoop:
             for job in list(run.jobs):
                 if run.dropped(job.index):
                     self._leave(run, job, Result({}, steps=job.steps))
+            if run.stop:
+                return
 
     def _prefill(self, run: _Run, jobs: Several[Job]) -> None:
         """Fill the memory of sequences up to their first token, or a part of the one long prompt."""

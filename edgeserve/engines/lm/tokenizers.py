@@ -41,16 +41,16 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """A ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's tokenizers keep a
-    switch for control tokens, so there are two: threads share them without changing them."""
+    """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's
+    tokenizers keep a switch for control tokens, so there are two: threads share them without changing them."""
 
-    def __init__(self, path: str, first: Sequence[int], stops: Sequence[int], chat_template: str, model: str) -> None:
+    def __init__(self, text: str, first: Sequence[int], stops: Sequence[int], chat_template: str, model: str) -> None:
         self.first = tuple(first)
         self.stops = tuple(stops)
         self.chat_template = chat_template
-        self._plain = _opened(path, model)
+        self._plain = _opened(text, model)
         self._plain.encode_special_tokens = True
-        self._special = _opened(path, model)
+        self._special = _opened(text, model)
         added = _added(self._special)
         self._pieces = _pieces(self._special, added)
         self.special_texts = longest_first(list(added.values()))
@@ -74,20 +74,27 @@ def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
     about = (list(facts["first"]), list(facts["stops"]), str(facts["chat_template"]))
     if facts["tokenizer"] == BYTES:
         return ByteTokenizer(list(facts["specials"]), *about)
-    return FileTokenizer(os.path.join(directory, str(facts["tokenizer"])), *about, model)
+    path = os.path.join(directory, str(facts["tokenizer"]))
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise EngineError(f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
+                          "again (docs/language-models.md)") from error
+    return FileTokenizer(text, *about, model)
 
 
-def _opened(path: str, model: str) -> Any:
+def _opened(text: str, model: str) -> Any:
     try:
         import tokenizers
     except ImportError as error:
         raise EngineError(f"model {model!r}: its tokenizer needs a library that cannot be imported ({error}); "
                           "pip install 'edgeserve-runtime[lm]'") from None
     try:
-        return tokenizers.Tokenizer.from_file(path)
+        return tokenizers.Tokenizer.from_str(text)
     except Exception as error:
-        raise EngineError(f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
-                          "again (docs/language-models.md)") from error
+        raise EngineError(f"model {model!r}: its tokenizer.json is none that tokenizers {tokenizers.__version__} can "
+                          f"read: {error}") from error
 
 
 def _added(tokenizer: Any) -> Dict[int, str]:

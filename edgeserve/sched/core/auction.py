@@ -10,7 +10,7 @@ from typing import Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.probes import Probes
-from edgeserve.sched.core.request_manager import SEQUENCE_TOO_LONG, RequestManager
+from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.state import State
@@ -21,7 +21,7 @@ from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import READY, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
-from edgeserve.sched.resources.sequences import Fit
+from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 
 
 class Auction:
@@ -158,8 +158,8 @@ class Auction:
             if fit.release is not None:
                 self._request_manager.release(fit.release, "others need its place")
             elif sequences.is_alone(jobs[0], lane):
-                self._request_manager.end(jobs[0].request, "fail", f"{SEQUENCE_TOO_LONG}: its state cannot grow within "
-                                                                   f"the memory for sequences of {bid.model}")
+                self._request_manager.end(jobs[0].request, "fail", f"{STATE_MEMORY}: alone, its sequence needs more "
+                                                                   f"than [model.{bid.model}] state_memory allows")
             else:
                 return False
             jobs = [job for job in bid.jobs if job.state == READY and job.lane in ("", lane.name)]

@@ -85,7 +85,7 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     apps = [App(app, app.policy or next(iter(config.policies))) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
     return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency,
-                     sequence_models(config, sequences or {}))
+                     sequence_models(config, sequences or {}), config.server.pending_max)
 
 
 def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:
@@ -153,6 +153,8 @@ def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: 
 def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
     entry = config.policies[name]
     if entry.kind not in POLICIES:
-        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} does not exist{did_you_mean(entry.kind, POLICIES)} "
+        said = f"[policy.{name}] has no kind, so that its name is its kind, and there is no policy {name!r}" \
+            if entry.kind == name else f"[policy.{name}] kind = {entry.kind!r} does not exist"
+        raise ConfigError(f"{said}{did_you_mean(entry.kind, POLICIES)} "
                           f"Expected one of {', '.join(sorted(POLICIES))}, or 'module:Class' of a policy of your own")
     return POLICIES[entry.kind](name, [app for app in apps if app.policy == name], entry.options)

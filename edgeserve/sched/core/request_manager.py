@@ -26,7 +26,13 @@ from edgeserve.sched.protocol.actions import (
 )
 from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request, RequestArrived
 from edgeserve.sched.requests import joins
-from edgeserve.sched.requests.admission import OVER_SHARE, QUEUE_FULL
+from edgeserve.sched.requests.admission import (
+    OVER_SHARE,
+    QUEUE_FULL,
+    SERVER_FULL,
+    LaneShare,
+    to_displace_anywhere,
+)
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import (
     ANSWERED,
@@ -46,6 +52,7 @@ from edgeserve.sched.requests.states import (
     steps_left,
 )
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
 STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
@@ -53,10 +60,6 @@ STORIES_KEPT = 512
 EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "partial"
 QUALITY_TOO_LOW = "quality_too_low"
 """Reason of a request whose answer would be worth less than its client wants."""
-
-
-SEQUENCE_TOO_LONG = "sequence_too_long"
-"""Begins the reason of a request whose sequence cannot fit into its model's context or memory."""
 
 
 class RequestManager(RequestMoves):
@@ -97,8 +100,8 @@ class RequestManager(RequestMoves):
         if now >= costs.fresh_until_ns:
             costs.refresh(now)
         request.cost_share_ns = costs.cost_share_ns
-        if arrived.hints and app.simple:
-            request.cost_share_ns *= max(1, int(arrived.hints.get("steps", 1)))
+        if request.hints and app.simple:
+            request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -108,10 +111,21 @@ class RequestManager(RequestMoves):
         displaced = None
         admission = state.admission[app.name]
         if admission.pending >= app.pending_max:
-            displaced = admission.to_displace(arrived.client)
+            displaced = admission.to_displace(request.share)
             if displaced is None:
                 clients = len(admission.clients)
-                self._reject(request, OVER_SHARE if clients > 1 and admission.use(arrived.client) > 0 else QUEUE_FULL)
+                self._reject(request, OVER_SHARE if clients > 1 and admission.use(request.share) > 0 else QUEUE_FULL)
+                return
+        elif len(self._requests) >= state.pending_max:
+            displaced = to_displace_anywhere(tuple(state.admission.values()), request.share)
+            if displaced is None:
+                self._reject(request, SERVER_FULL)
+                return
+        shared: LaneShare | None = None
+        if request.has_owner:
+            shared = state.lane_shares[app.name][request.klass]
+            if not shared.asks(request, now) and not shared.is_within(request) and not self._replaces(request):
+                self._reject(request, OVER_SHARE)
                 return
         self._in_request = request
         refused = request.policy.on_request(request, self._board)
@@ -121,9 +135,29 @@ class RequestManager(RequestMoves):
             return
         if displaced is not None and not displaced.ended:
             self.end(displaced, "drop", OVER_SHARE)
+        if shared is not None and len(shared.uses) > 1:
+            self._make_room(shared, request)
         admission.enter(request)
         admission.last_ns = now
         self._accept(request, arrived)
+
+    def _replaces(self, request: RequestRecord) -> bool:
+        """Whether a request takes the place of another of its stream."""
+        return request.stream is not None and request.app.stream == "newest_wins" and bool(
+            self._streams.superseded(request))
+
+    def _make_room(self, shared: LaneShare, request: RequestRecord) -> None:
+        """Drop the newest waiting requests of clients above their part until one of a client below its own fits."""
+        while shared.total_ns + request.cost_share_ns > shared.room_ns:
+            share = shared.furthest(request)
+            if not share:
+                return
+            waiting = [theirs.id for admission in self._state.admission.values()
+                       for theirs in admission.clients.get(share, {}).values()
+                       if theirs.running == 0 and theirs.use is not None and theirs.use.shared is shared]
+            if not waiting:
+                return
+            self.end(self._requests[max(waiting)], "drop", OVER_SHARE)
 
     def _accept(self, request: RequestRecord, arrived: Request) -> None:
         app = request.app

@@ -18,6 +18,7 @@ from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import (
@@ -42,6 +43,9 @@ SPEED_TOLERANCE = 0.02
 """A lane's speed that differs from the known one by no more than this share is the same: clocks jitter, and another
 speed makes every table of the lane anew."""
 
+PENDING_MAX = 2**31
+"""Where no bound was given."""
+
 FORGET_EVERY_NS = 1000 * NS_PER_MS
 """How often old durations are let go of: a tenth of their age."""
 
@@ -50,14 +54,14 @@ class Scheduler:
     """All requests, all lanes, one device or several. Not subclassed; what differs between systems is a policy.
 
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
-    every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``state`` has all
-    tables, for reading.
+    every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``pending_max``
+    bounds the accepted requests of all apps that have not ended. ``state`` has all tables, for reading.
     """
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 sequences: Mapping[str, SequenceModel] | None = None) -> None:
-        self.state = state = State(apps, policies, devices, lanes, latency, sequences or {})
+                 sequences: Mapping[str, SequenceModel] | None = None, pending_max: int = PENDING_MAX) -> None:
+        self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
         self._request_manager = RequestManager(state)
         self._probes = Probes(state)
@@ -86,6 +90,7 @@ class Scheduler:
             raise PolicyError(f"step at {now_ns} ns after one at {board.now_ns} ns: time must not go backwards")
         board.now_ns = now_ns
         board.background_at_ns = None
+        board.budget.left = OPERATIONS_MAX
         board.ends_ns.clear()
         actions: List[Action] = []
         state.actions = actions
@@ -394,6 +399,8 @@ class Scheduler:
         if work.kind != RUN or work.lost:
             return
         work.lost = True
+        if not forget:
+            self.state.sequences.hangs(work)
         work.policy.on_lost(work, self._board)
         if running and not (forget and work.model in self.state.sequences.models):
             self._request_manager.lost(work, reason)

@@ -13,7 +13,7 @@ from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import Action
-from edgeserve.sched.requests.admission import Admission
+from edgeserve.sched.requests.admission import Admission, lane_shares
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -29,22 +29,25 @@ from edgeserve.sched.resources.streams import Streams
 class State:
     """The tables, by what they hold.
 
-    *Configured*: ``apps``, ``policies``, ``policy_of`` (by app), ``devices``, ``lanes`` (all of them), ``run_lanes``,
-    ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by
-    model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*: ``requests``, ``admission`` (by app),
-    ``streams``, ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``,
-    ``memory``, ``sequences``, ``energy`` (by device), ``retained`` (inputs that the world keeps for a probe, by the
-    job's ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
-    ``actions`` is what this step asks of the world, in order.
+    *Configured*: ``apps``, ``pending_max`` (requests in all), ``policies``, ``policy_of`` (by app), ``devices``,
+    ``lanes`` (all of them), ``run_lanes``, ``copy_lanes`` (by device), ``lanes_of`` (by model).
+    *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by
+    stream). *Open*: ``requests``, ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
+    ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``,
+    ``sequences``, ``energy`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``,
+    oldest first), ``trials`` (who decides about requests that were taken from their policies). ``actions`` is what this
+    step asks of the world, in order.
     """
 
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
                  "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
-                 "works", "memory", "retained", "actions", "board", "trials", "energy", "sequences")
+                 "works", "memory", "retained", "actions", "board", "trials", "energy", "sequences",
+                 "pending_max", "lane_shares")
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 sequences: Mapping[str, SequenceModel]) -> None:
+                 sequences: Mapping[str, SequenceModel], pending_max: int) -> None:
+        self.pending_max = pending_max
         self.apps = {app.name: app for app in apps}
         self.policies = tuple(policies)
         self.policy_of: Dict[str, Policy] = {app.name: policy for policy in policies for app in policy.apps}
@@ -62,6 +65,8 @@ class State:
         self.costs = {app.name: AppCosts(app, self.latencies_of) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
         self.admission = {app.name: Admission(app) for app in apps}
+        self.lane_shares = lane_shares(apps, {model: [lane.name for lane in places]
+                                              for model, places in self.lanes_of.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         self.frame_periods = FramePeriods()
         self.critical = CriticalArrivals()

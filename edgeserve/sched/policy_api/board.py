@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import Part
 from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, apps_on
 from edgeserve.sched.requests.graph import App, Node
@@ -76,12 +77,13 @@ class Board:
     ``ends_ns`` are the answers of :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane
     or an estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one.
     ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
-    step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield.
+    step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``budget`` is
+    what policies may still compute in this step.
     """
 
     __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
                  "_critical", "_sequences", "apps_on", "background_at_ns", "forced_ns", "_places", "ends_ns",
-                 "_request_moves", "_probe_moves")
+                 "_request_moves", "_probe_moves", "budget")
 
     def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
                  latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
@@ -105,6 +107,7 @@ class Board:
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
             for model, places in lanes_of.items()}
         self.ends_ns: Dict[str, int | None] = {}
+        self.budget = Budget()
         self._request_moves = RequestMoves()
         self._probe_moves = ProbeMoves()
 

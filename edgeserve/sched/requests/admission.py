@@ -1,18 +1,48 @@
-"""Who may still come in: the bound on an app's pending requests, shared among its clients by weight.
+"""Who may still come in: the bounds on pending requests, of an app and of the server, shared among clients by weight,
+and the lane time of a class, shared among the clients that want it.
 
 While there is room everybody comes in. When an app is full, a client below its share takes the place of the newest
-waiting request of the client that is furthest above its own; a client at or above its share is refused.
+waiting request of the client that is furthest above its own; a client at or above its share is refused. A full server
+does the same over all apps. Clients that the server tells apart are one where their connections belong to one owner
+(``RequestRecord.share``).
+
+Places alone do not share a lane: of a queue in order of deadlines, who sends most gets most. So while several clients
+of a class want the same lanes and more is pending than is over in time, each may have its part (:class:`LaneShare`).
+This holds for clients whose connections the server knows.
 """
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 
 QUEUE_FULL = "queue_full"
 OVER_SHARE = "over_share"
+SERVER_FULL = "server_full"
+
+NAME_MARK = "@"
+"""In an owner's name: before it what the owner calls itself."""
+
+ACTIVE_NS = 1_000_000_000
+"""A client wants lane time if it has a request pending, or one came so lately."""
+
+ROOM_PERCENT = 66
+"""Of the time until a deadline that may be pending on its lanes: what runs, batches that are not full and requests that
+come meanwhile take the rest."""
+
+REFRESH_NS = 10_000_000
+"""How long it stays known who competes."""
+
+NO_HURRY_NS = 2**62
+
+
+def weight_of(share: str, weights: Mapping[str, float]) -> float:
+    """The weight of an owner: its own, or that of what it calls itself."""
+    own = weights.get(share)
+    return own if own is not None else weights.get(share.partition(NAME_MARK)[0], 1.0)
 
 
 class Admission:
@@ -30,22 +60,32 @@ class Admission:
     def enter(self, request: RequestRecord) -> None:
         """The request was accepted."""
         self.pending += 1
-        theirs = self.clients.get(request.client)
+        use = request.use
+        if use is not None:
+            use.pending += 1
+            use.pending_ns += request.cost_share_ns
+            use.shared.total_ns += request.cost_share_ns
+        theirs = self.clients.get(request.share)
         if theirs is None:
-            theirs = self.clients[request.client] = {}
+            theirs = self.clients[request.share] = {}
         theirs[request.id] = request
 
     def leave(self, request: RequestRecord) -> None:
         """The request ended."""
         self.pending -= 1
-        theirs = self.clients[request.client]
+        use = request.use
+        if use is not None:
+            use.pending -= 1
+            use.pending_ns -= request.cost_share_ns
+            use.shared.total_ns -= request.cost_share_ns
+        theirs = self.clients[request.share]
         del theirs[request.id]
         if not theirs:
-            del self.clients[request.client]
+            del self.clients[request.share]
 
     def use(self, client: str) -> float:
         """A client's pending requests per unit of its weight."""
-        return len(self.clients.get(client, ())) / self.app.weights.get(client, 1.0)
+        return len(self.clients.get(client, ())) / weight_of(client, self.app.weights)
 
     def to_displace(self, client: str) -> RequestRecord | None:
         """When full: the request that must go so that one of ``client`` can come in, or None if ``client`` itself is
@@ -53,8 +93,126 @@ class Admission:
         if not self.clients:
             return None
         greediest = max(sorted(self.clients), key=self.use)
-        own_use = (len(self.clients.get(client, ())) + 1) / self.app.weights.get(client, 1.0)
+        own_use = (len(self.clients.get(client, ())) + 1) / weight_of(client, self.app.weights)
         if greediest == client or own_use >= self.use(greediest):
             return None
         waiting = [request for request in self.clients[greediest].values() if request.running == 0]
         return waiting[-1] if waiting else None
+
+
+def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> RequestRecord | None:
+    """When the server is full: the request that must go so that one of ``client`` can come in, of whatever app; or None
+    if ``client`` itself has as many as anybody. O(clients + pending of the greediest)."""
+    counts: Dict[str, int] = {}
+    for admission in admissions:
+        for owner, theirs in admission.clients.items():
+            counts[owner] = counts.get(owner, 0) + len(theirs)
+    if not counts:
+        return None
+    greediest = max(sorted(counts), key=counts.__getitem__)
+    if greediest == client or counts.get(client, 0) + 1 >= counts[greediest]:
+        return None
+    waiting = [request.id for admission in admissions for request in admission.clients.get(greediest, {}).values()
+               if request.running == 0]
+    newest = max(waiting, default=-1)
+    return next((admission.clients[greediest][newest] for admission in admissions
+                 if newest in admission.clients.get(greediest, {})), None)
+
+
+class Use:
+    """What one client wants of the lanes in one class: pending requests and lane time, when it last asked, and how much
+    time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too)."""
+
+    __slots__ = ("shared", "pending", "pending_ns", "last_ns", "slack_ns")
+
+    def __init__(self, shared: LaneShare) -> None:
+        self.shared = shared
+        self.pending = 0
+        self.pending_ns = 0
+        self.last_ns = -(2**62)
+        self.slack_ns = NO_HURRY_NS
+
+
+class LaneShare:
+    """The pending lane time of one class on lanes that some apps share, by client.
+
+    There is room while all of it together would be over in :data:`ROOM_PERCENT` of the shortest time that a client has.
+    Beyond that each client may have its part by weight: what a client above its part asks is refused; one below it
+    takes the place of the newest waiting requests of the client that is furthest above. One client alone is never
+    refused. Changed by the scheduler alone.
+    """
+
+    __slots__ = ("uses", "total_ns", "room_ns", "_weights", "_lanes", "_fresh_until_ns")
+
+    def __init__(self, lanes: int) -> None:
+        self.uses: Dict[str, Use] = {}
+        self.total_ns = 0
+        self.room_ns = NO_HURRY_NS
+        self._weights = 1.0
+        self._lanes = lanes
+        self._fresh_until_ns = -1
+
+    def asks(self, request: RequestRecord, now_ns: int) -> bool:
+        """A request came; whether there is room for it without a look at shares."""
+        use = self.uses.get(request.share)
+        if use is None:
+            use = self.uses[request.share] = Use(self)
+            self._fresh_until_ns = -1
+        request.use = use
+        use.last_ns = now_ns
+        if request.on_late != "answer":
+            use.slack_ns = request.deadline_ns - now_ns
+        if len(self.uses) == 1:
+            return True
+        if now_ns >= self._fresh_until_ns:
+            self._refresh(now_ns, request.app.weights)
+        return len(self.uses) == 1 or self.total_ns + request.cost_share_ns <= self.room_ns
+
+    def _refresh(self, now_ns: int, weights: Mapping[str, float]) -> None:
+        """Who competes now, and how much time the most urgent of them has. O(clients)."""
+        self._fresh_until_ns = now_ns + REFRESH_NS
+        self._weights, slack_ns = 0.0, NO_HURRY_NS
+        for share, use in list(self.uses.items()):
+            if not use.pending and now_ns - use.last_ns > ACTIVE_NS:
+                del self.uses[share]
+            else:
+                self._weights += weight_of(share, weights)
+                slack_ns = min(slack_ns, use.slack_ns)
+        self.room_ns = max(1, slack_ns) * self._lanes * ROOM_PERCENT // 100 if slack_ns < NO_HURRY_NS else NO_HURRY_NS
+
+    def part_ns(self, share: str, weights: Mapping[str, float]) -> int:
+        """The lane time that a client may have pending where there is no room."""
+        return int(self.room_ns * weight_of(share, weights) / self._weights)
+
+    def is_within(self, request: RequestRecord) -> bool:
+        """Whether a request is within its client's part. (The first of a client always is: it may be dear.)"""
+        pending_ns = self.uses[request.share].pending_ns
+        return not pending_ns or pending_ns + request.cost_share_ns <= self.part_ns(request.share, request.app.weights)
+
+    def furthest(self, request: RequestRecord) -> str:
+        """The client that is furthest above its part, ``""`` if none is but the one that asks."""
+        weights = request.app.weights
+        over = [(use.pending_ns - self.part_ns(share, weights), share) for share, use in self.uses.items()
+                if share != request.share]
+        over_ns, share = max(over, default=(0, ""))
+        return share if over_ns > 0 else ""
+
+
+def lane_shares(apps: Sequence[App], lanes_of: Mapping[str, Sequence[str]]) -> Dict[str, Dict[str, LaneShare]]:
+    """App -> class -> what it shares: apps that share a lane, directly or through others, share all of it."""
+    groups: List[Tuple[List[str], List[str]]] = []
+    for app in apps:
+        names, lanes = [app.name], list(dict.fromkeys([lane for node in app.nodes for lane in lanes_of[node.model]]))
+        rest: List[Tuple[List[str], List[str]]] = []
+        for members, theirs in groups:
+            if any(lane in theirs for lane in lanes):
+                names = members + names
+                lanes = list(dict.fromkeys(theirs + lanes))
+            else:
+                rest.append((members, theirs))
+        groups = [*rest, (names, lanes)]
+    found: Dict[str, Dict[str, LaneShare]] = {}
+    for names, lanes in groups:
+        shared = {klass: LaneShare(max(1, len(lanes))) for klass in CLASSES}
+        found.update((name, shared) for name in names)
+    return found

@@ -14,8 +14,9 @@ A ``fan_out`` node opens a *scope*: its successors run once per part, with the p
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, Sequence, Tuple, Union
 
+from edgeserve.config.hints import hint_bounds
 from edgeserve.config.schema import AppConfig, NodeConfig
 from edgeserve.errors import ConfigError, nearest
 
@@ -67,7 +68,7 @@ class App:
 
     __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
                  "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple",
-                 "ensemble")
+                 "ensemble", "hint_bounds")
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
@@ -88,6 +89,15 @@ class App:
         self.exits = tuple(node for node in self.nodes if not node.succs)
         self.ensemble = config.ensemble_profile
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
+        self.hint_bounds = hint_bounds(config)
+
+    def bounded(self, hints: Mapping[str, float]) -> Mapping[str, float]:
+        """The hints, those beyond their bound taken for it: what follows multiplies by them."""
+        bounds = self.hint_bounds
+        for name, value in hints.items():
+            if value > bounds.get(name, value):
+                return {hint: min(number, bounds.get(hint, number)) for hint, number in hints.items()}
+        return hints
 
     def __repr__(self) -> str:
         return f"App({self.name}: {' '.join(node.name for node in self.nodes)})"

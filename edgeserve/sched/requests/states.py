@@ -62,6 +62,9 @@ JOB_TABLE: Mapping[Tuple[str, str], str] = {
 }
 """(state, what happens) -> next state of a job."""
 
+SHARE_MARK = " #"
+"""In a client's name: before it whose connection it is, which is what shares go by, behind it which."""
+
 STORY_LEN_MAX = 256
 """Lines kept of one request's story; a fan-out into hundreds of parts must not grow without bound."""
 
@@ -88,23 +91,27 @@ class RequestRecord:
     answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is
     what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
     none. ``skipped`` are branches that were left out since the last action was written.
-    ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
+    ``share`` is whose share of places and of lane time it uses; ``has_owner``: the server knows whose connection it
+    came from. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
-    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "klass", "value", "on_late", "stream",
-                 "state", "ended", "jobs", "running", "joins", "scopes", "chosen", "cost_share_ns", "breakdown", "log",
-                 "done_exits", "failure", "left_out", "part_hints", "policy", "successor_ns", "fates", "quality",
-                 "quality_min", "skipped")
+    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "share", "has_owner", "use", "klass",
+                 "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes", "chosen",
+                 "cost_share_ns", "breakdown", "log", "done_exits", "failure", "left_out", "part_hints", "policy",
+                 "successor_ns", "fates", "quality", "quality_min", "skipped")
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
         self.id = request.id
         self.policy = policy
         self.app = app
-        self.hints: Mapping[str, float] = request.hints
+        self.hints: Mapping[str, float] = app.bounded(request.hints) if request.hints else request.hints
         self.part_hints: Dict[Part, Mapping[str, float]] | None = None
         self.arrival_ns = request.arrival_ns
         self.deadline_ns = request.deadline_ns
         self.client = request.client
+        self.share = request.client.partition(SHARE_MARK)[0]
+        self.has_owner = len(self.share) < len(self.client)
+        self.use: Any = None  # its part of the lane time of its class (``admission.py: Use``)
         self.klass = request.klass
         self.value = request.value
         self.on_late = request.on_late
@@ -131,6 +138,7 @@ class RequestRecord:
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:
         """A node said ``hints`` of the request, or of one part. They replace what was known: it saw more. Jobs that are
         made from now on know them."""
+        hints = self.app.bounded(hints)
         if not part:
             self.hints = {**self.hints, **hints}
             return

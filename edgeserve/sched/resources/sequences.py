@@ -25,6 +25,12 @@ STEPS_MIN = 8
 LEARN_SHARE = 16
 """The usual length moves by this part of its difference from each sequence that ends."""
 
+SEQUENCE_TOO_LONG = "sequence_too_long"
+"""Begins the reason of a request whose input cannot fit into its model's context or memory."""
+
+STATE_MEMORY = "state_memory_exhausted"
+"""Begins the reason of a request whose sequence outgrew the memory for sequences, though it had all of it."""
+
 UNBOUNDED = 2**62
 """Bytes or steps where nothing bounds them."""
 
@@ -193,6 +199,17 @@ class Sequences:
         device.state_bytes += extra_bytes
         key = (work.model, device.name)
         self._reserved[key] = self._reserved.get(key, 0) + extra_bytes
+
+    def hangs(self, work: Work) -> None:
+        """The lane of a batch hangs: its jobs will be given up, and what they hold stays occupied until the batch
+        ends."""
+        found = self.working.get(work.id)
+        if found is not None:
+            mine = self.holders[work.lane.name]
+            held = sum([job.state_bytes for job in work.left() if job.seq in mine])
+            self.working[work.id] = (work, found[1] + held)
+            self._devices[work.lane.device].state_bytes += held
+            self._reserved[work.model, work.lane.device] += held
 
     def ended(self, work: Work) -> None:
         """A batch is off its lane."""

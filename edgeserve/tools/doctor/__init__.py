@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import asdict, replace
 from typing import List, Optional, Sequence
@@ -58,6 +60,9 @@ __all__ = ["GOOD", "NOTE", "WRONG", "Finding", "check_board", "check_bus", "chec
            "check_onnxruntime", "check_processor", "check_python", "examine", "report", "usable_cores"]
 
 
+SUBJECT_COLUMNS = 13
+
+
 def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List[Finding]:
     """Look at this machine, and at a configuration if one is given. ``quick`` leaves out what takes seconds: GPU
     libraries in child processes, tegrastats, and over-current counters, which are looked at twice."""
@@ -73,7 +78,8 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
     found += gpu  # what is wrong with a GPU does not hinder a configuration that uses none
     endpoint = (config.server.endpoint if config is not None else "") or default_endpoint()
     found += check_bus(endpoint, os.getuid(), config.curve_secret_key_path if config is not None else "")
-    return found + (check_config_file(config_path, cores) if config_path else [])
+    found += check_config_file(config_path, cores) if config_path else []
+    return list({(finding.status, finding.text): finding for finding in reversed(found)}.values())[::-1]
 
 
 def _config(path: str) -> Optional[Config]:
@@ -130,17 +136,28 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
     else:
-        print(report(found))
+        print(report(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     return 1 if any(finding.status == WRONG for finding in found) else 0
 
 
-def report(found: Sequence[Finding]) -> str:
+def wrapped(text: str, before: str, columns: int) -> List[str]:
+    """A text behind ``before``, wrapped below itself; commands and paths are not broken. Without a terminal
+    (``columns`` of 0) it is one line, which programs can search."""
+    lines = text.splitlines() or [""]
+    if columns:
+        room = max(20, columns - len(before))
+        lines = [line for part in lines for line in textwrap.wrap(part, room, break_long_words=False,
+                                                                  break_on_hyphens=False) or [""]]
+    return [(before if index == 0 else " " * len(before)) + line for index, line in enumerate(lines)]
+
+
+def report(found: Sequence[Finding], columns: int = 0) -> str:
     """The findings as text, each mend below what it mends."""
-    lines = []
+    lines: List[str] = []
     for finding in found:
-        lines.append(f"{finding.status:5}  {finding.subject:13}  {finding.text}")
+        lines += wrapped(finding.text, f"{finding.status:5}  {finding.subject:{SUBJECT_COLUMNS}}  ", columns)
         if finding.mend:
-            lines.append(f"{'':5}  {'':13}  -> {finding.mend}")
+            lines += wrapped(f"-> {finding.mend}", " " * (9 + SUBJECT_COLUMNS), columns)
     count = {status: sum(finding.status == status for finding in found) for status in (WRONG, NOTE)}
     lines.append(f"{count[WRONG]} wrong, {count[NOTE]} to improve")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ import stat
 from typing import List
 
 from edgeserve.errors import ConfigError
-from edgeserve.ipc.endpoints import default_endpoint, prepare_endpoint, read_server_keys, split_endpoint
+from edgeserve.ipc.endpoints import check_endpoint, default_endpoint, look_for_server, split_endpoint
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 
 
@@ -17,9 +17,9 @@ def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
     try:
         transport, path = split_endpoint(endpoint)
         if transport != "ipc":
-            prepare_endpoint(endpoint, bool(key_file))
-        if transport == "tcp" and key_file:
-            read_server_keys(key_file)
+            check_endpoint(endpoint, key_file)
+        elif os.path.lexists(path):
+            look_for_server(endpoint, path)
     except ConfigError as error:
         return [Finding("bus", WRONG, str(error), "correct [server] endpoint or curve_secret_key_file")]
     if transport != "ipc":

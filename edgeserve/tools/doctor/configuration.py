@@ -6,21 +6,17 @@ import os
 import sys
 from typing import Dict, List
 
-from edgeserve.config.files import model_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
-from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.python import import_function
-from edgeserve.errors import ConfigError, EdgeServeError, EngineError
-from edgeserve.live.plugins import import_policies
+from edgeserve.errors import ConfigError, EngineError
 from edgeserve.live.predictors import load_predictors
+from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
 from edgeserve.live.request import InputRule
-from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
-from edgeserve.units import NS_PER_MS, counted
+from edgeserve.units import counted
 
 
 def check_config_file(path: str, cores: int) -> List[Finding]:
@@ -33,41 +29,34 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
                      f"{counted(len(config.models), 'model')}")]
     threads = sum(lane.threads for lane in config.lanes.values())
     if threads > cores:
-        found.append(Finding("lanes", NOTE, f"{counted(len(config.lanes), 'lane')} with {threads} threads on "
-                             f"{counted(cores, 'core')}: times will vary", f"lower [lane.*] threads in {path}, or give "
-                             "busy lanes a core of their own (cores = [...])"))
-    return [*found, *check_models(config), *check_policies(config), *check_inputs(config), *check_predictors(config),
-            *check_profiles(config)]
+        found.append(Finding("lanes", NOTE, f"{counted(len(config.lanes), 'lane')} with {counted(threads, 'thread')} "
+                             f"on {counted(cores, 'core')}: times will vary", f"lower [lane.*] threads in {path}, or "
+                             "give busy lanes a core of their own (cores = [...])"))
+    if not config.apps:
+        found.append(Finding("configuration", WRONG, f"{path} has no [app.NAME]: there is nothing to serve",
+                             f"write one into {path} (docs/configuration.md)"))
+    return [*found, *check_before(config), *check_inputs(config), *check_predictors(config), *check_profiles(config)]
 
 
-def check_models(config: Config) -> List[Finding]:
-    """Can the engine of each model be made, with its options, file and functions? Nothing is loaded."""
-    found = []
-    for model in config.models.values():
-        mend = f"correct [model.{model.name}] in {config.source}"
-        try:
-            make_engine(model, [lane_info(config, model_lanes(config, model)[0])], config.directory)
-            for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
-                if spec:
-                    import_function(spec, config.directory, f"[model.{model.name}] {key}")
-            if model.file or model.engine == "onnx":
-                mend = _asset_mend(config.source) if model.file else mend
-                model_path(model, config.directory)
-        except (ConfigError, EngineError) as error:
-            found.append(Finding("models", WRONG, str(error), mend))
-    return found
+def check_before(config: Config) -> List[Finding]:
+    """What the server itself checks before it loads the first model. Threads are counted by the caller."""
+    matches, _ = matched_profiles(config)
+    usable = [match.usable for match in matches if match.usable.lanes]
+    return [Finding(problem.subject, WRONG, problem.text, _mend(config, problem))
+            for problem in check_before_loading(config, usable) if problem.subject != "threads"]
 
 
-def check_policies(config: Config) -> List[Finding]:
-    """Can a scheduler be made: policies with their options, and the graphs of the apps?"""
-    assumed = {(model.name, lane): {size: [NS_PER_MS] for size in model.batch}
-               for model in config.models.values() for lane in model_lanes(config, model)}
-    try:
-        import_policies(config)
-        build_scheduler(config, measured=assumed)
-    except EdgeServeError as error:
-        return [Finding("policies", WRONG, str(error), f"correct {config.source}, or a module beside it")]
-    return []
+def _mend(config: Config, problem: Problem) -> str:
+    """Where to correct it."""
+    if problem.subject == "models":
+        model = next((name for name in config.models if f"{name!r}" in problem.text or f"[model.{name}]"
+                      in problem.text), "")
+        if model and "there is no file" in problem.text:
+            return _asset_mend(config.source)
+        return f"correct [model.{model}] in {config.source}" if model else f"correct {config.source}"
+    return {"cores": f"correct [lane.*] cores in {config.source}",
+            "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
+            "policies": f"correct {config.source}, or a module beside it"}[problem.subject]
 
 
 def check_inputs(config: Config) -> List[Finding]:

@@ -16,6 +16,7 @@ import numpy as np
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
 from edgeserve.errors import EngineError
+from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
 
@@ -188,8 +189,8 @@ def is_image(port: Port) -> bool:
 
 def _check_given(name: str, shape: Shape, dims: Sequence[Optional[int]], path: str) -> None:
     if len(shape) != len(dims):
-        raise EngineError(f"{path}: --shape {name}={','.join(map(str, shape))} has {len(shape)} axes; the input has "
-                          f"{len(dims)} per item, {_dims(dims)} without the batch axis")
+        raise EngineError(f"{path}: --shape {name}={','.join(map(str, shape))} has {counted_axes(len(shape))}; the "
+                          f"input has {len(dims)} per item, {_dims(dims)} without the batch axis")
     if not _may_be_equal(shape, dims):
         raise EngineError(f"{path}: --shape {name}={','.join(map(str, shape))} does not fit the input, which is "
                           f"{_dims(dims)} per item")

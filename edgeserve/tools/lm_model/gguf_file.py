@@ -19,6 +19,10 @@ CONTROL = 3
 """The kind of a token that controls and is no text (``tokenizer.ggml.token_type``)."""
 
 
+END_NAMES = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|end|>", "<end_of_turn>")
+"""Control tokens that end an answer whether or not the file lists them: a model may write any of them."""
+
+
 class Vocabulary(NamedTuple):
     """``tokens`` by number, ``merges`` in their order, the names of control tokens, and how text is cut into words
     before merges (``splitting``: GGUF's ``tokenizer.ggml.pre``)."""
@@ -88,12 +92,13 @@ class GgufModel:
                               "written. The back end llama.cpp runs the file as it is")
         tokens, kinds = self._tokens(), self._value("tokenizer.ggml.token_type")
         end = int(self._value("tokenizer.ggml.eos_token_id"))
-        stops = {end, int(self._value("tokenizer.ggml.eot_token_id", end))}
+        control = {number: tokens[number] for number, kind in enumerate(kinds) if kind == CONTROL}
+        stops = {end, int(self._value("tokenizer.ggml.eot_token_id", end)),
+                 *(number for number, text in control.items() if text in END_NAMES)}
         begins = bool(self._value("tokenizer.ggml.add_bos_token", False))
         first = [int(self._value("tokenizer.ggml.bos_token_id"))] if begins else []
         return Vocabulary(tokens, list(self._value("tokenizer.ggml.merges")),
-                          {number: tokens[number] for number, kind in enumerate(kinds) if kind == CONTROL},
-                          str(self._value("tokenizer.ggml.pre", "default")), first, sorted(stops),
+                          control, str(self._value("tokenizer.ggml.pre", "default")), first, sorted(stops),
                           str(self._value("tokenizer.chat_template", "")))
 
     def _tokens(self) -> List[str]:

@@ -21,7 +21,8 @@ def body(**fields):
 
 @pytest.mark.parametrize(("inputs", "outputs", "can"), [
     ({"messages": TEXT}, [], True), ({"prompt": TEXT, "n": TEXT}, [], True), ({}, ["text"], True), ({}, ["y"], False),
-    ({"prompt": {"dtype": "float32", "shape": [3]}}, ["text"], False)])
+    ({"messages": {"dtype": "any", "shape": []}}, [], True), ({"prompt": {"dtype": "float32", "shape": [3]}}, ["text"],
+                                                              False)])
 def test_which_apps_can_chat(inputs, outputs, can):
     assert chat.can_chat({"inputs": inputs, "outputs": outputs}) is can
 
@@ -45,6 +46,8 @@ def test_options_become_inputs_where_the_app_takes_them():
                                                                                                   np.ndarray)} == {
         "max_tokens": ("int32", 9), "temperature": ("float32", 0.0), "top_p": ("float32", 0.5), "seed": ("int64", 3)}
     assert json.loads(every["stop"]) == ["x"]
+    free = chat.read_request(body(max_tokens=4), {"prompt": TEXT, "max_tokens": {"dtype": "any", "shape": []}}).inputs
+    assert free["max_tokens"].dtype == np.int32 and free["max_tokens"].shape == ()
     some = chat.read_request(body(temperature=1, seed=3), {"messages": TEXT,
                                                            "seed": {"dtype": "int32", "shape": []}}).inputs
     assert sorted(some) == ["messages", "seed"] and some["seed"].dtype == np.int32
@@ -105,6 +108,11 @@ def test_an_answer_without_pieces_is_one():
     assert deltas(chat.Completion("id", "m", 5).last({"text": "all"}, False)) == [
         {"role": "assistant", "content": "all"}, {}]
     assert deltas(chat.Completion("id", "m", 5).last({"text": ""}, False)) == [{"role": "assistant", "content": ""}, {}]
+
+
+def test_a_count_is_believed_before_a_list():
+    usage = chat.usage_of({"tokens": np.zeros(3, np.int32), "completion_tokens": np.int64(4), "prompt_tokens": 5})
+    assert usage == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
 
 
 @pytest.mark.parametrize(("tokens", "count"), [(None, 0), (7, 7), (np.int64(3), 3), (np.zeros(4, np.int32), 4),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, List
 
+import pytest
 from hand_lane import ANY_TIME, Clock, Post, end
 
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
@@ -91,19 +92,19 @@ def test_an_exception_becomes_mail_and_the_lane_goes_on() -> None:
     end(lane)
 
 
-def test_system_exit_in_an_engine_takes_the_lane_down_loudly() -> None:
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_engine_that_asks_for_the_end_fails_its_work_and_nothing_else(kind: type) -> None:
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
 
     def leave(_: Any) -> None:
-        raise SystemExit(3)
+        raise kind(3)
 
     lane.give(Work(1, 0, ANY_TIME, leave, None))
-    lane.give(Work(2, 0, ANY_TIME, lambda _: None, None))
-    down, failed, refused = post.take(3)
-    assert isinstance(failed.error, SystemExit)
-    assert isinstance(down, LaneDown) and "SystemExit" in down.reason
-    assert isinstance(refused, WorkNotStarted) and "is down" in refused.reason
+    lane.give(Work(2, 0, ANY_TIME, lambda _: "fine", None))
+    failed, fine = post.take(2)
+    assert isinstance(failed.error, kind)
+    assert (fine.value, fine.error) == ("fine", None)
     end(lane)
 
 

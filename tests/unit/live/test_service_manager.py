@@ -55,7 +55,7 @@ class Server:
     def __init__(self) -> None:
         self.mail: List[Callable[[Any], None]] = []
         self.blocked: List[str] = []
-        self.table: Dict[str, Any] = {"ready": True, "open": 0, "lanes": {"gpu0": "up", "cpu0": "up"}}
+        self.table: Dict[str, Any] = {"stopping": False, "open": 0, "lanes": {"gpu0": "up", "cpu0": "up"}}
 
     def turn(self) -> None:
         mail, self.mail[:] = list(self.mail), ()
@@ -125,7 +125,7 @@ def test_ready_waits_until_every_app_could_run(listener: Listener) -> None:
 def test_a_drain_that_a_client_asked_for_is_told_too(listener: Listener) -> None:
     server = Server()
     heartbeat = Heartbeat(ServiceManager(listener.address), server.mail.append)
-    server.table["ready"] = False
+    server.table["stopping"] = True
     heartbeat.beat()
     server.turn()
     assert listener.heard()[0] == {"STOPPING": "1", "STATUS": "finishing what was accepted"}
@@ -185,5 +185,5 @@ def test_a_full_socket_never_blocks_the_loop(folder: Path) -> None:
 
 
 def test_the_status_names_what_is_wrong_first() -> None:
-    health = {"ready": False, "open": 1, "lanes": {"a": "hangs", "b": "up"}}
+    health = {"stopping": True, "open": 1, "lanes": {"a": "hangs", "b": "up"}}
     assert status_of(health, ["x", "y"]) == "no lane can run x, y; stopping; 1 of 2 lanes up; 1 open request"

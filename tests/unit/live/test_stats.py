@@ -44,7 +44,7 @@ def test_percentiles_by_the_nearest_rank() -> None:
 
 def test_an_apps_table_adds_up() -> None:
     counts = AppCounts()
-    counts.accepted = 4
+    counts.received = 4
     counts.completed(2 * 10**6, False, LatencyBreakdown(1 * 10**6, 0, 0, 10**6))
     counts.completed(4 * 10**6, True, LatencyBreakdown(3 * 10**6, 0, 0, 10**6))
     counts.ended(Outcome.DROPPED, "expired")

@@ -26,7 +26,7 @@ MS = 10**6
 
 def stats_of(reasons=3):
     counts = AppCounts()
-    counts.accepted = 2 + reasons
+    counts.received = 2 + reasons
     counts.completed(3 * MS, False, LatencyBreakdown(MS, 0, 0, MS))
     counts.completed(40 * MS, True, LatencyBreakdown(30 * MS, 0, 0, 10 * MS))
     for number in range(reasons):

@@ -16,7 +16,7 @@ from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
-from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
+from edgeserve.testing.policy_worlds import LANGUAGE_MARKS, MARKS, draw_world, run_elsewhere, run_world
 
 MS = 10**6
 
@@ -229,6 +229,13 @@ def test_the_worlds_contain_what_they_are_drawn_for():
     for seed in PolicyConformance.world_seeds:
         seen.update(run_world(seed, "Honest", {}).marks)
     assert [mark for mark in MARKS if not seen[mark]] == []
+
+
+def test_worlds_with_a_language_model_contain_what_they_are_drawn_for():
+    seen = Counter()
+    for seed in range(1, 7):
+        seen.update(run_world(seed, "Honest", {}, language=True).marks)
+    assert [mark for mark in LANGUAGE_MARKS if not seen[mark]] == []
 
 
 def test_a_seed_draws_the_same_world_again():

@@ -225,7 +225,8 @@ def write_config(tmp_path, text: str = CONFIG) -> str:
      "example = 'steps:one': .* no function or class 'one'"),
     ('function = "steps:echo"', "", "models", "function is missing"),
     ('engine = "python"', 'engine = "onnx"', "models", "needs a file"),
-    ("[app.echo]", '[policy.edff]\n[app.echo]', "policies", "kind = 'edff' does not exist; did you mean 'edf'"),
+    ("[app.echo]", '[policy.edff]\n[app.echo]', "policies",
+     "has no kind, so that its name is its kind, and there is no policy 'edff'; did you mean 'edf'"),
     ("[app.echo]", '[policy.edf]\npatience = 3\n[app.echo]', "policies", "has no option 'patience'"),
     ('model = "echo"', '[[app.echo.node]]\nname = "x"\nmodel = "echo"\nafter = ["y"]\n[[app.echo.node]]\nname = "y"\n'
      'model = "echo"', "policies", "cycle"),

@@ -6,11 +6,19 @@ deadline, adds the margin for noise.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.sched.policy_api.budget import Budget
 
 Need = Tuple[int, int]
 """What a batch waits for: (stage, so many of its batches), or (-1 - number, 0) for that entry of the schedule's
 ``running_ns``."""
+
+
+ENTRIES_MAX = 256
+"""Entries of a repeated stage: of more steps, several are one."""
 
 
 class Stage(NamedTuple):
@@ -34,23 +42,30 @@ class Schedule(NamedTuple):
     home: str = ""
 
 
-def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int]) -> List[int]:
+def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int], budget: Budget | None = None) -> List[int]:
     """When each schedule ends if a free lane always takes the first schedule that has something for it, and of that the
     earliest stage.
 
     Exact for what the policy does: batches are not interrupted, a batch begins as soon as its jobs are there, an
     earlier schedule goes first. ``free_ns`` says when each lane is free. O(batches * stages).
     """
-    return Course(schedules, free_ns).run()
+    return Course(schedules, free_ns, budget).run()
 
 
 class Course:
     """One forecast while it is made. :meth:`run` goes through it; then ``ends_ns`` says when each schedule ends, and
-    ``left_ns`` when it has left its ``home``."""
+    ``left_ns`` when it has left its ``home``. The step's ``budget`` is charged with batches times stages."""
 
     __slots__ = ("_schedules", "_free", "_over", "_ready", "_first", "_last_home", "left_ns", "ends_ns")
 
-    def __init__(self, schedules: Sequence[Schedule], free_ns: Mapping[str, int]) -> None:
+    def __init__(self, schedules: Sequence[Schedule], free_ns: Mapping[str, int], budget: Budget | None = None) -> None:
+        if budget is not None:
+            stages = batches = 0
+            for schedule in schedules:
+                stages += len(schedule.stages)
+                for stage in schedule.stages:
+                    batches += len(stage.batches)
+            budget.charge(stages * batches)
         self._schedules = schedules
         self._free = dict(free_ns)
         self._over: List[List[List[int]]] = [[[] for _ in schedule.stages] for schedule in schedules]
@@ -165,6 +180,18 @@ class AtNode(NamedTuple):
         return sum([count for count, _ in self.batches])
 
 
+def repeated(batches: Sequence[Tuple[int, int]], repeats: int) -> List[Tuple[int, int]]:
+    """The batches of an iterative node, (jobs, time), once per step. Where these would be more than
+    :data:`ENTRIES_MAX`, equal numbers of steps are put together, so that the list stays short whatever number a request
+    declared."""
+    if repeats * len(batches) <= ENTRIES_MAX or repeats == 1:
+        return list(batches) * repeats
+    jobs, time_ns = sum([count for count, _ in batches]), sum([batch_ns for _, batch_ns in batches])
+    entries = min(repeats, ENTRIES_MAX)
+    each, rest = divmod(repeats, entries)
+    return [(jobs * (each + (index < rest)), time_ns * (each + (index < rest))) for index in range(entries)]
+
+
 def staged(nodes: Sequence[AtNode]) -> List[Stage]:
     """Stages whose batches begin as soon as their jobs are there: those of a batch of the node before, in their order.
 
@@ -174,20 +201,21 @@ def staged(nodes: Sequence[AtNode]) -> List[Stage]:
     jobs = [node.jobs() for node in nodes]
     batches = [_together(nodes, jobs, place) if len(node.batches) > 2 and node.batches[0][0] == 1 and not
                node.is_stepped else node.batches for place, node in enumerate(nodes)]
+    ends = [list(accumulate([count for count, _ in own])) for own in batches]
     stages: List[Stage] = []
     for place, node in enumerate(nodes):
-        needs: List[List[Need]] = []
-        reached = 0
-        for count, _ in batches[place]:
-            reached = jobs[place] if node.is_stepped else reached + count
-            needs.append(_needs(nodes, jobs, batches, place, reached))
+        if node.is_stepped:
+            needs = [_needs(nodes, jobs, ends, place, jobs[place])] * len(batches[place])
+        else:
+            needs = [_needs(nodes, jobs, ends, place, reached) for reached in ends[place]]
         stages.append(Stage(node.lane, [time_ns for _, time_ns in batches[place]], needs))
     return stages
 
 
-def _needs(nodes: Sequence[AtNode], jobs: Sequence[int], batches: Sequence[Sequence[Tuple[int, int]]], place: int,
+def _needs(nodes: Sequence[AtNode], jobs: Sequence[int], ends: Sequence[Sequence[int]], place: int,
            reached: int) -> List[Need]:
-    """What must be over before so many of a node's jobs are there."""
+    """What must be over before so many of a node's jobs are there. ``ends``: how many jobs each batch of a node ends
+    with, those before it included."""
     node = nodes[place]
     found: List[Need] = []
     waits = reached - node.ready
@@ -202,13 +230,7 @@ def _needs(nodes: Sequence[AtNode], jobs: Sequence[int], batches: Sequence[Seque
         if wanted <= 0:
             found.append((-1 - source.running_at, 0))
             continue
-        number = 0
-        for count, _ in batches[pred]:
-            number += 1
-            wanted -= count
-            if wanted <= 0:
-                break
-        found.append((pred, number))
+        found.append((pred, min(len(ends[pred]), bisect_left(ends[pred], wanted) + 1)))
     return found
 
 

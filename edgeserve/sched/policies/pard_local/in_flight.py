@@ -10,7 +10,7 @@ from math import isqrt
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
-from edgeserve.sched.policies.pard_local.cost import AtNode, Course, Schedule, Stage, forecast, staged
+from edgeserve.sched.policies.pard_local.cost import AtNode, Course, Schedule, Stage, forecast, repeated, staged
 from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
@@ -160,7 +160,7 @@ class InFlight:
         if own is None:
             return None
         known = [schedule for schedule in schedules if schedule is not None]
-        ends = forecast(known, free_lanes(board))
+        ends = forecast(known, free_lanes(board), board.budget)
         return next(ends_ns for schedule, ends_ns in zip(known, ends) if schedule is own)
 
     def early_ns(self, cohort: Cohort, board: Board) -> Dict[int, int]:
@@ -254,7 +254,7 @@ class InFlight:
                 milli, left[size + index] - started[size + index]) if milli > 0 else []
             repeats = steps.get(index, 1)
             places[index] = len(nodes)
-            nodes.append(AtNode(place.name, batches * repeats, [places[pred.index] for pred in node.preds
+            nodes.append(AtNode(place.name, repeated(batches, repeats), [places[pred.index] for pred in node.preds
                                                                 if pred.index in places],
                                 ready[index], started[index] // MILLI, len(running_ns), repeats > 1))
             if started[index]:
@@ -269,13 +269,14 @@ class Beside:
     parts may be more, that share of their time, and room for the noise in it.
     """
 
-    __slots__ = ("_board", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first", "margin_ppm", "_home",
-                 "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns")
+    __slots__ = ("_board", "_budget", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first",
+                 "margin_ppm", "_home", "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns")
 
     def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
                  from_ns: int,
                  goes_first: bool, margin_ppm: int = 0) -> None:
         self._board = board
+        self._budget = board.budget
         self._size = len(pipeline.nodes)
         self._route = [(node.index, stage_costs.stage_plan(node.model, home, board)) for node in pipeline.nodes]
         self._home = home
@@ -297,7 +298,7 @@ class Beside:
                 noises.append(stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
                               if margin_ppm > 0 else 0)
                 margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
-        course = Course(self._known, self._free)
+        course = Course(self._known, self._free, board.budget)
         self.ends = course.run()  # of those in flight, without the new one
         self.later_ns = course.home_over_ns(home)
         self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
@@ -357,7 +358,7 @@ class Beside:
             if left[index] and place is not None:
                 places[index] = len(nodes)
                 repeats = steps.get(index, 1)
-                batches = place.usual.batches(left[index], left[self._size + index]) * repeats
+                batches = repeated(place.usual.batches(left[index], left[self._size + index]), repeats)
                 preds = [places[pred] for pred in self._preds[index] if pred in places]
                 nodes.append(AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI,
                                     is_stepped=repeats > 1))
@@ -396,26 +397,28 @@ class Beside:
                 at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
                 if at_ns > limit_ns and lanes == 1:
                     break
-        if lanes > 1 and self._resident_ns <= self._from_ns:
-            return Course([Schedule(self._stages(left, steps), self._from_ns)], self._free).run()[0] - self._from_ns
+        if lanes > 1 and self._resident_ns <= self._from_ns and self._budget.left > 0:
+            return Course([Schedule(self._stages(left, steps), self._from_ns)], self._free,
+                          self._budget).run()[0] - self._from_ns
         return at_ns - self._from_ns
 
     def home_ns(self, left: Sequence[int]) -> int:
         """How long it would need its home with none in flight, what it does not use of that included."""
-        course = Course([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free)
+        course = Course([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free,
+                        self._budget)
         course.run()
         return course.left_ns[0] - self._from_ns
 
     def paced(self, left: Sequence[int], followers: int = FOLLOWERS) -> Tuple[int, int] | None:
         """When it would end if so many like it follow as soon as the home has nothing else to do, and how much time the
         home takes for each of these; without any, how much longer it is needed. What the home waits meanwhile counts.
-        None when it cannot run, or when one in flight would be late."""
-        if any(left[index] and place is None for index, place in self._route):
+        None when it cannot run, or when one in flight would be late (or nothing is left of the step's budget)."""
+        if self._budget.left <= 0 or any(left[index] and place is None for index, place in self._route):
             return None
         stages, known = self._stages(left, NO_STEPS), len(self._known)
         like = [Schedule(stages, self._from_ns, (), -1 if number == 0 else max(-1, known + number - self._cohorts_max),
                          self._home) for number in range(1 + followers)]
-        course = Course([*self._known, *like], self._free)
+        course = Course([*self._known, *like], self._free, self._budget)
         ends = course.run()
         if self._is_late(ends):
             return None
@@ -425,16 +428,18 @@ class Beside:
         return ends[known], max(1, (over_ns[known + followers] - over_ns[known]) // followers)
 
     def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
-        """When it would end; None when it cannot run, or when one in flight would then be late. Where it could not end
-        by ``limit_ns`` even alone, some time after that: this is quicker."""
+        """When it would end; None when it cannot run, or when one in flight would then be late (or nothing is left of
+        the step's budget). Where it could not end by ``limit_ns`` even alone, some time after that: this is quicker."""
+        if self._budget.left <= 0:
+            return None
         alone_ns = self.alone_ns(left, steps, limit_ns)
         if alone_ns is None or not self._known or self._from_ns + alone_ns > limit_ns:
             return None if alone_ns is None else self._from_ns + alone_ns
         new = Schedule(self._stages(left, steps), self._from_ns, home=self._home)
         if self._first:
-            new_ns, *ends = forecast([new, *self._known], self._free)
+            new_ns, *ends = forecast([new, *self._known], self._free, self._budget)
         else:
-            *ends, new_ns = forecast([*self._known, new], self._free)
+            *ends, new_ns = forecast([*self._known, new], self._free, self._budget)
         return None if self._is_late(ends) else new_ns
 
     def _is_late(self, ends: Sequence[int]) -> bool:

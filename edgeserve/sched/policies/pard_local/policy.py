@@ -16,7 +16,7 @@ where), ``in_flight`` (cohorts), ``choice`` (who goes), ``price`` (who is not wo
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
@@ -78,6 +78,7 @@ class PardLocal(Policy):
         self._rows = {id(pipeline): rows for pipeline, rows in self._waiting}
         self._ends_keys = {id(pipeline): f"{name} {index}" for index, (pipeline, _) in enumerate(self._waiting)}
         self._members: Dict[int, Member] = {}
+        self._cut_short = 0
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
         self._stage_costs = StageCosts()
         self._in_flight = InFlight(self._stage_costs, max(1, int(str(self.options["cohorts"]))))
@@ -224,7 +225,7 @@ class PardLocal(Policy):
         (:meth:`_caution_ns`). Without a margin: what was spent on them is spent, and a drop is for good."""
         tested = set()
         is_dear = self._is_dear(cohort)
-        while cohort.members:
+        while cohort.members and board.budget.left > 0:
             ends_ns = self._in_flight.ends_ns(cohort, board)
             early_ns = self._in_flight.early_ns(cohort, board)
             noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
@@ -428,7 +429,22 @@ class PardLocal(Policy):
                 return [], True
             if chosen:
                 return chosen, has_margin
+        if board.budget.left <= 0 and ahead_of is None:
+            return self._simply(members, lane, board), False
         return [], True
+
+    def _simply(self, members: Sequence[Member], lane: Lane, board: Board) -> List[Member]:
+        """Who goes where nothing is left of the step's budget: the most urgent, as many as one batch takes."""
+        self._cut_short += 1
+        model = next(job.node.model for job in members[0].ready() if job.node.model in lane.models)
+        chosen = list(_most_urgent(members, board.latency(model, lane.name).size_max))
+        for member in chosen:
+            member.request.note(board.now_ns, "goes with the tightest: choosing would have taken too many operations")
+        return chosen
+
+    def figures(self) -> Mapping[str, Any]:
+        """How often a cohort was chosen by the simple rule, since the step's budget was spent."""
+        return {"simple_choices": self._cut_short} if self._cut_short else {}
 
     def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, has_margin: bool,
                       board: Board, ahead_of: Cohort | None) -> List[Member]:

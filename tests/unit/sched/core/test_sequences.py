@@ -195,7 +195,7 @@ def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_littl
     world.arrive("chat", hints=chat(50, tokens=10))
     assert world.work().steps_max == 10
     world.finish(at=100, status="unfinished", steps=10, state_bytes=200)
-    assert world.outcome(1) == "failed" and "sequence_too_long" in world.reason(1)
+    assert world.outcome(1) == "failed" and world.reason(1).startswith("state_memory_exhausted")
     world.over()
 
 

@@ -1,0 +1,82 @@
+"""The embedded runtime for asyncio: :class:`AsyncRuntime`, the twin of :class:`~edgeserve.runtime.Runtime`.
+
+The runtime's loop has a thread of its own, so nothing here blocks the event loop: what could wait (starting, stopping,
+questions) runs on the event loop's executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Callable, Dict, List, Mapping, TypeVar
+
+from edgeserve.answers import Answer
+from edgeserve.config.schema import Config
+from edgeserve.errors import TimedOut
+from edgeserve.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class AsyncRuntime:
+    """The same arguments as :class:`~edgeserve.runtime.Runtime`, awaited. Cancelling the task that waits cancels the
+    request. ``async with AsyncRuntime.from_config("edge.toml") as runtime`` starts and stops it."""
+
+    def __init__(self, config: Config, *, serve: bool = False) -> None:
+        self.runtime = Runtime(config, serve=serve)
+
+    @classmethod
+    def from_config(cls, path: str, *, serve: bool = False) -> AsyncRuntime:
+        """The runtime of a configuration file. Raises :class:`~edgeserve.errors.ConfigError` naming the mend."""
+        made = cls.__new__(cls)
+        made.runtime = Runtime.from_config(path, serve=serve)
+        return made
+
+    async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
+                    klass: str | None = None, value: float | None = None, stream: str | None = None,
+                    on_late: str | None = None, hints: Mapping[str, float] | None = None,
+                    quality_min: float | None = None, timeout_ms: float | None = None) -> Answer:
+        """See :meth:`Runtime.infer`."""
+        pending = self.runtime.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
+                                      on_late=on_late, hints=hints, quality_min=quality_min)
+        future = asyncio.wrap_future(pending)
+        try:
+            done, _ = await asyncio.wait({future}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
+        if done or not pending.cancel():
+            return await future  # it may have ended while we gave up
+        error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
+        error.id = pending.id
+        raise error
+
+    async def start(self) -> AsyncRuntime:
+        """See :meth:`Runtime.start`. A task that is cancelled meanwhile calls the start off."""
+        try:
+            await self._elsewhere(self.runtime.start)
+        except asyncio.CancelledError:
+            self.runtime.ask_to_stop(drain=False)
+            raise
+        return self
+
+    async def stop(self, drain: bool = True) -> None:
+        """See :meth:`Runtime.stop`."""
+        await self._elsewhere(lambda: self.runtime.stop(drain))
+
+    async def stats(self) -> Dict[str, Any]:
+        """See :meth:`Runtime.stats`."""
+        return await self._elsewhere(self.runtime.stats)
+
+    async def story(self, request_id: int) -> List[str]:
+        """See :meth:`Runtime.story`."""
+        return await self._elsewhere(lambda: self.runtime.story(request_id))
+
+    @staticmethod
+    async def _elsewhere(call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+
+    async def __aenter__(self) -> AsyncRuntime:
+        return await self.start()
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        await self.stop(drain=kind is None)

@@ -1,0 +1,210 @@
+"""GGUF files on llama.cpp, through the low-level calls of ``llama-cpp-python``: quantised models, on the CPU or a GPU.
+
+Each lane has a context of llama.cpp with a sequence number per slot. A step is one ``llama_decode`` with a batch in
+which each token says its position and its sequence. llama.cpp reserves the memory of all slots when a context is made;
+freeing a slot empties its cells.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import llama_cpp
+import numpy as np
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.lm.backend import ModelFacts, Row
+from edgeserve.engines.lm.tokenizers import longest_first
+from edgeserve.engines.options import Options
+from edgeserve.errors import EngineError, OutOfMemory
+
+BATCH_TOKENS = 512
+"""Tokens of one ``llama_decode``; more are given in several calls."""
+
+PIECE_BYTES = 256
+"""Room for the bytes of one token, at first."""
+
+KEPT_BYTES = 2
+"""llama.cpp keeps keys and values as float16."""
+
+ALL_LAYERS = 10_000
+"""More layers than any model has: all of them lie on the GPU."""
+
+
+@llama_cpp.llama_log_callback
+def _silence(level: int, text: bytes, user_data: Any) -> None:
+    """llama.cpp's own lines are for its developers; failures are told as errors."""
+
+
+def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> LlamaBackend:
+    """The table's entry."""
+    gpu = lanes[0] if lanes and lanes[0].device_kind == "cuda" else None
+    layers = options.integer("gpu_layers", ALL_LAYERS if gpu else 0, 0, ALL_LAYERS)
+    return LlamaBackend(model.name, path, options.integer("context", 0, 0), options.integer("threads", 0, 0, 1024),
+                        layers, gpu.device_index if gpu else 0)
+
+
+class LlamaBackend:
+    """One GGUF file, whose weights the lanes of a device share."""
+
+    def __init__(self, model: str, path: str, context: int, threads: int, gpu_layers: int, device_index: int) -> None:
+        self._model = model
+        self._path = path
+        self._context = context
+        self._threads = threads
+        self._gpu_layers = gpu_layers
+        self._device_index = device_index
+        self._loaded: Any = None
+        self._vocabulary: Optional[LlamaTokenizer] = None
+
+    def load(self) -> ModelFacts:
+        if self._loaded is None:
+            if self._gpu_layers and not llama_cpp.llama_supports_gpu_offload():
+                raise EngineError(f"model {self._model!r}: {self._gpu_layers} layers are to lie on a GPU, but this "
+                                  "build of llama-cpp-python has none; build it with CMAKE_ARGS=-DGGML_CUDA=on, or set "
+                                  f"[model.{self._model}] options.gpu_layers = 0")
+            self._loaded = self._opened(vocabulary_only=False)
+        model = self._loaded
+        trained = int(llama_cpp.llama_model_n_ctx_train(model))
+        if self._context > trained:
+            raise EngineError(f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
+                              f"the model was trained with {trained} tokens; choose at most that")
+        vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        head_size = llama_cpp.llama_model_n_embd(model) // llama_cpp.llama_model_n_head(model)
+        per_token = (2 * KEPT_BYTES * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model)
+                     * head_size)
+        return ModelFacts(self._context or trained, int(vocabulary), int(per_token),
+                          int(llama_cpp.llama_model_size(model)))
+
+    def unload(self) -> None:
+        model, self._loaded = self._loaded, None
+        if model is not None:
+            llama_cpp.llama_model_free(model)
+
+    def open(self, lane: LaneInfo, slots: int) -> LlamaSession:
+        context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
+        settings = llama_cpp.llama_context_default_params()
+        settings.n_ctx = context * slots  # of all sequences together, each has its share
+        settings.n_batch = settings.n_ubatch = BATCH_TOKENS
+        settings.n_seq_max = slots
+        settings.n_threads = settings.n_threads_batch = self._threads or lane.threads
+        settings.kv_unified = False
+        settings.no_perf = True
+        made = llama_cpp.llama_init_from_model(self._loaded, settings)
+        if not made:
+            raise OutOfMemory(f"model {self._model!r}: llama.cpp could not make a context of {slots} sequences of "
+                              f"{context} tokens; lower [model.{self._model}] slots or options.context")
+        return LlamaSession(self._model, made, slots, self.vocabulary_size())
+
+    def vocabulary_size(self) -> int:
+        """The number of different tokens of the loaded model."""
+        return int(llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._loaded)))
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """Reads the vocabulary alone, and keeps it when the model is unloaded."""
+        if self._vocabulary is None:
+            self._vocabulary = LlamaTokenizer(self._opened(vocabulary_only=True))
+        return self._vocabulary
+
+    def _opened(self, vocabulary_only: bool) -> Any:
+        llama_cpp.llama_backend_init()
+        llama_cpp.llama_log_set(_silence, ctypes.c_void_p(0))
+        settings = llama_cpp.llama_model_default_params()
+        settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
+        settings.main_gpu = self._device_index
+        settings.vocab_only = vocabulary_only
+        model = llama_cpp.llama_model_load_from_file(self._path.encode(), settings)
+        if not model:
+            raise EngineError(f"model {self._model!r}: llama.cpp cannot load {self._path}; expected a GGUF file of a "
+                              "model that this version knows, and memory for it")
+        return model
+
+
+class LlamaSession:
+    """One lane's context."""
+
+    def __init__(self, model: str, context: Any, slots: int, vocabulary: int) -> None:
+        self.slots = slots
+        self._model = model
+        self._context: Any = context
+        self._memory = llama_cpp.llama_get_memory(context)
+        self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
+        self._vocabulary = vocabulary
+
+    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        given = [(token, row.start + place, row.slot, place + 1 == len(row.tokens))
+                 for row in rows for place, token in enumerate(row.tokens)]
+        scores: Dict[int, np.ndarray] = {}
+        for begin in range(0, len(given), BATCH_TOKENS):
+            scores.update(self._decode(given[begin:begin + BATCH_TOKENS]))
+        return [scores[row.slot] for row in rows]
+
+    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        return self.prefill(rows)
+
+    def free(self, slot: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def close(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            llama_cpp.llama_batch_free(self._batch)
+            llama_cpp.llama_free(context)
+
+    def _decode(self, given: Sequence[Tuple[int, int, int, bool]]) -> Dict[int, np.ndarray]:
+        """Run tokens with their positions and slots; the scores behind those that ask for them, by slot."""
+        batch = self._batch
+        batch.n_tokens = len(given)
+        for place, (token, position, slot, last) in enumerate(given):
+            batch.token[place] = token
+            batch.pos[place] = position
+            batch.n_seq_id[place] = 1
+            batch.seq_id[place][0] = slot
+            batch.logits[place] = last
+        status = llama_cpp.llama_decode(self._context, batch)
+        if status != 0:
+            why = "no room in its memory" if status == 1 else f"status {status}"
+            raise EngineError(f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}")
+        found = {}
+        for place, (_, _, slot, last) in enumerate(given):
+            if last:
+                scores = llama_cpp.llama_get_logits_ith(self._context, place)
+                found[slot] = np.array(np.ctypeslib.as_array(scores, shape=(self._vocabulary,)))  # the next step's too
+        return found
+
+
+class LlamaTokenizer:
+    """The vocabulary of a GGUF file. llama.cpp's calls for it change nothing, so threads share it."""
+
+    def __init__(self, model: Any) -> None:
+        self._opened = model  # the vocabulary lives in it
+        vocabulary = self._vocabulary = llama_cpp.llama_model_get_vocab(model)
+        tokens = range(llama_cpp.llama_vocab_n_tokens(vocabulary))
+        self.first = [int(llama_cpp.llama_vocab_bos(vocabulary))] if llama_cpp.llama_vocab_get_add_bos(vocabulary) \
+            else []
+        self.stops = [token for token in tokens if llama_cpp.llama_vocab_is_eog(vocabulary, token)]
+        self.chat_template = (llama_cpp.llama_model_chat_template(model, None) or b"").decode()
+        self.special_texts = longest_first([
+            llama_cpp.llama_vocab_get_text(vocabulary, token).decode() for token in tokens
+            if llama_cpp.llama_vocab_is_control(vocabulary, token)])
+
+    def encode(self, text: str, special: bool = False) -> List[int]:
+        data = text.encode()
+        room = len(data) + 1
+        while True:
+            tokens = (llama_cpp.llama_token * room)()
+            count = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), tokens, room, False, special)
+            if count >= 0:
+                return list(tokens[:count])
+            room = -count
+
+    def piece(self, token: int) -> bytes:
+        room = PIECE_BYTES
+        while True:
+            found = ctypes.create_string_buffer(room)
+            count = llama_cpp.llama_token_to_piece(self._vocabulary, token, found, room, 0, False)
+            if count >= 0:
+                return found.raw[:count]
+            room = -count

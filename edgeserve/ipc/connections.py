@@ -1,0 +1,147 @@
+"""The connections of the server's socket: how many there may be, whose they are, and how one is ended.
+
+libzmq accepts without a bound and aborts the process when the system gives it no more file descriptors. So the soft
+limit is raised to the hard one (:func:`raise_file_limit`), and connections stay below it: beyond the bound a new one is
+ended, unless its owner has fewer than another; then one of that other's is. Knows no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import socket
+import struct
+from typing import Callable, Dict, Optional, Tuple
+
+log = logging.getLogger("edgeserve")
+
+FILES_KEPT = 256
+"""Descriptors that connections leave to everything else: models, devices, recordings, libzmq's own."""
+
+FILES_MAX = 1 << 20
+"""The soft limit is not raised beyond this, where the hard one is unlimited: some libraries close every number."""
+
+_PEER = struct.Struct("3i")
+UNKNOWN = "unknown"
+
+
+class Connection:
+    """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is, for shares among clients: the process on
+    this host, the address on another (``UNKNOWN`` where it closed before it was looked at). ``uid`` is the user on this
+    host, -1 beyond it."""
+
+    __slots__ = ("file", "same_host", "owner", "uid", "number")
+
+    def __init__(self, file: int, same_host: bool, owner: str, uid: int, number: int) -> None:
+        self.file = file
+        self.same_host = same_host
+        self.owner = owner
+        self.uid = uid
+        self.number = number
+
+
+class Connections:
+    """Open connections by their file, as libzmq's monitor tells. ``count_max`` bounds them; ``is_idle(file)`` says
+    whether a connection has nothing in flight. ``accepted`` counts all there ever were."""
+
+    def __init__(self, count_max: int, is_idle: Callable[[int], bool]) -> None:
+        self.count_max = count_max
+        self.by_file: Dict[int, Connection] = {}
+        self.accepted = 0
+        self.refused = 0
+        self._owners: Dict[str, int] = {}
+        self._is_idle = is_idle
+
+    def opened(self, file: int, same_host: bool) -> Optional[int]:
+        """A connection was accepted; the file of the one that was ended for the bound, if one was."""
+        self.accepted += 1
+        self.closed(file)
+        owner, uid = owner_of(file, same_host)
+        self.by_file[file] = Connection(file, same_host, owner, uid, self.accepted)
+        self._owners[owner] = self._owners.get(owner, 0) + 1
+        if len(self.by_file) <= self.count_max:
+            return None
+        ended = self._to_end(self.by_file[file])
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:  # at 1, 2, 4, 8, ...: an attack must not fill the log
+            log.warning("%d connections are open, the most there may be: one of %s is ended (%d so far); raise "
+                        "[server] clients_max or the limit of open files (ulimit -n)", self.count_max, ended.owner,
+                        self.refused)
+        hang_up(ended)
+        return ended.file
+
+    def closed(self, file: int) -> None:
+        """A connection is no more."""
+        connection = self.by_file.pop(file, None)
+        if connection is not None:
+            left = self._owners[connection.owner] - 1
+            if left:
+                self._owners[connection.owner] = left
+            else:
+                del self._owners[connection.owner]
+
+    def _to_end(self, new: Connection) -> Connection:
+        """The new one, or the newest of the owner with the most, those with nothing in flight first."""
+        greediest = max(sorted(self._owners), key=self._owners.__getitem__)
+        if self._owners[new.owner] >= self._owners[greediest]:
+            return new
+        return max([connection for connection in self.by_file.values() if connection.owner == greediest],
+                   key=lambda connection: (self._is_idle(connection.file), connection.number))
+
+
+def owner_of(file: int, same_host: bool) -> Tuple[str, int]:
+    """Whose connection it is, and the user id (-1: on another host, or not known)."""
+    try:
+        one = socket.socket(fileno=file)
+    except OSError:  # it closed meanwhile
+        return UNKNOWN, -1
+    try:
+        if one.family == socket.AF_UNIX:
+            pid, uid, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            return f"pid:{pid}", uid
+        return f"address:{one.getpeername()[0]}", -1
+    except OSError:
+        return UNKNOWN, -1
+    finally:
+        one.detach()  # the file is libzmq's
+
+
+def hang_up(connection: Connection) -> None:
+    """End a connection. libzmq notices, closes it and frees what it held. Nothing happens where the file is another's
+    by now."""
+    if owner_of(connection.file, connection.same_host)[0] != connection.owner or connection.owner == UNKNOWN:
+        return
+    with contextlib.suppress(OSError):
+        one = socket.socket(fileno=connection.file)
+        try:
+            one.shutdown(socket.SHUT_RDWR)
+        finally:
+            one.detach()
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one; what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError) as error:  # a sandbox may forbid it
+            log.warning("the limit of open files stays at %d: %s", soft, error)
+    return FILES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_max(clients_max: int) -> int:
+    """How many connections the limit of open files allows: twice the clients, so that old ones may still close while
+    new ones come, and less where files are few."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    files = FILES_MAX if files == resource.RLIM_INFINITY else files
+    in_use = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    room = max(8, files - max(in_use, 16) - min(FILES_KEPT, files // 4))
+    if room < clients_max:
+        log.warning("only %d connections fit below the limit of %d open files, [server] clients_max is %d; raise the "
+                    "limit (ulimit -n, LimitNOFILE=)", room, files, clients_max)
+    return min(2 * clients_max, room)

@@ -1,0 +1,127 @@
+"""What can be known of a configuration before the first model is loaded: a mistake is said at once and not after
+minutes of loading. ``edgeserve serve`` and ``edgeserve doctor`` ask the same questions.
+
+A :class:`Problem` that ``stops`` would stop the server; the others are said and it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.config.files import model_path
+from edgeserve.config.profiles import Profile
+from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines.base import Engine
+from edgeserve.engines.python import import_function
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError
+from edgeserve.live.app_fit import app_fit, too_slow
+from edgeserve.live.plugins import import_policies
+from edgeserve.offload.pin import allowed_cores
+from edgeserve.sched.core.build import build_scheduler, model_lanes, profiled_lanes
+from edgeserve.units import NS_PER_MS, counted
+
+FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine")
+"""Engines whose ``file`` is one file; what an engine of somebody's own makes of the key is not known."""
+
+
+class Problem(NamedTuple):
+    """What is wrong: what it is about, a sentence that names the value and the mend, and whether serving is impossible.
+    ``app``: the app that a deadline is too short for. ``error``: what was raised."""
+
+    subject: str
+    text: str
+    stops: bool = True
+    app: str = ""
+    error: Optional[EdgeServeError] = None
+
+
+def check_before_loading(config: Config, profiles: Sequence[Profile] = (),
+                         engines: Dict[Tuple[str, str], Engine] | None = None) -> List[Problem]:
+    """Everything but the endpoint. Nothing is loaded. The engines that are made for it are kept in ``engines``, by
+    (model, device)."""
+    return [*check_cores(config), *check_models(config, {} if engines is None else engines),
+            *check_apps(config, profiles)]
+
+
+def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
+    """Raise what would stop the server, all of it at once; ``tell`` the rest."""
+    for problem in problems:
+        if not problem.stops:
+            tell("%s", problem.text)
+    stopping = list(dict.fromkeys(problem.text for problem in problems if problem.stops))
+    if len(stopping) == 1:
+        raise next(problem.error or ConfigError(problem.text) for problem in problems if problem.stops)
+    if stopping:
+        raise ConfigError(f"{counted(len(stopping), 'mistake')}:\n" + "\n".join(f"  * {text}" for text in stopping))
+
+
+def check_cores(config: Config) -> List[Problem]:
+    """Are there the cores and threads that the lanes name? A server goes on without, with other times."""
+    cores = sorted(allowed_cores())
+    found = []
+    for lane in config.lanes.values():
+        missing = [core for core in lane.cores if core not in cores]
+        if missing and cores:
+            found.append(Problem("cores", f"[lane.{lane.name}] cores = {list(lane.cores)}: this process may not use "
+                                          f"{'core' if len(missing) == 1 else 'cores'} {_few(missing)}; it has "
+                                          f"{counted(len(cores), 'core')}: {_few(cores)}. The lane is not pinned",
+                                 False))
+        if lane.threads > len(cores) > 0 and config.devices[lane.device].kind == "cpu":
+            found.append(Problem("threads", f"[lane.{lane.name}] threads = {lane.threads}, on "
+                                          f"{counted(len(cores), 'core')}: threads wait for each other, and times "
+                                          f"vary; set threads = {len(cores)} or fewer", False))
+    return found
+
+
+def check_models(config: Config, engines: Dict[Tuple[str, str], Engine]) -> List[Problem]:
+    """Can the engine of each model be made, with its options; are its file and functions there?"""
+    found = []
+    for model in config.models.values():
+        try:
+            _check_model(config, model, engines)
+        except (ConfigError, EngineError) as error:
+            found.append(Problem("models", str(error), error=error))
+    return found
+
+
+def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, str], Engine]) -> None:
+    lanes = model_lanes(config, model)
+    for device in config.devices:
+        here = [lane_info(config, lane) for lane in lanes if config.lanes[lane].device == device]
+        if here and (model.name, device) not in engines:
+            engines[model.name, device] = make_engine(model, here, config.directory)
+    if model.engine in FILE_ENGINES and (model.file or model.engine == "onnx"):
+        model_path(model, config.directory)
+    for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
+        if isinstance(spec, str) and spec:
+            import_function(spec, config.directory, f"[model.{model.name}] {key}")
+
+
+def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem]:
+    """Can a scheduler be made: policies with their options, and the graphs of the apps? And which apps could not be in
+    time even alone, by profiles and ``expected``: apps with a model of unknown times are left out of that."""
+    profiled = profiled_lanes(profiles)
+    known = {(model.name, lane): {*model.expected, *(profiled[model.name, lane].timings
+                                                      if (model.name, lane) in profiled else ())}
+             for model in config.models.values() for lane in model_lanes(config, model)}
+    assumed = {(name, lane): {size: [NS_PER_MS] for size in config.models[name].batch if size not in sizes}
+               for (name, lane), sizes in known.items()}
+    try:
+        import_policies(config)
+        state = build_scheduler(config, profiles, measured=assumed).state
+    except EdgeServeError as error:
+        return [Problem("policies", str(error), error=error)]
+    unknown = {name for (name, _), sizes in assumed.items() if sizes}
+    found = []
+    for app in state.apps.values():
+        if any(node.model in unknown for node in config.apps[app.name].nodes):
+            continue
+        fit = app_fit(state, app, by_policy=True)
+        if not fit.fits:
+            found.append(Problem("deadlines", too_slow(fit), False, app.name))
+    return found
+
+
+def _few(cores: Sequence[int]) -> str:
+    return ", ".join(map(str, cores[:16])) + (" ..." if len(cores) > 16 else "")

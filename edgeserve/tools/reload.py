@@ -1,0 +1,31 @@
+"""``edgeserve reload``: a model of a running server is loaded anew and takes its own place."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from edgeserve.client import Client
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``edgeserve reload``."""
+    parser.add_argument("model", help="the name of the model, as [model.NAME] says")
+    parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
+    parser.add_argument("--server-key", default="", metavar="KEY",
+                        help="public key of a server with CURVE keys, or its file")
+    parser.add_argument("--client-key", default="", metavar="FILE", help="a control key (NAME.key_secret)")
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS",
+                        help="wait at most this long (default 900: an engine may be built)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Reload it; the exit status is 1 where a device could not, which goes on with what it had."""
+    with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
+        told = client.reload(args.model, timeout_ms=args.timeout * 1000)
+    for device in told["devices"]:
+        if device in told["failed"]:
+            print(f"edgeserve: device {device} goes on with the old one: {told['failed'][device]}", file=sys.stderr)
+        else:
+            print(f"model {told['model']} is reloaded on device {device}")
+    return 1 if told["failed"] else 0

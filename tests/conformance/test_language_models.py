@@ -1,0 +1,62 @@
+"""The ``lm`` engine, held to the contract of engines: on ONNX Runtime, and on llama.cpp's double."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, Dict, List
+
+import llama_double
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Engine, Values
+from edgeserve.testing.engine_conformance import EngineConformance
+
+BACKEND = "edgeserve.engines.lm.llama_backend"
+
+
+class LanguageModel(EngineConformance):
+    """Greedy answers, whose tokens must be the same whatever else is in their batch."""
+
+    name = "chat"
+    file = ""
+
+    def make(self, directory: str) -> Engine:
+        return make_engine(ModelConfig(name=self.name, engine="lm", file=self.file, batch=self.sizes), [self.lane],
+                           directory)
+
+    def items(self, count: int) -> List[Values]:
+        prompts = ("A short one", "b", "The longest of these prompts goes on for a while", "four")
+        return [{"prompt": prompts[index], "max_tokens": 6 + 3 * index, "ignore_eos": True} for index in range(count)]
+
+    def wrong_items(self) -> Dict[str, Values]:
+        return {"wrong name": {"question": "x"}, "wrong dtype": {"tokens": [0.5]}, "wrong shape": {"tokens": [[1]]},
+                "empty": {"prompt": ""}, "too long": {"tokens": [1] * 5000}}
+
+
+class TestOnnx(LanguageModel):
+    def make(self, directory: str) -> Engine:
+        pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
+        pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+        import lm_models
+        self.file = lm_models.tiny(directory)
+        return super().make(directory)
+
+
+class TestLlamaCpp(LanguageModel):
+    file = "model.gguf"
+
+    @pytest.fixture(autouse=True)
+    def _double(self, monkeypatch: Any) -> None:
+        monkeypatch.setitem(sys.modules, "llama_cpp", llama_double.module())
+        monkeypatch.setitem(sys.modules, BACKEND, sys)  # imported anew now, and again after the test
+        del sys.modules[BACKEND]
+        importlib.import_module(BACKEND)
+
+    def make(self, directory: str) -> Engine:
+        with open(os.path.join(directory, self.file), "wb") as file:
+            file.write(b"GGUF")
+        return super().make(directory)

@@ -1,0 +1,127 @@
+"""A double of ``llama_cpp``'s low-level calls for the tests: as strict as llama.cpp about positions and sequences, and
+with scores that depend on everything before a token.
+
+``module()`` makes one; what it was asked to do is in its ``calls``, what each context holds in its ``contexts``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from typing import Any, Dict, List
+
+import numpy as np
+
+VOCABULARY = 258  # bytes, <|im_start|>, <|im_end|>
+SPECIALS = ("<|im_start|>", "<|im_end|>")
+CONTEXT = 128
+
+
+class Batch:
+    """As the C structure: arrays with room for so many tokens."""
+
+    def __init__(self, room: int) -> None:
+        self.n_tokens = 0
+        self.token = (ctypes.c_int32 * room)()
+        self.pos = (ctypes.c_int32 * room)()
+        self.n_seq_id = (ctypes.c_int32 * room)()
+        self.seq_id = [(ctypes.c_int32 * 1)() for _ in range(room)]
+        self.logits = (ctypes.c_int8 * room)()
+
+
+class Context:
+    """What a context holds: the tokens of each sequence."""
+
+    def __init__(self, settings: Any) -> None:
+        self.sequences: Dict[int, List[int]] = {number: [] for number in range(settings.n_seq_max)}
+        self.room = settings.n_ctx // settings.n_seq_max
+        self.scores: Dict[int, np.ndarray] = {}
+        self.open = True
+
+
+def scores_of(tokens: List[int]) -> np.ndarray:
+    scores: np.ndarray = np.random.default_rng(tokens).standard_normal(VOCABULARY).astype(np.float32)
+    scores[257] -= 2.0  # few answers end by themselves
+    return scores
+
+
+def tokenize(vocabulary: Any, text: bytes, length: int, tokens: Any, room: int, add: bool, special: bool) -> int:
+    found: List[int] = []
+    while text:
+        name = next((name for name in SPECIALS if special and text.startswith(name.encode())), "")
+        found.append(256 + SPECIALS.index(name) if name else text[0])
+        text = text[len(name) or 1:]
+    if len(found) > room:
+        return -len(found)
+    tokens[:len(found)] = found
+    return len(found)
+
+
+def piece(vocabulary: Any, token: int, found: Any, room: int, strip: int, special: bool) -> int:
+    if token < 256:
+        found[0] = bytes([token])
+    return int(token < 256)
+
+
+def remove(context: Context, slot: int, begin: int, end: int) -> bool:
+    assert (begin, end) == (-1, -1)
+    context.sequences[slot] = []
+    return True
+
+
+def load(path: bytes, settings: Any) -> Any:
+    with open(path, "rb") as file:
+        return types.SimpleNamespace(vocabulary_only=settings.vocab_only) if file.read(4) == b"GGUF" else None
+
+
+def decode(context: Context, batch: Batch) -> int:
+    context.scores = {}
+    for place in range(batch.n_tokens):
+        tokens = context.sequences.get(batch.seq_id[place][0])
+        if tokens is None or batch.n_seq_id[place] != 1 or batch.pos[place] != len(tokens):
+            return -1
+        if len(tokens) == context.room:
+            return 1
+        tokens.append(batch.token[place])
+        if batch.logits[place]:
+            context.scores[place] = scores_of(tokens)
+    return 0
+
+
+FUNCTIONS: Dict[str, Any] = {
+    "backend_init": lambda: None, "log_set": lambda function, data: None,
+    "model_default_params": types.SimpleNamespace, "context_default_params": types.SimpleNamespace,
+    "supports_gpu_offload": lambda: False, "model_load_from_file": load, "model_free": lambda model: None,
+    "model_n_ctx_train": lambda model: CONTEXT, "model_get_vocab": lambda model: model,
+    "vocab_n_tokens": lambda vocabulary: VOCABULARY, "model_n_embd": lambda model: 64,
+    "model_n_head": lambda model: 4, "model_n_head_kv": lambda model: 2, "model_n_layer": lambda model: 3,
+    "model_size": lambda model: 1000, "get_memory": lambda context: context,
+    "batch_init": lambda room, embeddings, sequences: Batch(room), "batch_free": lambda batch: None,
+    "free": lambda context: setattr(context, "open", False), "memory_seq_rm": remove,
+    "get_logits_ith": lambda context, place: context.scores[place].ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+    "vocab_bos": lambda vocabulary: 0, "vocab_get_add_bos": lambda vocabulary: False,
+    "vocab_is_eog": lambda vocabulary, token: token == 257,
+    "vocab_is_control": lambda vocabulary, token: token >= 256,
+    "vocab_get_text": lambda vocabulary, token: SPECIALS[token - 256].encode(),
+    "model_chat_template": lambda model, name: b"chatml", "tokenize": tokenize, "token_to_piece": piece}
+"""Name without ``llama_`` -> what it does."""
+
+
+def module(**overrides: Any) -> Any:
+    """A new module; ``overrides`` replace its functions."""
+    double: Any = types.ModuleType("llama_cpp")
+    double.calls, double.contexts = [], []
+    double.llama_token = ctypes.c_int32
+    double.llama_log_callback = lambda function: function
+
+    def recorded(context: Context, batch: Batch) -> int:
+        double.calls.append([(batch.seq_id[place][0], batch.pos[place]) for place in range(batch.n_tokens)])
+        return decode(context, batch)
+
+    def opened(model: Any, settings: Any) -> Context:
+        double.contexts.append(Context(settings))
+        return double.contexts[-1]
+
+    for name, function in {**FUNCTIONS, "decode": recorded, "init_from_model": opened, **overrides}.items():
+        setattr(double, f"llama_{name}", function)
+    return double

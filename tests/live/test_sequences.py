@@ -1,0 +1,199 @@
+"""Sequences, whole: pieces reach callers and clients as they come, items are answered before their batch, batches are
+cut, and what nobody waits for stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import live_engines
+import numpy as np
+import pytest
+
+from edgeserve.answers import PIECES_UNREAD_MAX, Answer
+from edgeserve.client import AsyncClient, Client
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import BadInput, Cancelled
+from edgeserve.runtime import Runtime
+from edgeserve.sched.protocol.actions import CutBatch
+
+
+def config_of(endpoint: str = "", engine: str = "synthetic", step: str = "4ms", **sections: Any) -> Any:
+    return parse_config({
+        "server": {"endpoint": endpoint} if endpoint else {},
+        "lane": {"cpu": {}}, **sections,
+        "model": {
+            "lm": {"engine": engine, "batch": [1, 2, 4, 8], "expected": {str(size): step for size in (1, 2, 4, 8)},
+                   "options": {"sequence": {"slots": 8, "context_tokens": 100_000, "bytes_per_token": 10}}},
+            "ear": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+        "app": {"chat": {"model": "lm", "slo": "100s"}, "voice": {"model": "ear", "slo": "400ms"}},
+        "policy": {"fifo": {}}}, directory=str(Path(live_engines.__file__).parent))
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    with Runtime(config_of()) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def server(tmp_path: Any) -> Iterator[Runtime]:
+    with Runtime(config_of(f"ipc://{tmp_path}/bus"), serve=True) as runtime:
+        yield runtime
+
+
+def steps(count: int) -> Dict[str, Any]:
+    return {"steps": np.int64(count)}
+
+
+def hints(count: int) -> Dict[str, float]:
+    return {"steps": float(count)}
+
+
+def wait_until(question: Any, seconds: float = 10.0) -> None:
+    due = time.monotonic() + seconds
+    while not question():
+        assert time.monotonic() < due, "waited in vain"
+        time.sleep(0.002)
+
+
+def nothing_held(runtime: Runtime) -> bool:
+    runtime.check()
+    return all(device["state_bytes"] == 0 for device in runtime.stats()["devices"].values())
+
+
+def numbers(stream: Any) -> Any:
+    return [int(piece["step"]) for piece in stream]
+
+
+# --- in this process --------------------------------------------------------------------------------------------------
+
+
+def test_pieces_come_before_the_answer_in_order_and_once(runtime: Runtime) -> None:
+    with runtime.stream("chat", steps(12), hints=hints(12)) as stream:
+        first = next(stream)
+        assert first["step"] == 1 and runtime.stats()["open"] == 1
+        assert numbers(stream) == list(range(2, 13))
+        assert isinstance(stream.answer(), Answer) and stream.answer()["steps"] == 12
+
+
+def test_pieces_go_on_where_a_batch_was_too_short(runtime: Runtime) -> None:
+    with runtime.stream("chat", steps(30), hints=hints(7)) as stream:
+        assert numbers(stream) == list(range(1, 31))
+    assert runtime.stats()["lanes"]["cpu"]["works"] >= 2
+
+
+def test_who_asked_for_no_pieces_gets_the_answer_alone(runtime: Runtime) -> None:
+    assert runtime.infer("chat", steps(5))["steps"] == 5
+
+
+def test_a_short_answer_is_not_kept_by_a_long_one_in_its_batch(runtime: Runtime) -> None:
+    gate = runtime.submit("chat", steps(40), hints=hints(40))  # the others come while it runs: one batch
+    long, short = (runtime.submit("chat", steps(count), hints=hints(count)) for count in (2000, 3))
+    gate.result(20)
+    short.result(20)
+    assert not long.done()
+    long.cancel()
+    wait_until(lambda: nothing_held(runtime))
+
+
+def test_an_app_without_pieces_brings_only_its_answer(runtime: Runtime) -> None:
+    with runtime.stream("voice", {"x": np.zeros(2, np.float32)}) as stream:
+        assert list(stream) == [] and "x" in stream.answer()
+
+
+def test_a_cancelled_stream_stops_its_sequence(runtime: Runtime) -> None:
+    with runtime.stream("chat", steps(100_000), hints=hints(50_000)) as stream:
+        next(stream)
+    wait_until(lambda: nothing_held(runtime) and runtime.stats()["open"] == 0)
+    with pytest.raises(Cancelled):
+        stream.answer()
+    assert runtime.infer("chat", steps(2))["steps"] == 2  # the lane is free again
+
+
+def test_a_reader_that_stops_reading_has_its_request_cancelled() -> None:
+    with Runtime(config_of(step="50us")) as runtime:
+        stream = runtime.stream("chat", steps(90_000), hints=hints(90_000))
+        wait_until(lambda: stream._future.done(), 30)
+        with pytest.raises(Cancelled, match=f"left {PIECES_UNREAD_MAX} pieces"):
+            numbers(stream)
+        wait_until(lambda: nothing_held(runtime))
+
+
+def test_a_batch_is_cut_for_another_app(runtime: Runtime) -> None:
+    cut = []
+    runtime.on_loop(lambda core: cut.append(core.world._perform.__setitem__(
+        CutBatch, lambda action, real=core.world._perform[CutBatch]: (cut.append(action), real(action)))))
+    stream = runtime.stream("chat", steps(3000), hints=hints(3000))
+    next(stream)
+    began = time.monotonic()
+    runtime.infer("voice", {"x": np.zeros(2, np.float32)})
+    assert time.monotonic() - began < 6, "12 s of steps were in front"
+    assert [type(action) for action in cut if action is not None] == [CutBatch]
+    assert [next(stream)["step"] for _ in range(3)]
+    stream.cancel()
+    wait_until(lambda: nothing_held(runtime))
+
+
+def test_an_input_that_never_fits_is_bad_input(runtime: Runtime) -> None:
+    with pytest.raises(BadInput, match="leave no room in the context of 100000"):
+        runtime.infer("chat", steps(2), hints={"tokens": 100_000})
+
+
+def test_a_sequence_of_a_lost_lane_goes_on_where_its_last_piece_stood() -> None:
+    live_engines.lose.clear()
+    with Runtime(config_of(engine="live_engines:LosesLane", lane={"a": {}, "b": {}})) as runtime, \
+            runtime.stream("chat", steps(30), hints=hints(30), timeout_ms=20_000) as stream:
+        next(stream)
+        live_engines.lose.set()
+        assert numbers(stream) == list(range(2, 31)) and stream.answer()["steps"] == 30
+        assert sorted(lane["state"] for name, lane in runtime.stats()["lanes"].items() if name in "ab") \
+            == ["down", "up"]
+
+
+# --- over the bus -----------------------------------------------------------------------------------------------------
+
+
+def test_a_client_reads_pieces_while_others_ask(server: Runtime) -> None:
+    with Client(server.endpoints[0]) as client:
+        with client.stream("chat", steps(25), hints=hints(25)) as stream:
+            assert int(next(stream)["step"]) == 1
+            other = client.submit("chat", steps(2), hints=hints(2))
+            assert numbers(stream) == list(range(2, 26))
+            answer = stream.answer()
+            assert answer["steps"] == 25 and answer.breakdown_ms["execute"] > 0
+        assert other.result(20)["steps"] == 2
+
+
+def test_a_client_that_goes_stops_its_sequence(server: Runtime) -> None:
+    client = Client(server.endpoints[0])
+    stream = client.stream("chat", steps(100_000), hints=hints(50_000))
+    next(stream)
+    client.close()
+    wait_until(lambda: nothing_held(server) and server.stats()["open"] == 0)
+
+
+def test_a_client_that_cancels_a_stream_stops_its_sequence(server: Runtime) -> None:
+    with Client(server.endpoints[0]) as client:
+        with client.stream("chat", steps(100_000), hints=hints(50_000)) as stream:
+            next(stream)
+        wait_until(lambda: nothing_held(server) and server.stats()["open"] == 0)
+
+
+def test_a_request_that_fails_ends_its_stream_with_the_error(server: Runtime) -> None:
+    with Client(server.endpoints[0]) as client, client.stream("chat", steps(2), hints={"tokens": 10**6}) as stream, \
+            pytest.raises(BadInput):
+        list(stream)
+
+
+def test_pieces_for_asyncio(server: Runtime) -> None:
+    async def read() -> Any:
+        async with AsyncClient(server.endpoints[0]) as client, \
+                client.stream("chat", steps(9), hints=hints(9)) as stream:
+            seen = [int(piece["step"]) async for piece in stream]
+            return seen, await stream.answer()
+
+    seen, answer = asyncio.run(read())
+    assert seen == list(range(1, 10)) and answer["steps"] == 9

@@ -1,0 +1,216 @@
+"""What every back end must do, on llama.cpp (its double, and itself where it is installed) and on transformers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import llama_double
+import numpy as np
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.errors import EngineError, OutOfMemory
+
+PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the then")
+ITEMS = [{"prompt": prompt, "max_tokens": length, "ignore_eos": True}
+         for prompt, length in zip(PROMPTS, (9, 17, 5, 12))]
+LLAMA = "edgeserve.engines.lm.llama_backend"
+
+
+def doubled(monkeypatch, **overrides):
+    """The back end of llama.cpp on a double."""
+    double = llama_double.module(**overrides)
+    monkeypatch.setitem(sys.modules, "llama_cpp", double)
+    forget(monkeypatch)
+    package = importlib.import_module("edgeserve.engines.lm")
+    monkeypatch.setattr(package, "llama_backend", importlib.import_module(LLAMA), raising=False)
+    return double
+
+
+def forget(monkeypatch):
+    """Have the back end imported anew now, and again after the test."""
+    monkeypatch.setitem(sys.modules, LLAMA, sys)
+    del sys.modules[LLAMA]
+
+
+def transformers_model(directory):
+    """A Llama of transformers that was never trained, saved with a byte-level tokenizer."""
+    torch = pytest.importorskip("torch", reason="pip install -e '.[lm-torch]'")
+    transformers = pytest.importorskip("transformers", reason="pip install -e '.[lm-torch]'")
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
+    from edgeserve.engines.lm.tokenizers import byte_characters
+    numbers = byte_characters()
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+                                      initializer_range=0.5, bos_token_id=256, eos_token_id=257)
+    transformers.LlamaForCausalLM(config).save_pretrained(directory)
+    opened = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=numbers, merges=[]))
+    opened.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    opened.decoder = tokenizers.decoders.ByteLevel()
+    opened.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=opened, eos_token="<|im_end|>")
+    wrapped.save_pretrained(directory)
+    return "config.json"
+
+
+@pytest.fixture(params=["llama.cpp's double", "llama.cpp", "transformers"])
+def engine(request, tmp_path, monkeypatch):
+    directory = str(tmp_path)
+    if request.param == "llama.cpp's double":
+        doubled(monkeypatch)
+        (tmp_path / "model.gguf").write_bytes(b"GGUF")
+        file = "model.gguf"
+    elif request.param == "llama.cpp":
+        pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
+        pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
+        import lm_models
+        file = lm_models.gguf(directory)
+    else:
+        file = transformers_model(directory)
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2, 4), options={"context": 64}),
+                         [LaneInfo()], directory)
+    engine.load()
+    yield engine
+    engine.unload()
+
+
+def run(session, items, states=(), **settings):
+    return session.launch(Batch(items, len(items), states, **settings)).result()
+
+
+def tokens(results):
+    return [result.outputs["tokens"].tolist() for result in results]
+
+
+def test_batches_cuts_releases_and_other_sessions_change_no_token(engine):
+    session = engine.open(LaneInfo(name="cpu0"))
+    alone = [tokens(run(session, [item]))[0] for item in ITEMS]
+    assert len({tuple(answer) for answer in alone}) == 4
+    assert tokens(run(session, ITEMS)) == alone
+    first = run(session, ITEMS[:2], steps_max=3)
+    mixed = run(session, [ITEMS[2], ITEMS[1], ITEMS[3]], [None, first[1].state, None], steps_max=4)
+    first[0].state.release()
+    ends = run(session, [ITEMS[0], ITEMS[1], ITEMS[2], ITEMS[3]],
+               [first[0].state, mixed[1].state, mixed[0].state, mixed[2].state])
+    assert tokens(ends) == alone
+    begun = run(session, ITEMS[:2], steps_max=4)
+    other = engine.open(LaneInfo(name="cpu1"))
+    assert tokens(run(other, ITEMS[:2], [result.state for result in begun])) == alone[:2]
+
+
+def test_text_goes_to_tokens_and_back(engine):
+    tokenizer = engine.language("cpu0").tokenizer
+    text = "naïve 東京: the 12 <|im_end|>"
+    plain, special = tokenizer.encode(text), tokenizer.encode(text, special=True)
+    assert b"".join([tokenizer.piece(token) for token in plain]).decode() == text
+    assert set(tokenizer.stops) & set(special)
+    assert not set(tokenizer.stops) & set(plain)
+    assert b"".join([tokenizer.piece(token) for token in special]).decode() == text.replace("<|im_end|>", "")
+    assert tokenizer.special_texts[0] in ("<|im_start|>", "<|im_end|>")
+
+
+def test_the_scheduler_is_told_of_memory_and_bounds(engine):
+    info = engine.sequence()
+    assert (info.context_tokens, info.slots) == (64, 4)
+    assert info.bytes_per_token > 0
+    assert "at most 63 fit" in str(run(engine.open(LaneInfo()), [{"tokens": [1] * 64}])[0].error)
+
+
+def test_sequences_may_fill_the_context_all_at_once(engine):
+    full = [{"tokens": [index + 1] * 40, "max_tokens": 100, "ignore_eos": True} for index in range(4)]
+    results = run(engine.open(LaneInfo()), full)
+    assert [result.outputs["completion_tokens"] for result in results] == [24] * 4
+
+
+# --- llama.cpp alone -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def llama_file(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    return ModelConfig(name="chat", engine="lm", file="model.gguf", batch=(1, 2)), str(tmp_path)
+
+
+def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_file, monkeypatch):
+    double = doubled(monkeypatch)
+    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+    engine.load()
+    session = engine.open(LaneInfo())
+    run(session, [{"prompt": "abc", "max_tokens": 2}, {"prompt": "z", "max_tokens": 3, "ignore_eos": True}])
+    slots = sorted({slot for slot, _ in double.calls[0]})
+    assert slots == [0, 1]
+    assert [len(call) for call in double.calls] == [4, 2, 1]
+    assert double.contexts[0].sequences == {0: [], 1: []}
+    engine.unload()
+    assert not double.contexts[0].open
+
+
+def test_a_step_that_llama_cpp_refuses_fails_the_batch_and_the_next_one_runs(llama_file, monkeypatch):
+    double = doubled(monkeypatch)
+    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+    engine.load()
+    session = engine.open(LaneInfo())
+    works = double.llama_decode
+    double.llama_decode = lambda context, batch: 1
+    with pytest.raises(EngineError, match="no room in its memory"):
+        run(session, ITEMS[:1])
+    double.llama_decode = works
+    assert len(tokens(run(session, ITEMS[:1]))[0]) == 9
+
+
+def test_what_llama_cpp_cannot_do_is_said_with_the_mend(llama_file, monkeypatch, tmp_path):
+    doubled(monkeypatch, init_from_model=lambda model, settings: None)
+    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+    engine.load()
+    with pytest.raises(OutOfMemory, match="options.context"):
+        engine.open(LaneInfo())
+    (tmp_path / "model.gguf").write_bytes(b"none")
+    with pytest.raises(EngineError, match="cannot load"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+    with pytest.raises(EngineError, match="GGML_CUDA"):
+        make_engine(llama_file[0], [LaneInfo("cuda")], llama_file[1]).load()
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(llama_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    forget(monkeypatch)
+    with pytest.raises(EngineError, match="edgeserve-runtime.lm-llama"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+
+
+# --- the same model on two back ends ----------------------------------------------------------------------------------
+
+
+def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_path):
+    pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
+    pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
+    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
+    import lm_models
+
+    from edgeserve.engines.lm.backend import Row
+    from edgeserve.tools.lm_model.__main__ import convert
+    directory = str(tmp_path)
+    source = os.path.join(directory, lm_models.gguf(directory))
+    convert(source, os.path.join(directory, "out.onnx"), "float32", 64)
+    scores = []
+    for file in ("tiny.gguf", "out.onnx"):
+        engine = make_engine(ModelConfig(name="chat", engine="lm", file=file, options={"context": 64}), [LaneInfo()],
+                             directory)
+        engine.load()
+        backend, tokenizer = engine._backend, engine.language("").tokenizer
+        given = tokenizer.encode("the other 12 themes<|im_end|>", special=True)
+        session = backend.open(LaneInfo(), 2)
+        scores.append((given, list(tokenizer.stops), tokenizer.chat_template,
+                       np.array(session.prefill([Row(1, given, 0)])[0]),
+                       np.array(session.decode([Row(1, [7], len(given))])[0])))
+        session.close()
+        engine.unload()
+    assert scores[0][:3] == scores[1][:3]
+    for ours, theirs in zip(scores[0][3:], scores[1][3:]):
+        np.testing.assert_allclose(ours, theirs, atol=0.02)  # llama.cpp keeps float16 keys and values
