@@ -15,7 +15,7 @@ FIFO = System(options={"method": "fifo"})
 RTLM = System(options={"method": "up+c"})
 PLUS = System("rtlm+", {}, "continuous")
 CONTINUOUS_FIFO = System("rtlm+", {"method": "fifo", "order": "fifo", "fair": False}, "continuous")
-SHORT = Case(load=1.1, seconds=40.0, xi_ms=0.0)
+SHORT = Case(load=1.1, seconds=30.0, xi_ms=0.0)
 
 
 def table_of(system, case=SHORT):
@@ -71,10 +71,10 @@ def test_a_prompt_longer_than_the_context_fails_alone():
 
 
 def test_conditional_offloading_is_never_worse_than_none_and_a_slow_lane_stays_idle():
-    for kappa in (1.0, 3.0, 30.0):
+    for kappa in (2.0, 30.0):
         for kind, batching in (("rtlm", "static"), ("rtlm+", "continuous")):
-            with_lane, without = [world.run(System(kind, {"offload": rule}, batching, kappa), SHORT._replace(load=0.9),
-                                            SEED) for rule in ("conditional", "none")]
+            with_lane, without = [world.run(System(kind, {"offload": rule}, batching, kappa), SHORT._replace(
+                load=0.9, seconds=20.0), SEED) for rule in ("conditional", "none")]
             assert with_lane.mean <= 1.02 * without.mean, (kind, kappa)
             assert kappa < 30.0 or with_lane.aside < 1.0
 
@@ -83,11 +83,12 @@ def test_a_lane_that_is_lost_while_decoding_costs_no_answer_where_another_lane_c
     table = table_of(PLUS._replace(kappa=2.0), SHORT._replace(load=0.5))
     table["faults"] = {"lane_loss_every": "3s", "lane_loss": "300ms"}
     done = run(table)
-    outcomes = [end.outcome for end in done.world.ended]
-    assert outcomes.count("completed") >= 0.97 * len(outcomes)
+    failed = [end.reason for end in done.world.ended if end.outcome != "completed"]
+    assert set(failed) <= {"no lane can run model 'chat' now"}  # both were lost at once
+    assert len(failed) < 0.1 * len(done.world.ended)
     assert done.world.reference_model.marks["LaneChanged"] > 5
 
 
 def test_rtlm_plus_never_lets_a_long_answer_starve_in_overload():
-    case = SHORT._replace(load=1.5, seconds=60.0)
+    case = SHORT._replace(load=1.5, seconds=40.0)
     assert world.run(PLUS, case, SEED).max <= 3.0 * world.run(CONTINUOUS_FIFO, case, SEED).max
