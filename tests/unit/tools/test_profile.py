@@ -542,4 +542,4 @@ def test_the_batch_that_saturates_a_lane_is_told_where_several_sizes_were_measur
         return Timing(9, ms * 10**6, 7, 5, 1)
 
     assert command.saturation({1: timing(20)}) == ""
-    assert command.saturation({1: timing(20), 4: timing(20), 8: timing(40)}) == ", saturated by a batch of 4 in 20 ms"
+    assert command.saturation({1: timing(20), 4: timing(20), 8: timing(40)}) == ", saturated by a batch of 4 in 20ms"
