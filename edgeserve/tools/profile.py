@@ -48,6 +48,7 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
+from edgeserve.sched.policies.rtlm.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.machine import lines_of, profile_machine
 from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
@@ -440,13 +441,21 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
                      f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
                      f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
                      f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
-                     f"{circumstances['drift']:+.1%} from beginning to end")
+                     f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}")
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
     console = Console(soft_wrap=True)
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
         console.print(line, highlight=False)
+
+
+def saturation(timings: Mapping[int, Timing]) -> str:
+    """Where several sizes were measured, the smallest that keeps the lane busy: RT-LM's C, and its time (eta)."""
+    if len(timings) < 2:
+        return ""
+    found = constants_of(medians(timings))
+    return f", saturated by a batch of {found.batch} in {format_duration(found.step_ns)}"
 
 
 def remarks_on_clocks(lane: Mapping[str, Any]) -> List[str]:

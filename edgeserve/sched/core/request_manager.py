@@ -548,7 +548,9 @@ class RequestManager(RequestMoves):
             if job.state != READY:
                 self._drop_state(job)
             elif not self._expire_on_return(job.request):
-                if not job.has_state and self._state.sequences.free(job):
+                if job.has_state and not (work.lane.up and not work.lane.hung):  # before it counts as stranded there
+                    self._let_go(job)
+                elif not job.has_state and self._state.sequences.free(job):
                     job.lane = ""
                 self._make_ready(job)
             self._after_return(job)
@@ -576,10 +578,14 @@ class RequestManager(RequestMoves):
             job.queued = False
             self._memory.unwant(job)
             job.request.policy.on_gone(job, self._board)
+        self._let_go(job)
+        self._make_ready(job)
+
+    def _let_go(self, job: Job) -> None:
+        """A sequence's state on its lane is gone, or is to go: the job is bound to no lane any more."""
         self._state.sequences.free(job)
         self._state.actions.append(ReleaseState(job.id))
         job.lane, job.has_state = "", False
-        self._make_ready(job)
 
     def release_all(self, lane: Lane) -> None:
         """A lane is down or hangs: the sequences that it held, and that did not run, go on elsewhere."""

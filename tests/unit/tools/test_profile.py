@@ -535,3 +535,11 @@ def test_the_schema_is_printed(capsys):
 def test_clocks_that_can_vary_are_a_remark(before, after, words):
     remarks = command.remarks_on_clocks({"device": {"before": before, "after": after}})
     assert len(remarks) == len(words) and all(word in remark for word, remark in zip(words, remarks))
+
+
+def test_the_batch_that_saturates_a_lane_is_told_where_several_sizes_were_measured():
+    def timing(ms):
+        return Timing(9, ms * 10**6, 7, 5, 1)
+
+    assert command.saturation({1: timing(20)}) == ""
+    assert command.saturation({1: timing(20), 4: timing(20), 8: timing(40)}) == ", saturated by a batch of 4 in 20ms"
