@@ -25,6 +25,7 @@ VERBS = {
     "trace": ("edgeserve.tools.trace", "the last seconds of a running server as a timeline for Perfetto"),
     "reload": ("edgeserve.tools.reload", "have a running server load a model anew"),
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
+    "check": ("edgeserve.tools.check", "say whether apps will meet their rates here, and what breaks first"),
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
     "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
     "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),

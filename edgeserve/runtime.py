@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.answers import Answer, AnswerStream
 from edgeserve.config.loading import load_config
@@ -209,6 +209,11 @@ class Runtime:
     def check(self) -> None:
         """Assert the scheduler's invariants, on its own thread."""
         self._ask(lambda core: core.scheduler.check())
+
+    def measured_at_start(self) -> Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]:
+        """What models without a profile took at the start: (model, lane) -> batch size -> durations in nanoseconds;
+        none where the model could not be tried."""
+        return self._ask(lambda core: core.measured())
 
     def _ask(self, question: Callable[[RuntimeCore], Any]) -> Any:
         """Run ``question`` on the loop's thread, which owns the tables."""

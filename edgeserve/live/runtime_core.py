@@ -98,6 +98,11 @@ class RuntimeCore:
         self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
         self._watch.start()
 
+    def measured(self) -> Dict[Tuple[str, str], Dict[int, List[int]]]:
+        """What the models without a profile took at start, by (model, lane)."""
+        assert self._started is not None, "asked when it has started"
+        return self._started.measured
+
     def endpoints(self) -> List[str]:
         """Where the bus listens; none without a front gateway."""
         source = self.world.io.source
