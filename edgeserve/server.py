@@ -95,6 +95,8 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
             threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
 
     before = {number: signal.signal(number, on_signal) for number in signals}
+    if hasattr(signal, "SIGHUP") and not config.source.startswith("("):
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: read_again(runtime))
     metrics = None
     try:
         log.info("loading %s ...", counted(len(config.models), "model"))
@@ -131,6 +133,19 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
             metrics.close()
         manager.close()
     return 0
+
+
+def read_again(runtime: Runtime) -> None:
+    """Read the configuration again, on a thread of its own: a signal handler must not wait. The log says what became of
+    it."""
+    def work() -> None:
+        try:
+            log.info("reading the configuration again")
+            runtime.reload()
+            log.info("the configuration was read again")
+        except Exception as error:  # noqa: BLE001 the server goes on with what it has
+            log.error("the configuration has not changed: %s", error)
+    threading.Thread(target=work, name="edgeserve-reload", daemon=True).start()
 
 
 def front_of(config: Config) -> Optional[FrontProcess]:
