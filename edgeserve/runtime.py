@@ -226,10 +226,12 @@ class Runtime:
             error = done.get(timeout=drain_s)
         except queue.Empty:
             if self._ask(lambda core: core.call_off()):
+                core.discard(prepared.started)
                 raise EdgeServeError(f"the configuration has not changed: accepted requests had not ended after "
                                      f"{drain_s:g} s, [server] drain; try again when fewer are open") from None
             error = done.get(timeout=CALL_S_MAX)  # it took over at the last moment
         if error is not None:
+            core.discard(prepared.started)
             raise error
         self._validators, self._config = dict(core.validators), core.config
 

@@ -50,6 +50,11 @@ class RunningStarter(Starter):
 
     usable: Callable[[str], bool]
 
+    @property
+    def begun(self) -> Started:
+        """What was made so far."""
+        return self._started
+
     def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
         answers: queue.Queue[Tuple[Any, Any]] = queue.Queue()
 

@@ -190,12 +190,25 @@ class RuntimeCore:
 
     def prepare(self, config: Config) -> Prepared:
         """Check another configuration, then load and warm what is new in it. For any thread but the loop's."""
+        starters: List[RunningStarter] = []
+
         def make_starter(others: Config, profiles: Any, engines: Any) -> RunningStarter:
             starter = RunningStarter(others, profiles, self._lanes, self.mailbox, clock_ns, lambda: self.world.stopping,
                                      engines)
             starter.usable = lambda lane: self.world.lane_counts[lane].up
+            starters.append(starter)
             return starter
-        return prepare(self.config, config, usable_profiles(config), self.world.engines, self.validators, make_starter)
+        try:
+            return prepare(self.config, config, usable_profiles(config), self.world.engines, self.validators,
+                           make_starter)
+        except BaseException:
+            for starter in starters:
+                self.discard(starter.begun)
+            raise
+
+    def discard(self, started: Started) -> None:
+        """The engines that were loaded for a configuration that does not take over are not needed. For any thread."""
+        self._unload(started.engines)
 
     def measured(self) -> Dict[Tuple[str, str], Dict[int, List[int]]]:
         """What the models without a profile took at start, by (model, lane)."""

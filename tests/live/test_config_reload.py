@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edgeserve.client import Client
 from edgeserve.config.loading import load_config, parse_config
-from edgeserve.errors import ConfigError, EdgeServeError, Rejected, UnknownApp
+from edgeserve.engines.synthetic import SyntheticEngine
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError, Rejected, UnknownApp
 from edgeserve.runtime import Runtime
 
+LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib")
 X = {"x": np.zeros(2, np.float32)}
 NAP = {"engine": "synthetic", "expected": {"1": "10ms"}, "shapes": {"x": [2]}}
 
@@ -69,6 +73,23 @@ def test_what_cannot_be_is_refused_and_nothing_changes(sections, words):
     with Runtime(config()) as runtime:
         with pytest.raises(ConfigError, match=words):
             runtime.reload(config(**sections))
+        assert runtime.infer("a", X)
+
+
+def test_what_was_loaded_for_nothing_is_unloaded(monkeypatch):
+    unloaded = threading.Event()
+    unload = SyntheticEngine.unload
+
+    def noted(engine):
+        unload(engine)
+        unloaded.set()
+    monkeypatch.setattr(SyntheticEngine, "unload", noted)
+    bad = {"engine": "python", "function": "live_functions:double", "options": {"example": "live_functions:no_x"}}
+    with Runtime(replace(config(), directory=LIB)) as runtime:
+        changed = config(models={"m": {**NAP, "expected": {"1": "1ms"}}, "n": bad})
+        with pytest.raises(EngineError, match="'x' is not among its inputs"):
+            runtime.reload(replace(changed, directory=LIB))
+        assert unloaded.wait(30)
         assert runtime.infer("a", X)
 
 
