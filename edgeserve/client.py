@@ -429,9 +429,11 @@ class Client:
         keys: :class:`~edgeserve.errors.NotAllowed` to others."""
         return self.ask("drain")
 
-    def reload(self, model: str, timeout_ms: float | None = None) -> Dict[str, Any]:
-        """Have a model loaded anew, beside the old one, and put in its place: ``devices``, and ``failed`` (device ->
-        why it goes on with the old one). For its owner's user id and for control keys."""
+    def reload(self, model: str = "", timeout_ms: float | None = None) -> Dict[str, Any]:
+        """Without a name: have the server read its configuration again; ``failed`` is empty, or says under
+        ``configuration`` why nothing has changed. With one: have a model loaded anew, beside the old one, and put in
+        its place: ``devices``, and ``failed`` (device -> why it goes on with the old one). For its owner's user id
+        and for control keys."""
         info: Dict[str, Any] = self._wait(self._reload_question(model), timeout_ms, "reload")
         return info
 
@@ -525,7 +527,7 @@ class AsyncClient:
         """See :meth:`Client.drain`."""
         return await self.ask("drain")
 
-    async def reload(self, model: str, timeout_ms: float | None = None) -> Dict[str, Any]:
+    async def reload(self, model: str = "", timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.reload`."""
         info: Dict[str, Any] = await self._wait(self._client._reload_question(model), timeout_ms, "reload")
         return info

@@ -7,9 +7,10 @@ Wiring only: it starts the lanes, the engines and the loop's thread, and turns c
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.answers import Answer, AnswerStream
 from edgeserve.config.loading import load_config
@@ -48,6 +49,7 @@ class Runtime:
         self._thread: Optional[threading.Thread] = None
         self._ready = threading.Event()
         self._stopping = False
+        self._reloading = threading.Lock()
         self._called_off = False
         self._closed = False
         self._error: Optional[BaseException] = None
@@ -64,6 +66,7 @@ class Runtime:
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
         self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off)
+        self._core.reload_file = self.reload
         # A daemon: a program that forgets stop() still ends.
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()
@@ -194,6 +197,44 @@ class Runtime:
         if self._core is not None:
             self._core.mailbox.post(CancelAsked(future.request))
 
+    def reload(self, source: str | Config = "") -> None:
+        """Serve another configuration from now on: a file (``""``: the one it was made from, read again) or a
+        :class:`Config`. Apps, policies and models may differ; accepted requests end as they began, and what arrives
+        meanwhile waits for them, at most ``[server] drain``. Raises what is wrong with it, or
+        :class:`~edgeserve.errors.EdgeServeError` where accepted requests did not end in time: then nothing has changed.
+        States of streams begin anew."""
+        core = self._core
+        if core is None or not self._ready.is_set() or self._closed:
+            raise EdgeServeError("the runtime is not started, or has stopped; there is nothing to reload")
+        if not self._reloading.acquire(blocking=False):
+            raise EdgeServeError("another reload is going on; wait for its end")
+        try:
+            path = source if isinstance(source, str) else ""
+            if not path and isinstance(source, str) and self._config.source.startswith("("):
+                raise EdgeServeError("this runtime was made from no file; give reload() a file or a Config")
+            config = source if isinstance(source, Config) else load_config(path or self._config.source)
+            with naming_file(config.source):
+                self._change(core, core.prepare(config))
+        finally:
+            self._reloading.release()
+
+    def _change(self, core: RuntimeCore, prepared: Any) -> None:
+        done: queue.Queue[Optional[BaseException]] = queue.Queue()
+        core.mailbox.post(CallAsked(lambda: core.hold(prepared, done.put)))
+        drain_s = ns_to_s(self._config.server.drain_ns)
+        try:
+            error = done.get(timeout=drain_s)
+        except queue.Empty:
+            if self._ask(lambda core: core.call_off()):
+                core.discard(prepared.started)
+                raise EdgeServeError(f"the configuration has not changed: accepted requests had not ended after "
+                                     f"{drain_s:g} s, [server] drain; try again when fewer are open") from None
+            error = done.get(timeout=CALL_S_MAX)  # it took over at the last moment
+        if error is not None:
+            core.discard(prepared.started)
+            raise error
+        self._validators, self._config = dict(core.validators), core.config
+
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def stats(self) -> Dict[str, Any]:
@@ -209,6 +250,11 @@ class Runtime:
     def check(self) -> None:
         """Assert the scheduler's invariants, on its own thread."""
         self._ask(lambda core: core.scheduler.check())
+
+    def measured_at_start(self) -> Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]:
+        """What models without a profile took at the start: (model, lane) -> batch size -> durations in nanoseconds;
+        none where the model could not be tried."""
+        return self._ask(lambda core: core.measured())
 
     def _ask(self, question: Callable[[RuntimeCore], Any]) -> Any:
         """Run ``question`` on the loop's thread, which owns the tables."""

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
@@ -94,7 +94,8 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         if len(asked) == 2:
             threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
 
-    before = {number: signal.signal(number, on_signal) for number in signals}
+    handlers = {**dict.fromkeys(signals, on_signal), **reload_signals(runtime, config)}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     metrics = None
     try:
         log.info("loading %s ...", counted(len(config.models), "model"))
@@ -104,10 +105,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         except StartInterrupted as error:
             log.info("%s", error)
             return 0
-        # What is there now stays for good. Left to the collector, the 28,000 objects of the imported libraries stop
-        # every thread for 15 to 30 ms at each full collection (measured with onnxruntime loaded); frozen, for none.
-        gc.collect()
-        gc.freeze()
+        settle_memory()
         metrics = metrics_of(runtime, config)
         if front is not None:
             front.start(runtime.endpoints[0])
@@ -131,6 +129,33 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
             metrics.close()
         manager.close()
     return 0
+
+
+def settle_memory() -> None:
+    """What is there now stays for good. Left to the collector, the 28,000 objects of the imported libraries stop every
+    thread for 15 to 30 ms at each full collection (measured with onnxruntime loaded); frozen, for none."""
+    gc.collect()
+    gc.freeze()
+
+
+def reload_signals(runtime: Runtime, config: Config) -> Dict[int, Callable[[int, Any], None]]:
+    """SIGHUP, where there is a file to read again."""
+    if config.source.startswith("("):
+        return {}
+    return {signal.SIGHUP: lambda number, frame: read_again(runtime)}
+
+
+def read_again(runtime: Runtime) -> None:
+    """Read the configuration again, on a thread of its own: a signal handler must not wait. The log says what became of
+    it."""
+    def work() -> None:
+        try:
+            log.info("reading the configuration again")
+            runtime.reload()
+            log.info("the configuration was read again")
+        except Exception as error:  # noqa: BLE001 the server goes on with what it has
+            log.error("the configuration has not changed: %s", error)
+    threading.Thread(target=work, name="edgeserve-reload", daemon=True).start()
 
 
 def front_of(config: Config) -> Optional[FrontProcess]:

@@ -22,7 +22,7 @@ import tempfile
 import time
 
 import pytest
-from draw import configuration, lifecycle, results
+from draw import configuration, lifecycle, reference, results
 from lib import drawn
 
 import edgeserve
@@ -40,7 +40,7 @@ else:
     import tomli as tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DRAWN = (configuration, lifecycle, results)
+DRAWN = (configuration, lifecycle, reference, results)
 READY_S_MAX = 60.0
 
 

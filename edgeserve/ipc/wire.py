@@ -388,13 +388,15 @@ def encode_trace(key: Key, after: int) -> bytes:
 
 
 def encode_reload(key: Key, model: str) -> bytes:
-    """The wish that a model is put in the place of itself, loaded anew."""
-    return pack_header({"kind": "reload", "id": key, "model": model})
+    """The wish that a model is put in the place of itself, loaded anew; ``""``: to read the configuration again."""
+    return pack_header({"kind": "reload", "id": key, **({"model": model} if model else {})})
 
 
 def take_model(fields: Dict[str, Any]) -> str:
-    """The name of a model, removed from the fields of a ``reload`` header."""
-    model = fields.pop("model", None)
+    """The name of a model, removed from the fields of a ``reload`` header; ``""`` when it is left out."""
+    if "model" not in fields:
+        return ""
+    model = fields.pop("model")
     if type(model) is not str or not 0 < len(model) <= NAME_CHARS_MAX:
         raise Malformed(f"model = {show(model)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
     return model

@@ -76,6 +76,11 @@ class Gateway:
         self.wait = self.bus.wait
         self.has_more = self.bus.has_more
 
+    def change(self, validators: Mapping[str, RequestValidator], world: LiveWorld) -> None:
+        """Go on with another configuration's apps, and the world that serves them."""
+        self._validators = validators
+        self._world = world
+
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""
         for message in self.bus.receive(BURST_MAX):

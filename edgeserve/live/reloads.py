@@ -87,6 +87,11 @@ class Reloads:
             self._on_copy_lane(device, lambda _: old.unload())
         self._on_copy_lane(device, self._make, reload, reload)
 
+    @property
+    def open_count(self) -> int:
+        """Reloads that have not ended."""
+        return len(self._open)
+
     def dropped(self, key: Key) -> None:
         """The scheduler evicted a model, or its load failed."""
         if key in self._open:

@@ -164,6 +164,21 @@ class RequestValidator:
         self._length = self.config.length
         self._hint_bounds = hint_bounds(self.config)
 
+    @property
+    def ids(self) -> Iterator[int]:
+        """What numbers the requests."""
+        return self._ids
+
+    def adopt(self, request: LiveRequest) -> None:
+        """Take over a request that was checked by an earlier configuration of the app: its options stay as they were
+        resolved. Raises :class:`BadInput` where its inputs do not fit any more."""
+        if request.plan is self.plan:
+            return
+        self._check_inputs(request.inputs)
+        request.plan = self.plan
+        if request.predictors is not None:
+            request.predictors = self.predictors
+
     def check(self, request: LiveRequest, responder: Responder, now_ns: int) -> None:
         """Check what ``request`` asks for, and make it ready to be accepted: options resolved, deadline absolute.
 
@@ -300,10 +315,10 @@ class RequestValidator:
         return ms_to_ns(number)
 
 
-def request_validators(config: Config) -> Dict[str, RequestValidator]:
+def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict[str, RequestValidator]:
     """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
-    what cannot work."""
-    ids = itertools.count(1)
+    what cannot work. ``ids``: where the requests were numbered from before."""
+    ids = itertools.count(1) if ids is None else ids
     return {name: RequestValidator(AppPlan(app), config.directory, ids, read_hints(app, config))
             for name, app in config.apps.items()}
 

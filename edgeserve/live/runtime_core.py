@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -17,8 +18,9 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
-from edgeserve.lanes.thread import Lane
+from edgeserve.lanes.thread import Lane, LaneDown, Work
 from edgeserve.live.app_fit import app_fit, log_fits
+from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.contradictions import ContradictionLog
 from edgeserve.live.device_watch import DeviceWatch
 from edgeserve.live.errors import error_for
@@ -27,15 +29,16 @@ from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
-from edgeserve.live.request import LiveRequest, RequestValidator
+from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
-from edgeserve.live.world import LiveWorld, StopAsked
+from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
-from edgeserve.sched.core.build import build_scheduler, model_lanes
+from edgeserve.sched.core.build import build_scheduler, copy_lane_name, model_lanes
 from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sched.core.scheduler import Scheduler
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
@@ -62,6 +65,10 @@ class RuntimeCore:
         self._recorder: Optional[Recorder] = None
         self._last_steps = LastSteps(config.server.trace_steps)
         self._watch: Optional[DeviceWatch] = None
+        self._gateway: Any = None
+        self.reload_file: Callable[[], None] = lambda: None  # the runtime's, on a thread of its own
+        self._prepared: Optional[Prepared] = None  # what takes over when the accepted requests have ended
+        self._told: Optional[Callable[[Optional[BaseException]], None]] = None
         self.scheduler: Scheduler
         self.world: LiveWorld
 
@@ -94,9 +101,119 @@ class RuntimeCore:
                                                      parts_of(profiles), started.sequences))
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
-            self.world.io.source = Gateway(config, self.validators, self.world, self)
+            self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self)
         self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
         self._watch.start()
+
+    # --- another configuration ----------------------------------------------------------------------------------------
+
+    def hold(self, prepared: Prepared, told: Callable[[Optional[BaseException]], None]) -> None:
+        """Hold what arrives until the accepted requests have ended, then change; ``told`` hears None, or why not."""
+        self._prepared, self._told = prepared, told
+        self.world.held = []
+
+    def call_off(self) -> bool:
+        """Go on with the old configuration, if the new one has not taken over yet; whether it has not."""
+        held, self.world.held, self._prepared = self.world.held, None, None
+        for request in held or ():
+            self.mailbox.post(request)
+        return held is not None
+
+    def _change(self) -> None:
+        """No request is open and no lane works: another scheduler and world take over."""
+        prepared, told, old = self._prepared, self._told, self.world
+        assert prepared is not None and told is not None and self._started is not None, "hold() was called"
+        held, old.held = old.held or [], None
+        try:
+            scheduler, world, started = self._successors(prepared)
+        except Exception as error:  # noqa: BLE001 the old ones go on, and whoever asked is told
+            for request in held:
+                self.mailbox.post(request)
+            told(error)
+            return
+        gone = {key: engine for key, engine in old.engines.items() if started.engines.get(key) is not engine}
+        old.predictions.close()
+        world.io.source = old.io.source
+        world.take_over(old)
+        self.scheduler, self.world, self._started = scheduler, world, started
+        self.config, self.validators, self._prepared = prepared.config, prepared.validators, None
+        if self._gateway is not None:
+            self._gateway.change(self.validators, world)
+        self._unload(gone)
+        if self._watch is not None:  # a new one tells the new scheduler all it knows
+            self._watch.stop()
+        self._watch = DeviceWatch(self.config, self.mailbox.post, clock_ns)
+        self._watch.start()
+        for name, counts in world.lane_counts.items():
+            if not counts.up:
+                self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
+        for request in held:
+            self.mailbox.post(request)
+        log_fits(scheduler.state, [problem.app for problem in prepared.problems])
+        told(None)
+
+    def _successors(self, prepared: Prepared) -> Tuple[Scheduler, LiveWorld, Started]:
+        assert self._started is not None, "asked when it has started"
+        config = prepared.config
+        resident = {name: [model for model in device.placements if device.is_resident(model)]
+                    for name, device in self.scheduler.devices.items()}
+        started = merged(self._started, prepared, self.world.engines, resident)
+        learnt = {key: latency for key, latency in self.scheduler.state.latency.items() if key[0] in prepared.kept}
+        scheduler = build_scheduler(config, prepared.profiles, footprints=started.footprints, measured=started.measured,
+                                    resident=started.resident, sequences=started.sequences, learnt=learnt)
+        world = LiveWorld(config, self._lanes, dict(started.engines), self.mailbox,
+                          lambda name: make_lane(config, name, self.mailbox, clock_ns), started.sequences)
+        world.contradictions = ContradictionLog(config, scheduler.state.latency)
+        world.adopt = partial(self._adopt, prepared.validators)
+        return scheduler, world, started
+
+    @staticmethod
+    def _adopt(validators: Mapping[str, RequestValidator], request: LiveRequest) -> bool:
+        """Whether a request that was checked by an earlier configuration can be served; it is refused if not."""
+        validator = validators.get(request.app)
+        try:
+            if validator is None:
+                raise unknown_app(request.app, validators)
+            validator.adopt(request)
+        except RequestError as error:
+            request.ended = True
+            request.responder.refuse(request, error_for(request.id, error))
+            return False
+        return True
+
+    def _unload(self, engines: Mapping[Tuple[str, str], Engine]) -> None:
+        """Give back what no model uses any more. No lane has a batch of it."""
+        for (_, device), engine in engines.items():
+            for lane in self._lanes.values():
+                lane.forget(engine)
+            self._lanes[copy_lane_name(device)].give(Work(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
+
+    def prepare(self, config: Config) -> Prepared:
+        """Check another configuration, then load and warm what is new in it. For any thread but the loop's."""
+        starters: List[RunningStarter] = []
+
+        def make_starter(others: Config, profiles: Any, engines: Any) -> RunningStarter:
+            starter = RunningStarter(others, profiles, self._lanes, self.mailbox, clock_ns, lambda: self.world.stopping,
+                                     engines)
+            starter.usable = lambda lane: self.world.lane_counts[lane].up
+            starters.append(starter)
+            return starter
+        try:
+            return prepare(self.config, config, usable_profiles(config), self.world.engines, self.validators,
+                           make_starter)
+        except BaseException:
+            for starter in starters:
+                self.discard(starter.begun)
+            raise
+
+    def discard(self, started: Started) -> None:
+        """The engines that were loaded for a configuration that does not take over are not needed. For any thread."""
+        self._unload(started.engines)
+
+    def measured(self) -> Dict[Tuple[str, str], Dict[int, List[int]]]:
+        """What the models without a profile took at start, by (model, lane)."""
+        assert self._started is not None, "asked when it has started"
+        return self._started.measured
 
     def endpoints(self) -> List[str]:
         """Where the bus listens; none without a front gateway."""
@@ -112,7 +229,11 @@ class RuntimeCore:
         def both(now_ns: int, events: Any, actions: Any) -> None:
             for tap in taps:
                 tap(now_ns, events, actions)
-        drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0] if taps else None)
+        while True:
+            drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0] if taps else None)
+            if self.world.held is None or self.world.stopping:
+                return
+            self._change()
 
     def close(self, error: RequestError) -> None:
         """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
@@ -225,7 +346,11 @@ class RuntimeCore:
 
     def reload(self, model: str, told: Callable[[Dict[str, Any]], None]) -> None:
         """Put new engines of a model in the place of its old ones, on every device that may run it. ``told`` gets
-        ``failed``, per device that could not, when the last is done. Raises :class:`BadInput` for an unknown model."""
+        ``failed``, per device that could not, when the last is done. Raises :class:`BadInput` for an unknown model.
+        Without a name the configuration's file is read again."""
+        if not model:
+            threading.Thread(target=self._reload_file, args=(told,), name="edgeserve-reload", daemon=True).start()
+            return
         if model not in self.config.models:
             raise BadInput(f"no model {show(model)} is served here"
                            f"{nearest(model[:NAME_CHARS_MAX], self.config.models)}")
@@ -241,6 +366,16 @@ class RuntimeCore:
         for device in devices:
             resident = self.scheduler.devices[device].is_resident(model)
             self.world.reloads.begin(model, device, resident, partial(ended, device))
+
+    def _reload_file(self, told: Callable[[Dict[str, Any]], None]) -> None:
+        failed = {}
+        try:
+            self.reload_file()
+        except Exception as error:  # noqa: BLE001 whoever asked is told
+            failed["configuration"] = str(error)
+        apps = list(self.config.apps)
+        self.mailbox.post(CallAsked(lambda: told({"model": "", "devices": ["configuration"], "failed": failed,
+                                                  "apps": apps})))
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
@@ -305,3 +440,8 @@ class RuntimeCore:
         """The lengths that an input of an app of one node is warmed up with, where the configuration says them."""
         shape = self.config.models[app.nodes[0].model].shapes.get(name) if len(app.nodes) == 1 else None
         return {} if shape is None or shape == app.inputs[name].shape else {"usual": list(shape)}
+
+
+def _unload_engine(engine: Engine) -> None:
+    """On a copy lane's thread."""
+    engine.unload()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Set, Tuple, Union
 
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
@@ -158,6 +158,8 @@ class LiveWorld:
         self._coalescing = ReceiveCoalescing(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
         self.stopping = False
+        self.held: Optional[List[LiveRequest]] = None  # what arrives while the loop is about to change its scheduler
+        self.adopt: Optional[Callable[[LiveRequest], bool]] = None  # of a world that took over from another
         self._drained_by_ns: Optional[int] = None
         self._failures = EngineFailures()
         self._warming = Warming()
@@ -190,8 +192,29 @@ class LiveWorld:
 
     @property
     def stopped(self) -> bool:
-        """Asked to stop, and every accepted request has its end."""
-        return self.stopping and self.values.open_count == 0
+        """Asked to stop or to change, and every accepted request has its end."""
+        return (self.stopping and self.values.open_count == 0) or (self.held is not None and self.is_quiet)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request is open and no lane has a work: another scheduler could take over."""
+        return self.open_count == 0 and not self._to_finish and not self.reloads.open_count and not any(
+            counts.in_flight for counts in self.lane_counts.values())
+
+    @property
+    def engines(self) -> Mapping[Tuple[str, str], Engine]:
+        """The engines that are in use now."""
+        return self._engines
+
+    def take_over(self, other: LiveWorld) -> None:
+        """Go on counting where another world stopped."""
+        for name in self.app_counts.keys() & other.app_counts.keys():
+            self.app_counts[name] = other.app_counts[name]
+        self.lane_counts = other.lane_counts
+        self.started_ns = other.started_ns
+        self._response_overhead = other._response_overhead
+        self._lane_free_ns = other._lane_free_ns
+        self._failures = other._failures
 
     @property
     def open_count(self) -> int:
@@ -200,7 +223,7 @@ class LiveWorld:
 
     def open_requests(self) -> List[LiveRequest]:
         """The requests that have not ended."""
-        return self.values.open_requests() + self.predictions.requests()
+        return self.values.open_requests() + self.predictions.requests() + list(self.held or ())
 
     def perform(self, action: Action) -> None:
         """Begin an action. Requests are answered by the next :meth:`wait`."""
@@ -211,7 +234,7 @@ class LiveWorld:
         events: List[Event] = []
         if self._to_finish:  # after all lanes were given their works: they run while the answers are sent
             self._finish_all()
-            if self.stopping and self.stopped:
+            if (self.stopping or self.held is not None) and self.stopped:
                 return clock_ns(), events
         while True:
             due_ns = until_ns
@@ -253,7 +276,11 @@ class LiveWorld:
         predicted, if that is still to be done."""
         limit = self.config.server.pending_max
         count = self.values.open_count + len(self.predictions.waiting)
-        if count >= limit and (request.predictors is not None or count >= limit + ARRIVING_MAX):
+        if self.held is not None and len(self.held) < limit and not self.stopping:
+            self.held.append(request)
+        elif self.adopt is not None and not self.adopt(request):
+            return
+        elif count >= limit and (request.predictors is not None or count >= limit + ARRIVING_MAX):
             # Without a prediction to wait for the scheduler decides, which may give it another client's place.
             self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
                                               "fewer at a time or raise [server] pending_max", "server_full"))
@@ -291,7 +318,11 @@ class LiveWorld:
 
     def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED) -> None:
         """Nobody wants the answer to a request any more."""
-        if self.predictions.forget(request):
+        if self.held is not None and request in self.held:
+            self.held.remove(request)
+            request.ended = True
+            request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
+        elif self.predictions.forget(request):
             counts = self.app_counts[request.app]
             counts.received += 1
             counts.ended(Outcome.CANCELLED, reason)

@@ -1,4 +1,4 @@
-"""``edgeserve reload``: a model of a running server is loaded anew and takes its own place."""
+"""``edgeserve reload``: a running server reads its configuration again, or loads one model anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from edgeserve.client import Client
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve reload``."""
-    parser.add_argument("model", help="the name of the model, as [model.NAME] says")
+    parser.add_argument("model", nargs="?", default="", help="load this model anew, as [model.NAME] names it (default: "
+                                                             "read the configuration again: apps, policies, models)")
     parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
     parser.add_argument("--server-key", default="", metavar="KEY",
                         help="public key of a server with CURVE keys, or its file")
@@ -23,6 +24,12 @@ def main(args: argparse.Namespace) -> int:
     """Reload it; the exit status is 1 where a device could not, which goes on with what it had."""
     with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
         told = client.reload(args.model, timeout_ms=args.timeout * 1000)
+    if not args.model:
+        if told["failed"]:
+            print(f"edgeserve: nothing has changed: {told['failed']['configuration']}", file=sys.stderr)
+            return 1
+        print(f"the configuration was read again; apps: {', '.join(told['apps'])}")
+        return 0
     for device in told["devices"]:
         if device in told["failed"]:
             print(f"edgeserve: device {device} goes on with the old one: {told['failed'][device]}", file=sys.stderr)

@@ -26,6 +26,10 @@ def example() -> Dict[str, Any]:
     return {"x": np.zeros(4, np.float32)}
 
 
+def no_x() -> Dict[str, Any]:
+    return {"y": 1.0}
+
+
 def echo(item: Dict[str, Any]) -> Dict[str, Any]:
     return {"x": item["x"]}
 

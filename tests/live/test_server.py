@@ -249,6 +249,24 @@ def test_a_second_signal_stops_at_once(folder: Path) -> None:
     assert not server.socket.exists()
 
 
+def test_sighup_reads_the_file_again_and_a_mistake_in_it_changes_nothing(folder: Path) -> None:
+    with serving(folder) as server, Client(server.endpoint) as bus:
+        file = folder / "edge.toml"
+        text = file.read_text()
+        file.write_text(f'{text}\n[app.again]\nmodel = "nap"\nslo = "30s"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "again" in bus.apps())
+        assert bus.infer("again", {"x": np.array([0.0])})["x"][0] == 0.0
+        file.write_text("[app")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.stderr is not None
+        while "has not changed" not in server.log[-1]:
+            server.log.append(server.process.stderr.readline())
+            assert server.log[-1], "".join(server.log)
+        assert "is not TOML" in server.log[-1]
+        assert bus.infer("again", {"x": np.array([0.0])})["x"][0] == 0.0
+
+
 # --- the service manager ----------------------------------------------------------------------------------------------
 
 

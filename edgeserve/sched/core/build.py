@@ -58,13 +58,14 @@ def model_lanes(config: Config, model: ModelConfig) -> List[str]:
 
 def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footprints: Footprints | None = None,
                     measured: Measured | None = None, resident: Mapping[str, Sequence[str]] | None = None,
-                    sequences: SequenceFacts | None = None) -> Scheduler:
+                    sequences: SequenceFacts | None = None,
+                    learnt: Mapping[Tuple[str, str], ModelLatency] | None = None) -> Scheduler:
     """Put a scheduler together.
 
     Times come from ``profiles``, else from ``measured``, else from the models' ``expected``; a batch size without any
     raises :class:`ProfileError` naming the mend. ``resident`` names the models in memory at start per device; by
     default as many as fit, pinned ones first, in the order of the file. ``sequences`` are the models whose items are
-    sequences.
+    sequences. ``learnt``: what an earlier scheduler knows of models on lanes, in place of all that.
     """
     lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth, waits=lane.wait)
              for name, lane in config.lanes.items()}
@@ -75,10 +76,13 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
         for name in model_lanes(config, model):
             known = profiled.get((model.name, name), LaneProfile({}))
             here = seeds[model.name, name]
+            lanes[name].models[model.name] = True
+            if learnt is not None and (model.name, name) in learnt:
+                latency[model.name, name] = learnt[model.name, name]
+                continue
             latency[model.name, name] = ModelLatency(
                 model.name, name, {size: seed.timing for size, seed in here.items()}, model.batch,
                 fixed_ns=known.fixed_ns, alone=known.alone, sources={size: seed.source for size, seed in here.items()})
-            lanes[name].models[model.name] = True
     devices = [_device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
                for name in config.devices]
     copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]

@@ -1,0 +1,136 @@
+"""A changed configuration for a server that runs: apps, policies and models, without losing an accepted request.
+
+New and changed models are loaded and warmed beside the old ones, on a thread of whoever asks; batches of others go
+between. Then the loop holds what arrives, for as long as the accepted requests need to end under the old scheduler, and
+goes on with a new scheduler and world; what was held is accepted there. If the accepted requests do not end in time,
+nothing changes. Lanes, devices, the bus and the times learnt of unchanged models stay.
+"""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import fields, replace
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+
+from edgeserve.config.profiles import Profile
+from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.engines.base import Engine
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.lanes.thread import Work
+from edgeserve.live.preflight import Problem, check_before_loading
+from edgeserve.live.request import RequestValidator, request_validators
+from edgeserve.live.startup import Started, Starter
+from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+
+LOOK_S = 0.2
+"""How often a thread that waits for a lane looks whether the lane and the server are still there."""
+
+Key = Tuple[str, str]
+"""(model, device)."""
+
+FROM_COMMAND_LINE = ("endpoint", "record", "http_address")
+"""Keys of ``[server]`` that the command line may have set; the file's are not looked at."""
+
+
+class Prepared(NamedTuple):
+    """A configuration that could take over: ``kept`` are the models that stay as they are; ``started`` holds the
+    engines and measurements of the others."""
+
+    config: Config
+    validators: Mapping[str, RequestValidator]
+    profiles: Sequence[Profile]
+    started: Started
+    kept: Set[str]
+    problems: Sequence[Problem]
+
+
+class RunningStarter(Starter):
+    """Loads and warms on the lanes of a running server, whose loop reads the mailbox: the works themselves say how they
+    ended. ``usable(lane)``: whether it can answer."""
+
+    usable: Callable[[str], bool]
+
+    @property
+    def begun(self) -> Started:
+        """What was made so far."""
+        return self._started
+
+    def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
+        answers: queue.Queue[Tuple[Any, Any]] = queue.Queue()
+
+        def run(here: Any) -> None:
+            try:
+                answers.put((call(here), None))
+            except Exception as error:  # noqa: BLE001 it belongs to the thread that waits
+                answers.put((None, error))
+        self._lanes[lane].give(Work(0, 0, START_ANY_TIME_NS, run, self._lanes[lane]))
+        while True:
+            try:
+                value, error = answers.get(timeout=LOOK_S)
+            except queue.Empty:
+                if self._called_off() or not self.usable(lane):
+                    raise EngineError(f"model {model.name!r} could not be {what}: lane {lane!r} does not answer, or "
+                                      "the server stops") from None
+                continue
+            if error is None:
+                return value
+            if isinstance(error, (EngineError, ConfigError)):
+                raise error
+            raise EngineError(f"model {model.name!r} could not be {what}: {type(error).__name__}: {error}; look at "
+                              f"[model.{model.name}]") from error
+
+
+def compatible(old: Config, new: Config) -> Config:
+    """``new`` with the parts that a running server cannot change taken from ``old``. :class:`ConfigError` names those
+    that differ."""
+    changed: List[str] = []
+    for section, one, other in (("device", old.devices, new.devices), ("lane", old.lanes, new.lanes)):
+        changed += [f"[{section}.{name}]" for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    for item in fields(old.server):
+        if item.name not in FROM_COMMAND_LINE and getattr(old.server, item.name) != getattr(new.server, item.name):
+            changed.append(f"[server] {item.metadata.get('key') or item.name}")
+    changed += [f"[{name}]" for name in ("monitor", "http") if getattr(old, name, None) != getattr(new, name, None)]
+    if changed:
+        raise ConfigError(f"{new.source}: {', '.join(changed)} changed; a reload changes apps, policies and models. "
+                          "Restart the server for the rest")
+    if old.server.record:
+        raise ConfigError(f"[server] record = {old.server.record!r}: a recording is of one configuration; stop the "
+                          "server to change it")
+    return replace(new, server=old.server)
+
+
+def kept_models(old: Config, new: Config) -> Set[str]:
+    """Models that are the same in both."""
+    return {name for name, model in new.models.items() if old.models.get(name) == model
+            and old.directory == new.directory}
+
+
+def prepare(old: Config, new: Config, profiles: Sequence[Profile], engines: Mapping[Key, Engine],
+            validators: Mapping[str, RequestValidator], make_starter: Callable[..., RunningStarter]) -> Prepared:
+    """Check ``new``, then load and warm what is new in it. Raises what makes it impossible; nothing has changed then.
+    ``engines`` are those of the running server."""
+    config = compatible(old, new)
+    kept = kept_models(old, config)
+    ids = next((validator.ids for validator in validators.values()), None)
+    fresh = request_validators(config, ids)
+    made: Dict[Key, Engine] = {key: engine for key, engine in engines.items() if key[0] in kept}
+    problems = check_before_loading(config, profiles, made)
+    stopping = next((problem for problem in problems if problem.stops), None)
+    if stopping is not None:
+        raise stopping.error or ConfigError(stopping.text)
+    others = replace(config, models={name: model for name, model in config.models.items() if name not in kept})
+    starter = make_starter(others, profiles, {key: engine for key, engine in made.items() if key[0] not in kept})
+    return Prepared(config, fresh, profiles, starter.start(), kept, problems)
+
+
+def merged(running: Started, prepared: Prepared, engines: Mapping[Key, Engine],
+           resident: Mapping[str, Sequence[str]]) -> Started:
+    """What the new scheduler and world are made of: of the models that stay, what is there now."""
+    new, kept = prepared.started, prepared.kept
+    return Started(
+        {**{key: engine for key, engine in engines.items() if key[0] in kept}, **new.engines},
+        {**{key: value for key, value in running.footprints.items() if key[0] in kept}, **new.footprints},
+        {**{key: value for key, value in running.measured.items() if key[0] in kept}, **new.measured},
+        {device: [*(name for name in resident.get(device, ()) if name in kept), *names]
+         for device, names in new.resident.items()},
+        {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences})

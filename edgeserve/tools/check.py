@@ -1,0 +1,284 @@
+"""``edgeserve check edge.toml --rate app=30``: will these apps meet these rates on this device?
+
+The scheduler that serves is run in virtual time with the times of this device: profiles, else ``expected``, else a few
+runs of the models now. Said are the share in time of each app, the load at which the first of them breaks, and what to
+change. Exit status 1 when an app falls short at the rates that were asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.machine import device_name
+from edgeserve.config.profiles import Profile
+from edgeserve.config.schema import Config
+from edgeserve.errors import ConfigError
+from edgeserve.live.plugins import import_policies
+from edgeserve.live.preflight import check_apps
+from edgeserve.live.profiles import matched_profiles
+from edgeserve.sched.core.build import model_lanes, profiled_lanes
+from edgeserve.sim.machine import Measured
+from edgeserve.sim.report import AppReport, Report, report_of
+from edgeserve.sim.run import machine_to_simulate, simulate
+from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
+from edgeserve.tools.init.slo import read_rates, round_up
+from edgeserve.units import format_duration, ms_to_ns, s_to_ns
+
+IN_TIME_MIN = 0.99
+"""An app meets its rate when so many of its requests are in time, unless ``--in-time`` says otherwise."""
+
+REQUESTS_WANTED = 800
+"""Per run, of which there are :data:`SEEDS`: a share of 99 % is then known to half a percent. Simulated time follows
+from the rates."""
+
+DURATION_S_MIN, DURATION_S_MAX = 5.0, 120.0
+SEEDS = 3
+LOAD_MAX = 16.0
+STEPS = 5
+"""Halvings of the interval in which the first app breaks: the load is known to about a twentieth."""
+
+BUSY = 0.85
+"""A lane that is busier than this has no room for the bursts of ordinary arrivals."""
+
+NOISE = 0.05
+"""Relative deviation of every duration where no profile tells how they spread."""
+
+Simulated = Callable[[float], Report]
+"""A report at a multiple of the rates."""
+
+
+class Break(NamedTuple):
+    """The first app that falls short, at a multiple of the rates. ``app`` of ``""``: none up to there."""
+
+    load: float
+    app: str
+    report: Report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="the configuration file, such as edge.toml")
+    parser.add_argument("--rate", action="append", default=[], metavar="APP=N", help="requests per second of an app")
+    parser.add_argument("--arrivals", choices=("poisson", "periodic"), default="poisson",
+                        help="at random times (default), or evenly, as a camera sends them")
+    parser.add_argument("--in-time", type=float, default=100 * IN_TIME_MIN, metavar="PERCENT",
+                        help="how many of an app's requests must be in time (default: 99)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def main(args: argparse.Namespace) -> int:
+    """0 when every app with a rate meets it."""
+    table = read_toml(args.config)
+    directory = os.path.dirname(os.path.abspath(args.config))
+    config = parse_config(table, directory, args.config)
+    if not args.rate:
+        apps = " ".join(f"--rate {name}=10" for name in config.apps)
+        raise ConfigError(f"say how often each app is asked, in requests per second, such as: edgeserve check "
+                          f"{args.config} {apps}")
+    if not 0 < args.in_time <= 100:
+        raise ConfigError(f"--in-time {args.in_time:g}: expected a percentage above 0 and at most 100")
+    rates = read_rates(args.rate, list(config.apps), optional_app=False)
+    import_policies(config)
+    matches, _ = matched_profiles(config)
+    profiles = [match.usable for match in matches if match.usable.lanes]
+    known, source = with_times(table, config, profiles)
+    scenario = scenario_of(known, rates, args.arrivals, directory, args.config, bool(profiles))
+    costs = machine_to_simulate(config)
+    least = args.in_time / 100
+
+    def simulated(load: float) -> Report:
+        return simulate_load(scenario, load, profiles, costs)
+
+    now = simulated(1.0)
+    impossible = [problem.text for problem in check_apps(scenario.config, profiles) if problem.app in rates]
+    short = [name for name in rates if now.apps[name].finish_rate < least]
+    found = first_break(simulated, now, rates, least)
+    result = Result(scenario.config, rates, least, now, short, found, source, impossible)
+    print(json.dumps(result.as_table(), indent=1) if args.json else result.text())
+    return 1 if short else 0
+
+
+def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Profile]) -> Tuple[Dict[str, Any], str]:
+    """The file's table with times for every model, and where they come from: profiles and ``expected`` as they are; the
+    others are run a few times now, as a server does at its start."""
+    profiled = profiled_lanes(profiles)
+
+    def lacks(name: str, lane: str) -> bool:
+        measured = profiled[name, lane].timings if (name, lane) in profiled else {}
+        return any(size not in measured and size not in config.models[name].expected for size in
+                   config.models[name].batch)
+
+    missing = [model.name for model in config.models.values()
+               if any(lacks(model.name, lane) for lane in model_lanes(config, model))]
+    sources = [word for word, used in (("profiles", profiles), ("[model.*] expected", any(
+        model.expected for model in config.models.values()))) if used]
+    if not missing:
+        return dict(table), " and ".join(sources)
+    print(f"no times are known of {', '.join(missing)}: running {'it' if len(missing) == 1 else 'them'} a few times "
+          f"now (edgeserve profile {config.source} measures properly)", file=sys.stderr, flush=True)
+    models = {name: dict(section) for name, section in table["model"].items()}
+    for (name, _), times in measure_at_start(config).items():
+        if name in missing and times:
+            expected = dict(models[name].get("expected", {}))
+            for size, runs in times.items():
+                before = expected.get(str(size))
+                taken = int(statistics.median(runs)) if runs else 0
+                if taken and before is None:
+                    expected[str(size)] = f"{taken}ns"
+            models[name]["expected"] = expected
+    lacking = [name for name in missing if not models[name].get("expected")]
+    if lacking:
+        raise ConfigError(f"the times of {', '.join(lacking)} are not known, and without an example input they cannot "
+                          "be measured; give [model.NAME] options.example or [model.NAME.expected]")
+    return {**table, "model": models}, " and ".join([*sources, "a few runs now"])
+
+
+def measure_at_start(config: Config) -> Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]:
+    """What the models take, as a server measures it at its start."""
+    from edgeserve.runtime import Runtime
+    with Runtime(config) as runtime:
+        return runtime.measured_at_start()
+
+
+def scenario_of(table: Mapping[str, Any], rates: Mapping[str, float], arrivals: str, directory: str, source: str,
+                profiled: bool) -> Scenario:
+    """The scenario in which each app is asked at its rate."""
+    workloads = {f"{app}-load": {"app": app, "kind": arrivals, "rate": rate} for app, rate in rates.items()}
+    edge = {key: value for key, value in table.items() if key in (
+        "server", "device", "lane", "model", "policy", "app", "monitor")}
+    return parse_scenario({**edge, "workload": workloads, "run": {
+        "seeds": SEEDS, **({} if profiled else {"noise": NOISE})}}, directory, source)
+
+
+def simulate_load(scenario: Scenario, load: float, profiles: Sequence[Profile], costs: Measured) -> Report:
+    """All seeds at ``load`` times the rates."""
+    asked = sum(workload.rate for workload in scenario.workloads) * load
+    duration_s = min(DURATION_S_MAX, max(DURATION_S_MIN, REQUESTS_WANTED / asked))
+    run = replace(scenario.run, duration_ns=s_to_ns(duration_s), warmup_ns=s_to_ns(duration_s / 10))
+    scaled = with_load(replace(scenario, run=run), load)
+    worlds = [simulate(scaled, seed, profiles, measured=costs).world for seed in range(run.seeds)]
+    return report_of(worlds, run.warmup_ns, run.duration_ns)
+
+
+def first_break(simulated: Simulated, now: Report, rates: Mapping[str, float], least: float) -> Break:
+    """The smallest load found at which an app falls short, by doubling or halving and then bisecting."""
+    worst = _worst(now, rates, least)
+    low, high = (0.0, 1.0) if worst else (1.0, 0.0)
+    found: Optional[Break] = Break(1.0, worst, now) if worst else None
+    load = 1.0
+    while found is None and load < LOAD_MAX:
+        load *= 2
+        report = simulated(load)
+        worst = _worst(report, rates, least)
+        if worst:
+            found, high = Break(load, worst, report), load
+        else:
+            low = load
+    if found is None:
+        return Break(load, "", now)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        report = simulated(middle)
+        worst = _worst(report, rates, least)
+        if worst:
+            found, high = Break(middle, worst, report), middle
+        else:
+            low = middle
+    return found
+
+
+def _worst(report: Report, rates: Mapping[str, float], least: float) -> str:
+    """The app that falls short most; ``""`` when none does."""
+    short = [name for name in rates if report.apps[name].offered and report.apps[name].finish_rate < least]
+    return min(short, key=lambda name: (report.apps[name].finish_rate, name), default="")
+
+
+class Result(NamedTuple):
+    """What was found. ``short``: the apps that fall short at the rates asked for."""
+
+    config: Config
+    rates: Mapping[str, float]
+    least: float
+    now: Report
+    short: Sequence[str]
+    found: Break
+    source: str
+    impossible: Sequence[str]
+
+    def as_table(self) -> Dict[str, Any]:
+        """For programs."""
+        return {"holds": not self.short, "in_time_min": self.least, "times_from": self.source,
+                "apps": {name: {"rate": rate, "in_time": self.now.apps[name].finish_rate,
+                                "p99_ms": self.now.apps[name].p99_ms,
+                                "slo_ms": self.config.apps[name].slo_ns / 1e6} for name, rate in self.rates.items()},
+                "lanes": self.now.lanes, "first_break": {"app": self.found.app, "load": self.found.load},
+                "change": self.advice()}
+
+    def text(self) -> str:
+        """For people."""
+        rows = [("app", "rate", "in time", "p99", "slo", "")]
+        for name, rate in self.rates.items():
+            app = self.now.apps[name]
+            rows.append((name, f"{rate:g}/s", f"{app.finish_rate:.1%}",
+                         format_duration(ms_to_ns(app.p99_ms)) if app.in_time + app.late else "-",
+                         format_duration(self.config.apps[name].slo_ns),
+                         "falls short" if name in self.short else "holds"))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:"]
+        lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        lines.append("lanes in use: " + ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items()))
+        lines.append(self._verdict())
+        lines += [f"-> {line}" for line in self.advice()]
+        silent = [name for name in self.config.apps if name not in self.rates]
+        if silent:
+            lines.append(f"not asked in this simulation, since no --rate names {'it' if len(silent) == 1 else 'them'}: "
+                         f"{', '.join(silent)}")
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        app, load = self.found.app, self.found.load
+        if not app:
+            return f"holds: no app falls short up to {load:g} times these rates"
+        share = self.found.report.apps[app].finish_rate
+        breaks = f"{app} is the first to break, at {self.rates[app] * load:.3g}/s ({load:.2g} times these rates): " \
+                 f"{share:.1%} in time"
+        return f"falls short: {breaks}" if self.short else f"holds; {breaks}"
+
+    def advice(self) -> List[str]:
+        """What to change so that the first break comes later."""
+        app = self.found.app
+        if self.impossible or not app:
+            return list(self.impossible)
+        report, node_lanes = self.found.report, lanes_of(self.config, app)
+        busiest = max(node_lanes, key=lambda lane: report.lanes.get(lane, 0.0))
+        busy, said = report.lanes.get(busiest, 0.0), report.apps[app]
+        ended = sorted(said.ended.items(), key=lambda item: (-item[1], item[0]))
+        why = ", ".join(f"{count} {reason}" for reason, count in ended[:2])
+        lines = [f"{busiest} is in use {busy:.0%} of the time then" + (f"; of {app}: {why}" if why else "")]
+        if busy >= BUSY:
+            sizes = [size for node in self.config.apps[app].nodes for size in self.config.models[node.model].batch]
+            more = "" if max(sizes) > 1 else "; larger batch sizes (batch = [1, 2, 4] of its models), where they pay"
+            lines.append(f"the lane is full: a faster or smaller model, another lane{more}, or fewer requests: about "
+                         f"{self.rates[app] * self.found.load * 0.9:.3g}/s hold")
+        else:
+            lines.append(f"the lane has room, so requests that come together wait for each other: a longer deadline, "
+                         f"such as [app.{app}] slo = \"{format_duration(self._slo_ns(said, app))}\"; or a lane of its "
+                         "own beside what it waits for")
+        return lines
+
+    def _slo_ns(self, said: AppReport, app: str) -> int:
+        """A deadline to try: half as much again, and no less than what the slowest answers took."""
+        slo_ns = self.config.apps[app].slo_ns
+        return round_up(max(slo_ns * 3 // 2, ms_to_ns(said.p99_ms)))
+
+
+def lanes_of(config: Config, app: str) -> List[str]:
+    """The lanes that an app's models may run on."""
+    return list(dict.fromkeys(lane for node in config.apps[app].nodes
+                              for lane in model_lanes(config, config.models[node.model])))

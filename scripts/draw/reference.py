@@ -1,0 +1,93 @@
+"""Draw ``docs/reference.md``: the public names of the package, from their signatures and docstrings."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import drawn
+
+import edgeserve
+from edgeserve import errors
+
+PAGE, SCRIPT = "docs/reference.md", "draw/reference.py"
+
+CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
+"""Those whose methods are listed; :class:`Config` has a page of its own."""
+
+
+def parts() -> Dict[str, str]:
+    """The page's parts by name."""
+    return {"names": names(), "classes": "\n\n".join(class_text(name) for name in CLASSES), "errors": error_table()}
+
+
+def names() -> str:
+    """A row per public name."""
+    rows = ["| name | what it is |", "| --- | --- |"]
+    for name in sorted(edgeserve.__all__):
+        value = getattr(edgeserve, name)
+        text = "the version, text" if isinstance(value, str) else first_sentence(value)
+        rows.append(f"| `edgeserve.{name}` | {text} |")
+    return "\n".join(rows)
+
+
+def class_text(name: str) -> str:
+    """A class: its docstring, then its public methods and properties in the order of the source."""
+    kind = getattr(edgeserve, name)
+    lines = [f"### edgeserve.{name}", "", f"```\n{name}{signature(kind.__init__)}\n```", "", plain(kind)]
+    for own, member in vars(kind).items():
+        inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if own.startswith("_") or not inspect.isfunction(inner) or not inspect.getdoc(inner):
+            continue
+        mark = "" if isinstance(member, property) else signature(inner)
+        word = "async " if inspect.iscoroutinefunction(inner) else ""
+        lines += ["", f"```\n{word}{name}.{own}{mark}\n```", "", plain(inner)]
+    return "\n".join(lines)
+
+
+def signature(function: Any) -> str:
+    """The arguments without their types, which the docstrings say: they differ in form between versions of Python."""
+    words: List[str] = []
+    starred = False
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            words.append("*")
+        prefix = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(f"{prefix}{parameter.name}{default}")
+    return f"({', '.join(words)})"
+
+
+def error_table() -> str:
+    """Every error, with its code and what it is a kind of."""
+    rows = ["| error | code | is a | when |", "| --- | --- | --- | --- |"]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    for kind in kinds:
+        bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__ if base is not errors.Refusal)
+        rows.append(f"| `errors.{kind.__name__}` | `{kind.code}` | {bases} | {first_sentence(kind)} |")
+    return "\n".join(rows)
+
+
+def first_sentence(value: Any) -> str:
+    """Of a docstring, on one line. Of a module or a value without one of its own, what its module says."""
+    text = plain(value).replace("\n", " ")
+    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("|", "\\|")
+
+
+def plain(value: Any) -> str:
+    """A docstring as Markdown: reStructuredText's marks become code spans."""
+    text = inspect.getdoc(value) or ""
+    text = re.sub(r":\w+:`~?([\w.]+)`", lambda match: f"`{match.group(1).split('edgeserve.')[-1]}`", text)
+    return re.sub(r"``(.+?)``", r"`\1`", text, flags=re.S)
+
+
+if __name__ == "__main__":
+    importlib.import_module("edgeserve.runtime")
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))

@@ -1,0 +1,97 @@
+"""``edgeserve check``: what holds, what breaks first and at which load, and what to change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edgeserve import cli
+from edgeserve.sim.report import AppReport, Report
+from edgeserve.tools import check as tool
+from edgeserve.tools.check import first_break
+
+CONFIG = """
+[model.detect]
+engine = "synthetic"
+{detect}
+[model.slow]
+engine = "synthetic"
+expected = {{ 1 = "20ms" }}
+[app.frames]
+model = "detect"
+slo = "{slo}"
+[app.other]
+model = "slow"
+slo = "1s"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    monkeypatch.setattr(tool, "REQUESTS_WANTED", 200)
+    monkeypatch.setattr(tool, "DURATION_S_MIN", 0.5)
+    monkeypatch.setattr(tool, "SEEDS", 2)
+    monkeypatch.setattr(tool, "STEPS", 3)
+
+
+def check(tmp_path, capsys, *arguments, slo="100ms", detect='expected = { 1 = "10ms" }'):
+    path = tmp_path / "edge.toml"
+    path.write_text(CONFIG.format(slo=slo, detect=detect), encoding="utf-8")
+    status = cli.main(["check", str(path), *arguments])
+    out = capsys.readouterr()
+    return status, out.out, out.err
+
+
+def test_rates_with_room_hold_and_the_first_break_is_said_with_its_lane(tmp_path, capsys):
+    status, out, _ = check(tmp_path, capsys, "--rate", "frames=20", "--json")
+    said = json.loads(out)
+    assert (status, said["holds"]) == (0, True)
+    assert said["apps"]["frames"]["in_time"] > 0.99
+    assert said["first_break"]["app"] == "frames"
+    assert 1.5 < said["first_break"]["load"] < 5.5  # a lane of 100 runs a second, asked at random times
+    status, out, _ = check(tmp_path, capsys, "--rate", "frames=20")
+    assert "frames is the first to break, at" in out
+    assert "not asked in this simulation, since no --rate names it: other" in out
+
+
+def test_more_than_the_lane_can_do_falls_short_and_says_what_would_hold(tmp_path, capsys):
+    status, out, _ = check(tmp_path, capsys, "--rate", "frames=150", "--arrivals", "periodic")
+    assert status == 1
+    assert "falls short" in out
+    assert "the lane is full" in out
+
+
+def test_a_deadline_below_the_expected_time_is_named_before_anything_else(tmp_path, capsys):
+    status, out, _ = check(tmp_path, capsys, "--rate", "frames=5", slo="8ms")
+    assert status == 1
+    assert "more than its slo of 8ms allows" in out
+
+
+def test_times_that_are_not_known_are_measured_now(tmp_path, capsys):
+    status, out, err = check(tmp_path, capsys, "--rate", "frames=20", "--arrivals", "periodic",
+                             detect="options = { c0 = \"1ms\", c1 = \"1ms\" }\nshapes = { x = [2] }")
+    assert "no times are known of detect" in err
+    assert "a few runs now" in out
+    assert status == 0
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ([], "say how often each app is asked"), (["--rate", "20"], "say of which app it is, such as --rate frames=20"),
+    (["--rate", "frams=20"], "there is no app 'frams'; did you mean 'frames'"),
+    (["--rate", "frames=20", "--in-time", "0"], "--in-time 0")])
+def test_wrong_arguments_are_named(tmp_path, capsys, arguments, words):
+    status, _, err = check(tmp_path, capsys, *arguments)
+    assert status == 2
+    assert words in err
+
+
+def test_the_break_is_found_by_doubling_and_bisecting():
+    def report(load):
+        return Report({"a": AppReport(offered=1000, in_time=1000 if load <= 3.0 else 900)}, AppReport(), {}, 1, 1.0)
+    found = first_break(report, report(1.0), {"a": 10.0}, 0.99)
+    assert found.app == "a"
+    assert 3.0 < found.load <= 3.25
+    below = first_break(lambda load: report(8 * load), report(8.0), {"a": 10.0}, 0.99)
+    assert 3 / 8 < below.load <= 0.5
+    assert first_break(lambda load: report(1.0), report(1.0), {"a": 10.0}, 0.99).app == ""
