@@ -55,6 +55,8 @@ def test_answers_stream_and_are_the_same_in_company(tmp_path):
         with runtime.stream("write", {"prompt": prompts[5], "max_tokens": 28}) as stream:
             pieces = list(stream)
             assert "".join([piece["text"] for piece in pieces]) == stream.answer()["text"] == alone[5]["text"]
+        counted = runtime.stats()["apps"]["write"]["predictions"]  # the tokens of each prompt
+        assert counted["count"] == 13
 
 
 @pytest.mark.skipif(not os.path.isfile(resolve_path(SMOLLM2, ".")),

@@ -10,7 +10,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
-from edgeserve.errors import ConfigError
+from edgeserve.errors import ConfigError, EngineError
 from edgeserve.tools.lm_model.weights import BLOCK, quantise, restore
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
@@ -53,7 +53,12 @@ def test_the_graph_computes_what_the_architecture_says(tmp_path):
 def test_fewer_bits_give_nearly_the_same_scores(tmp_path, weights, apart):
     tokens = [5, 200, 17, 17, 99, 3]
     exact = scores_of(str(tmp_path), lm_models.tiny(str(tmp_path)), tokens)
-    got = scores_of(str(tmp_path), lm_models.tiny(str(tmp_path), weights, weights=weights), tokens)
+    try:
+        got = scores_of(str(tmp_path), lm_models.tiny(str(tmp_path), weights, weights=weights), tokens)
+    except EngineError as error:
+        if "Only 4b quantization is supported" in str(error):
+            pytest.skip("this ONNX Runtime has no products with 8-bit weights (1.19 has none, 1.32 has)")
+        raise
     assert 0 < np.abs(got - exact).max() < apart
     assert np.corrcoef(got, exact)[0, 1] > 0.9
 
