@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from edgeserve.config.schema import AppConfig
+from edgeserve.config.schema import AppConfig, Config
+from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.python import import_function
 from edgeserve.live.hints import A_NUMBER, IgnoredHints, number_of, show
 from edgeserve.units import NS_PER_MS, ns_to_ms
@@ -45,9 +46,11 @@ class Predictors:
 
     __slots__ = ("_app", "_predictors", "_ignored", "_lock", "_count", "_took_ns", "_without")
 
-    def __init__(self, app: AppConfig, directory: str) -> None:
+    def __init__(self, app: AppConfig, directory: str, counters: Sequence[Predictor] = ()) -> None:
         self._app = app.name
-        self._predictors = load_predictors(app, directory)
+        own = load_predictors(app, directory)
+        named = {predictor.hint for predictor in own}
+        self._predictors = own + [counter for counter in counters if counter.hint not in named]
         self._ignored = IgnoredHints()
         self._lock = threading.Lock()
         self._count = 0
@@ -104,6 +107,19 @@ class Predictors:
         self._ignored.add(predictor.hint, error, "[app.%s.predict] %r = %r failed: %s; the request goes on without "
                            "this hint, and stats() counts it under 'failed_predictions'", self._app, predictor.hint,
                            predictor.spec, reason)
+
+
+def prompt_counters(app: AppConfig, config: Config) -> List[Predictor]:
+    """What counts the tokens of a request's prompt (hint ``tokens``), for an app of one language model, by its own
+    tokenizer. An engine is made for that, and never loaded."""
+    if len(app.nodes) != 1 or app.nodes[0].inputs:
+        return []
+    model = config.models.get(app.nodes[0].model or app.nodes[0].name)
+    if model is None or model.engine != "lm":
+        return []
+    lanes = [lane_info(config, name) for name in model.lanes or config.lanes]
+    engine: Any = make_engine(model, lanes[:1], config.directory)
+    return [Predictor("tokens", f"the tokenizer of model {model.name!r}", engine.count_tokens)]
 
 
 NOT_PREDICTED: Dict[str, Any] = {"count": 0, "mean_ms": 0.0, "went_without": 0}

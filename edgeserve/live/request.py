@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from edgeserve.engines.base import Values
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest, sent_instead
 from edgeserve.ipc.wire import Ask
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
-from edgeserve.live.predictors import Predictors
+from edgeserve.live.predictors import Predictor, Predictors, prompt_counters
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
@@ -153,14 +153,14 @@ class RequestValidator:
     __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids", "_hints", "_strange", "_hint_bounds")
 
     def __init__(self, plan: AppPlan, directory: str = ".", ids: Iterator[int] | None = None,
-                 hints: Collection[str] = ()) -> None:
+                 hints: Collection[str] = (), counters: Sequence[Predictor] = ()) -> None:
         self.plan = plan
         self._hints = frozenset(hints)
         self._strange: Set[str] = set()  # hints that nobody reads and that are like none that somebody does
         self._ids = itertools.count(1) if ids is None else ids
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
-        self.predictors = Predictors(self.config, directory) if self.config.predict else None
+        self.predictors = Predictors(self.config, directory, counters) if self.config.predict or counters else None
         self._length = self.config.length
         self._hint_bounds = hint_bounds(self.config)
 
@@ -319,7 +319,8 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
     """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
     what cannot work. ``ids``: where the requests were numbered from before."""
     ids = itertools.count(1) if ids is None else ids
-    return {name: RequestValidator(AppPlan(app), config.directory, ids, read_hints(app, config))
+    return {name: RequestValidator(AppPlan(app), config.directory, ids, read_hints(app, config),
+                                   prompt_counters(app, config))
             for name, app in config.apps.items()}
 
 

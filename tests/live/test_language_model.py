@@ -1,0 +1,74 @@
+"""A language model behind the runtime: pieces, company, cancellation; and SmolLM2 where it lies in the asset cache."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from edgeserve import Runtime
+from edgeserve.config.files import resolve_path
+
+pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
+import lm_models
+
+CONFIG = """
+[app.write]
+model = "tiny"
+slo = "60s"
+
+[app.write.inputs]
+prompt = { dtype = "text" }
+max_tokens = { dtype = "any", optional = true }
+
+[model.tiny]
+engine = "lm"
+file = "FILE"
+batch = [1, 2, 4]
+options = { chat = CHAT, context = 256 }
+"""
+
+SMOLLM2 = "cache:smollm2-135m-onnx/smollm2.onnx"
+
+
+def runtime_of(tmp_path, file, chat=False):
+    path = tmp_path / "edge.toml"
+    path.write_text(CONFIG.replace("FILE", file).replace("CHAT", json.dumps(chat)))
+    return Runtime.from_config(str(path))
+
+
+def test_answers_stream_and_are_the_same_in_company(tmp_path):
+    lm_models.tiny(str(tmp_path))
+    with runtime_of(tmp_path, "tiny.onnx") as runtime:
+        prompts = [f"prompt number {number}" for number in range(6)]
+        alone = [runtime.infer("write", {"prompt": prompt, "max_tokens": 8 + 4 * place})
+                 for place, prompt in enumerate(prompts)]
+        futures = [runtime.submit("write", {"prompt": prompt, "max_tokens": 8 + 4 * place})
+                   for place, prompt in enumerate(prompts)]
+        for future, wanted in zip(futures, alone):
+            answer = future.result(60)
+            assert answer["tokens"].tolist() == wanted["tokens"].tolist()
+            assert answer["text"] == wanted["text"]
+        with runtime.stream("write", {"prompt": prompts[5], "max_tokens": 28}) as stream:
+            pieces = list(stream)
+            assert "".join([piece["text"] for piece in pieces]) == stream.answer()["text"] == alone[5]["text"]
+        counted = runtime.stats()["apps"]["write"]["predictions"]  # the tokens of each prompt
+        assert counted["count"] == 13
+
+
+@pytest.mark.skipif(not os.path.isfile(resolve_path(SMOLLM2, ".")),
+                    reason="SmolLM2 is not in the asset cache; docs/language-models.md has the two commands")
+def test_smollm2_knows_the_capital_of_france(tmp_path):
+    pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
+    pytest.importorskip("jinja2", reason="pip install -e '.[lm]'")
+    with open(resolve_path(SMOLLM2, ".").replace(".onnx", ".json"), encoding="utf-8") as file:
+        weights = json.load(file)["weights"]
+    if weights != "float32":
+        pytest.skip(f"its weights in the asset cache are {weights}; what it says is known for float32")
+    with runtime_of(tmp_path, SMOLLM2, chat=True) as runtime:
+        answer = runtime.infer("write", {"prompt": "What is the capital of France?", "max_tokens": 12})
+    assert answer["text"] == "The capital of France is Paris."
+    assert answer["finish_reason"] == "stop"
