@@ -9,8 +9,8 @@ from edgeserve import errors
 
 def test_codes_are_those_that_clients_in_other_languages_know():
     assert sorted(errors.REQUEST_ERRORS) == [
-        "bad_input", "cancelled", "deadline_expired", "dropped", "failed", "malformed", "not_allowed", "rejected",
-        "request", "server_gone", "too_large", "unknown_app", "wrong_version"]
+        "bad_input", "cancelled", "deadline_expired", "dropped", "failed", "malformed", "not_allowed", "quarantined",
+        "rejected", "request", "server_gone", "too_large", "unknown_app", "wrong_version"]
 
 
 def test_every_error_of_a_client_is_found_by_its_code_and_is_a_request_error():
