@@ -152,7 +152,7 @@ if stats["open"]:
     print([line for request in runtime._core.world.open_requests() for line in runtime.story(request.id)],
           [request.peer.client for request in runtime._core.world.open_requests()], file=sys.stderr)
 for name, app in stats["apps"].items():
-    assert app["accepted"] == sum(app["outcomes"].values()) + app["open"], (name, app)
+    assert app["received"] == sum(app["outcomes"].values()) + app["open"], (name, app)
 runtime.stop()
 stalls.sort()
 turn_ms = {name: seconds * 1e3 for name, seconds in turns.items()}
@@ -264,11 +264,14 @@ class Attacker(threading.Thread):
             one = context.socket(draw.choice((zmq.DEALER, zmq.DEALER, zmq.DEALER, zmq.REQ)))
             is_req = one.type == zmq.REQ
             one.linger, one.sndtimeo = draw.choice((0, 2000, 2000, 2000)), 5000
-            if draw.random() < 0.2:
+            named = draw.random() < 0.2
+            if named:
                 one.setsockopt(zmq.ROUTING_ID, draw.choice((b"robot", b"camera", b"\0abcd", os.urandom(5))))
             one.connect(self._endpoint)
             reads = draw.random() < 0.7
-            burst = 1 if is_req else min(left, draw.choice((1, 20, 200, 500)))
+            # Beyond 256 unread messages of a connection whose name another takes, libzmq keeps what it has: known, and
+            # said in docs/security.md.
+            burst = 1 if is_req else min(left, draw.choice((1, 20, 100) if named else (1, 20, 200, 500)))
             for _ in range(burst):
                 try:
                     one.send_multipart(self._mutator.message())
