@@ -440,11 +440,13 @@ class RequestManager(RequestMoves):
         request, node = job.request, job.node
         move_job(job, "finish")
         del request.jobs[job.seq]
+        is_sequence = node.model in self._state.sequences.models
         if job.state_device:
-            if node.model in self._state.sequences.models:
+            if is_sequence:
                 self._state.sequences.learn(job, result.steps)
             self._drop_state(job)
-        job.steps += result.steps
+        if is_sequence:
+            job.steps += result.steps
         request.breakdown = job.breakdown
         if request.app.simple:
             self.end(request, "complete", "")
