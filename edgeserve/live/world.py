@@ -280,8 +280,10 @@ class LiveWorld:
             self.held.append(request)
         elif self.adopt is not None and not self.adopt(request):
             return
-        elif count >= limit and (request.predictors is not None or count >= limit + ARRIVING_MAX):
-            # Without a prediction to wait for the scheduler decides, which may give it another client's place.
+        elif count >= limit and (request.predictors is not None or self.predictions.waiting
+                                 or count >= limit + ARRIVING_MAX):
+            # Else the scheduler decides, which may give it another client's place: it does not know of those that wait
+            # for their prediction.
             self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
                                               "fewer at a time or raise [server] pending_max", "server_full"))
         elif self.stopping:

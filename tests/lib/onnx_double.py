@@ -80,6 +80,9 @@ class Session:
     def get_inputs(self) -> Any:
         return self._real.get_inputs()
 
+    def get_modelmeta(self) -> Any:
+        return self._real.get_modelmeta()
+
     def get_outputs(self) -> Any:
         return self._real.get_outputs()
 

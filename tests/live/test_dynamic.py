@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import pytest
+from linked_files import hard_linked
 
 from edgeserve.client import Client
 from edgeserve.config.loading import load_config
@@ -41,7 +42,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(f"the example's digits and recogniser are not in the cache and cannot be fetched: {error}")
     folder = tmp_path_factory.mktemp("cache")
     for package in packages:
-        (folder / package.folder).symlink_to(os.path.join(real, package.folder))
+        hard_linked(os.path.join(real, package.folder), folder / package.folder)
     patch = pytest.MonkeyPatch()
     patch.setenv("EDGESERVE_CACHE", str(folder))
     yield str(folder)

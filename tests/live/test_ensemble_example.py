@@ -10,6 +10,7 @@ from typing import Any, Iterator
 
 import numpy as np
 import pytest
+from linked_files import hard_linked
 
 from edgeserve.config.loading import load_config
 from edgeserve.runtime import Runtime
@@ -35,7 +36,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     except assets.AssetError as error:
         pytest.skip(f"the example's digits are not in the cache and cannot be fetched: {error}")
     folder = tmp_path_factory.mktemp("cache")
-    (folder / packages[0].folder).symlink_to(os.path.join(real, packages[0].folder))
+    hard_linked(os.path.join(real, packages[0].folder), folder / packages[0].folder)
     patch = pytest.MonkeyPatch()
     patch.setenv("EDGESERVE_CACHE", str(folder))
     others = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}  # another example's of these names

@@ -29,7 +29,7 @@ NEGATIVE = np.array([-1, 0], np.float32)
 def config_of(**server: Any) -> Config:
     """A request has a second, and its ``x`` says how many steps it will need."""
     model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
-    app = {"model": "echo", "slo": "1s", "inputs": {"x": {"shape": [2]}},
+    app = {"model": "echo", "slo": "1s", "steps_max": 10**9, "inputs": {"x": {"shape": [2]}},
            "predict": {"steps": "live_functions:total_of_x"}}
     return parse_config({"policy": {"pard_local": {}}, "model": {"echo": model}, "app": {"echo": app},
                          "server": server}, directory=HERE)

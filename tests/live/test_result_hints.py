@@ -30,7 +30,8 @@ def config_of(record: Path) -> Config:
     models = {name: {"engine": "python", "function": f"live_functions:{function}",
                      "options": {"example": "live_functions:example"}}
               for name, function in (("look", "say"), ("read", "echo"))}
-    app = {"slo": "1s", "inputs": {"x": {"shape": [2]}}, "node": [{"name": "look"}, {"name": "read"}]}
+    app = {"slo": "1s", "steps_max": 10**9, "inputs": {"x": {"shape": [2]}},
+           "node": [{"name": "look"}, {"name": "read"}]}
     return parse_config({"policy": {"edf": {}}, "model": models, "app": {"page": app},
                          "server": {"record": str(record)}}, directory=HERE)
 
