@@ -31,6 +31,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_regret.json": "Regret: every policy on worlds that nobody tuned it on, in simulation",
     "bench_device.json": "Reactions to the device: clocks, idle gaps, memory, power and heat, in simulation",
     "replicate_orloj.json": "Orloj, replicated in simulation, and surpassed",
+    "replicate_schemble.json": "Schemble, replicated in simulation, and surpassed",
     "replicate_rtlm.json": "RT-LM, replicated in simulation, and surpassed",
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
     "bench_calibration.json": "Whether stated batch times hold, in simulation",
