@@ -117,7 +117,7 @@ class Reader:
         if not _given(item, "stop"):
             return self._defaults.stops
         value = item["stop"]
-        stops = [value] if isinstance(value, str) or np.ndim(value) == 0 else list(value)
+        stops = _listed(value) if isinstance(value, (str, bytes)) or np.ndim(value) == 0 else list(value)
         texts = tuple(self._text(stop, "stop") for stop in stops)
         if len(texts) > STOPS_MAX or not all(0 < len(text) <= STOP_CHARS_MAX for text in texts):
             raise self._refuse(f"input 'stop' is {_brief(value)}; expected at most {STOPS_MAX} strings of 1 to "
@@ -155,6 +155,21 @@ class Reader:
 
 def _given(item: Mapping[str, Any], name: str) -> bool:
     return item.get(name) is not None
+
+
+def _listed(value: Any) -> List[Any]:
+    """One stop string, or the list that it is the JSON text of: over the bus an input is one text."""
+    text = value.item() if isinstance(value, np.ndarray) else value
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    if isinstance(text, str) and text.startswith("["):
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            return [text]
+        if isinstance(parsed, list) and all(isinstance(stop, str) for stop in parsed):
+            return parsed
+    return [text]
 
 
 def _brief(value: Any) -> str:

@@ -39,6 +39,12 @@ class Job:
         self.sequence = sequence
         self.steps = 0  # made by this call
 
+    @property
+    def steps_told(self) -> int:
+        """What its result says: a call that read only a part of the prompt, or had not come to it, counts as a step,
+        since no result has fewer."""
+        return max(1, self.steps)
+
 
 class Language(NamedTuple):
     """What the loop knows of the model: its name, tokenizer, the reader of items, the bytes of a token in memory, and
@@ -131,7 +137,7 @@ class StepLoop:
                 self._step(run, decoding, [1] * len(decoding))
             for job in list(run.jobs):
                 if run.dropped(job.index):
-                    self._leave(run, job, Result({}, steps=job.steps))
+                    self._leave(run, job, Result({}, steps=job.steps_told))
             if run.stop:
                 return
 
@@ -180,7 +186,7 @@ class StepLoop:
     def _unfinished(self, job: Job) -> Result:
         sequence = job.sequence
         return Result({}, state=sequence, state_bytes=sequence.cached * self._language.bytes_per_token, done=False,
-                      steps=job.steps)
+                      steps=job.steps_told)
 
 
 class _Run:

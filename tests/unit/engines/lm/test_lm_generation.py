@@ -36,6 +36,17 @@ def test_a_message_cannot_say_control_tokens():
     assert asked.prompt.count(257) == 1
 
 
+def test_a_list_of_stop_strings_may_come_as_json():
+    for given in ('["a", "[b"]', np.array('["a", "[b"]'), b'["a", "[b"]', ["a", "[b"]):
+        assert reader().read({"prompt": "x", "stop": given}).stops == ("a", "[b")
+    assert reader().read({"prompt": "x", "stop": '["a"]'}).stops == ("a",)
+    assert reader().read({"prompt": "x", "stop": "[]"}).stops == ()
+    for one in ("[", "[1]", "[stop]", '{"a": 1}'):  # no list of strings: looked for as it is
+        assert reader().read({"prompt": "x", "stop": one}).stops == (one,)
+    with pytest.raises(EngineError, match="'stop'"):
+        reader().read({"prompt": "x", "stop": json.dumps([""])})
+
+
 def test_messages_may_come_as_json_and_a_prompt_may_be_what_a_user_says():
     messages = [{"role": "user", "content": "hé"}]
     wanted = reader().read({"messages": messages}).prompt
