@@ -18,12 +18,13 @@ READERS: Dict[str, str] = {
     ".pt2": "edgeserve.engines.torch.programs",
     ".pt": "edgeserve.engines.torch.programs",
     ".torchscript": "edgeserve.engines.torch.programs",
-    ".plan": "edgeserve.engines.tensorrt.own_plan",
-    ".engine": "edgeserve.engines.tensorrt.own_plan",
-    ".trt": "edgeserve.engines.tensorrt.own_plan",
     ".gguf": "edgeserve.engines.gguf",
 }
 """A file's ending -> the module whose ``describe(path)`` reads it."""
+
+PLANS = (".plan", ".engine", ".trt")
+"""Endings of plans that TensorRT built: they run on the GPU and library that built them alone, and the tensorrt engine
+builds and keeps its own."""
 
 _INSTALL = {"onnxruntime": "pip install 'edgeserve-runtime[onnx]'", "torch": "pip install 'edgeserve-runtime[torch]'"}
 
@@ -44,6 +45,9 @@ class FileDescription(NamedTuple):
 def describe(path: str) -> FileDescription:
     """Read one model file. :class:`EngineError` when it is no model, or the library that reads it is missing."""
     ending = os.path.splitext(path)[1].lower()
+    if ending in PLANS:
+        raise EngineError(f"{path}: is a plan of TensorRT, which runs only where it was built; give the ONNX file that "
+                          "it was built from: the tensorrt engine builds its plans from that and keeps them")
     if ending not in READERS:
         raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
     if not os.path.isfile(path):

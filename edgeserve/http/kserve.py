@@ -189,16 +189,20 @@ class OpenInference:
         return {"name": NAME, "version": __version__, "extensions": list(EXTENSIONS)}
 
     async def ready(self) -> bool:
-        """Whether the server accepts requests."""
+        """Whether the server accepts requests, and every app could run now."""
+        return bool((await self._health()).get("ready"))
+
+    async def _health(self) -> Dict[str, Any]:
+        """What the server says of itself; nothing when it is gone or hangs."""
         try:
-            return bool((await self.backend.ask("health")).get("ready"))
+            return dict(await self.backend.ask("health"))
         except (ServerGone, TimedOut):
-            return False
+            return {}
 
     async def model_ready(self, name: str, version: str = "") -> bool:
         """Whether an app accepts requests: the server does, and each of the app's models has a lane that is up."""
         await self.backend.app(name, version)
-        return await self.ready()
+        return _could_run(name, await self._health())
 
     async def model(self, name: str, version: str = "") -> Dict[str, Any]:
         """An app's inputs and outputs. An output's type is known once the app has answered; a size of -1 is any."""
@@ -224,10 +228,10 @@ class OpenInference:
 
     async def index(self, ready_only: bool = False) -> List[Dict[str, str]]:
         """Every app and whether it can be asked."""
-        state = "READY" if await self.ready() else "UNAVAILABLE"
-        apps = await self.backend.apps()
-        return [] if ready_only and state != "READY" else [
-            {"name": name, "version": VERSION, "state": state, "reason": ""} for name in apps]
+        health = await self._health()
+        rows = [{"name": name, "version": VERSION, "state": "READY" if _could_run(name, health) else "UNAVAILABLE",
+                 "reason": str(health.get("blocked", {}).get(name, ""))} for name in await self.backend.apps()]
+        return [row for row in rows if row["state"] == "READY" or not ready_only]
 
     async def statistics(self, name: str = "", version: str = "") -> List[Dict[str, Any]]:
         """Counts and times since the server's start, of one app or all. ``compute_infer`` is time on lanes, ``queue``
@@ -256,6 +260,13 @@ def how_it_went(answer: Answer) -> Dict[str, Any]:
     if answer.branches:
         table["quality"] = answer.quality
     return table
+
+
+def _could_run(app: str, health: Dict[str, Any]) -> bool:
+    """Whether an app could run now, by what the server says of itself."""
+    if "blocked" not in health:
+        return bool(health.get("ready"))
+    return not health.get("stopping") and app not in health["blocked"]
 
 
 def statistics_of(name: str, app: Mapping[str, Any]) -> Dict[str, Any]:
