@@ -105,9 +105,17 @@ def environment(place):
     return {**os.environ, "XDG_RUNTIME_DIR": place, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+HURRIED = {"too_short.py": 4}
+"""Examples that show what happens within a few milliseconds -> how often they may be started: a machine that is busy
+with something else for that long shows another outcome."""
+
+
 def run(place, *command):
-    done = subprocess.run([sys.executable, *command], cwd=place, env=environment(place), capture_output=True, text=True,
-                          timeout=100)
+    for _ in range(HURRIED.get(command[0], 1)):
+        done = subprocess.run([sys.executable, *command], cwd=place, env=environment(place), capture_output=True,
+                              text=True, timeout=100)
+        if done.returncode == 0:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
