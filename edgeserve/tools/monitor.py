@@ -21,7 +21,8 @@ from edgeserve.device.sources import TEGRASTATS, sources_for
 from edgeserve.device.state import MAPPINGS, QUANTITIES, DeviceState
 from edgeserve.errors import ConfigError
 from edgeserve.live.loop_io import clock_ns
-from edgeserve.units import format_size, ns_to_s, parse_duration_ns
+from edgeserve.tools.intervals import read_interval_ns
+from edgeserve.units import format_size, ns_to_s
 
 COLUMNS = tuple(name for name in QUANTITIES if name not in MAPPINGS)
 """Columns of ``--csv``, after the time. Per-name quantities (zones, rails, cores) are in ``--json`` only."""
@@ -107,7 +108,7 @@ def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    interval_ns = _interval_ns(args.interval)
+    interval_ns = read_interval_ns(args.interval, INTERVAL_NS_MIN)
     board = detect_board(args.root)
     monitor = Monitor("here", sources_for(board, args.root, args.gpu, args.tegrastats), lambda state: None, clock_ns,
                       time.thread_time_ns, interval_ns)
@@ -127,16 +128,6 @@ def _watch(args: argparse.Namespace) -> int:
     finally:
         monitor.stop()
     return 0
-
-
-def _interval_ns(text: str) -> int:
-    try:
-        interval_ns = parse_duration_ns(text)
-    except ValueError as error:
-        raise ConfigError(f"--interval {error}") from None
-    if interval_ns < INTERVAL_NS_MIN:
-        raise ConfigError(f"--interval {text}: expected at least 10ms")
-    return interval_ns
 
 
 def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceState]:

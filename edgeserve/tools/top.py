@@ -10,8 +10,8 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from edgeserve.client import Client
-from edgeserve.errors import ConfigError
-from edgeserve.units import format_size, ns_to_s, parse_duration_ns
+from edgeserve.tools.intervals import read_interval_ns
+from edgeserve.units import format_size, ns_to_s
 
 INTERVAL_NS_MIN = 10**8  # 0.1 s: more often, the questions themselves are what is seen
 REASONS_SHOWN = 3
@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     """Show tables until interrupted. The first look shows what happened since the server's start."""
     from rich.console import Console, Group
     from rich.live import Live
-    interval_s = _interval_s(args.interval)
+    interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
     console = Console()
     with Client(args.endpoint, server_key=args.server_key) as client:
         looks = _looks(client, interval_s, args.count)
@@ -49,16 +49,6 @@ def main(args: argparse.Namespace) -> int:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
     return 0
-
-
-def _interval_s(text: str) -> float:
-    try:
-        interval_ns = parse_duration_ns(text)
-    except ValueError as error:
-        raise ConfigError(f"--interval {error}") from None
-    if interval_ns < INTERVAL_NS_MIN:
-        raise ConfigError(f"--interval {text}: expected at least 100ms")
-    return ns_to_s(interval_ns)
 
 
 def _looks(client: Client, interval_s: float, count: int) -> Iterator[Tuple[Stats, Optional[Stats]]]:
