@@ -6,6 +6,7 @@ import pytest
 from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import CutBatch, DropState, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import BatchProgress, JobId, JobResult
@@ -103,7 +104,7 @@ def test_the_time_of_a_step_is_learnt_from_batches_of_many():
     assert world.scheduler.state.latency["lm", "cpu0"].likely_ns[1] == pytest.approx(30 * MS, rel=0.1)
 
 
-def test_times_of_a_variant_are_learnt_apart():
+def test_times_of_a_variant_are_learnt_apart(monkeypatch):
     class Prefills(Fifo):
         def bid(self, lane, board):
             bid = super().bid(lane, board)
@@ -111,8 +112,8 @@ def test_times_of_a_variant_are_learnt_apart():
                 bid.variant, bid.steps_max = "prefill", 1
             return bid
 
-    world = lm(policy="fifo")
-    world.scheduler.policies[0].__class__ = Prefills
+    monkeypatch.setitem(POLICIES, "prefills", Prefills)
+    world = lm(policy="prefills")
     world.arrive("chat", hints=chat())
     assert world.work().variant == "prefill" and world.work().steps_max == 1
     world.finish(at=70)
@@ -281,13 +282,13 @@ def test_a_batch_is_not_cut_for_its_own_app_unless_its_policy_says_so():
     assert world.arrive("chat", at=5, slo=30, hints=chat(1)) == []
 
 
-def test_a_policy_may_cut_its_own_batch():
+def test_a_policy_may_cut_its_own_batch(monkeypatch):
     class Admits(Fifo):
         def cut(self, work, board):
             return len(work.left()) < len(work.jobs)
 
-    world = lm()
-    world.scheduler.policies[0].__class__ = Admits
+    monkeypatch.setitem(POLICIES, "admits", Admits)
+    world = lm(policy="admits")
     world.arrive("chat", count=2, hints=chat())
     assert world.arrive("chat", at=10, hints=chat()) == []
     assert CutBatch(1, "cpu0") in world.progress(1, at=20, steps=2)
