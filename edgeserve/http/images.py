@@ -88,7 +88,7 @@ def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> np.ndarray:
                                f"bytes, at most {bytes_max} are allowed; raise [http] body_max")
             size = _size(form, width, height)
             image = image.convert("L" if form.grey else "RGB")
-            return np.asarray(image if size == (width, height) else image.resize(size, Image.BILINEAR))
+            return np.asarray(image if size == (width, height) else image.resize(size, Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"input {name!r}: the file is no image that can be read: {error}") from None
 

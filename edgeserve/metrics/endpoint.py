@@ -6,12 +6,13 @@ from typing import Any, Callable, Iterator, Mapping, Tuple
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
 from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from edgeserve.errors import ConfigError
 from edgeserve.metrics.families import families
 
 
-class StatsCollector:
+class StatsCollector(Collector):
     """A collector of ``prometheus_client``: one question to the server per scrape, nothing in between. Register it with
     a registry of your own where your program serves metrics already."""
 

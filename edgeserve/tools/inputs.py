@@ -78,7 +78,7 @@ def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
 
 def _resized(value: np.ndarray, height: int, width: int) -> np.ndarray:
     from PIL import Image  # it has just read the image
-    return np.asarray(Image.fromarray(value).resize((width, height), Image.BILINEAR))
+    return np.asarray(Image.fromarray(value).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def read_image(path: str) -> np.ndarray:
