@@ -22,7 +22,7 @@ VERBS = {
     "story": ("edgeserve.tools.story", "ask a running server what happened to a request"),
     "top": ("edgeserve.tools.top", "watch a running server: apps, lanes, models, device"),
     "stats": ("edgeserve.tools.stats", "what a running server has done since its start, as tables or JSON"),
-    "trace": ("edgeserve.tools.trace", "the last seconds of a running server as a timeline for Perfetto"),
+    "trace": ("edgeserve.tools.trace", "what a running server decides, as a timeline for Perfetto"),
     "reload": ("edgeserve.tools.reload", "have a running server read its configuration again, or load a model anew"),
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
     "check": ("edgeserve.tools.check", "say whether apps will meet their rates here, and what breaks first"),

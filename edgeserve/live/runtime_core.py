@@ -222,7 +222,7 @@ class RuntimeCore:
 
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
-        taps: List[OnStep] = [self._last_steps.add] if self.config.server.trace_steps else []
+        taps: List[OnStep] = [self._last_steps.add]
         if self._recorder is not None:
             taps.append(self._recorder.record)
 
@@ -230,7 +230,7 @@ class RuntimeCore:
             for tap in taps:
                 tap(now_ns, events, actions)
         while True:
-            drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0] if taps else None)
+            drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0])
             if self.world.held is None or self.world.stopping:
                 return
             self._change()
@@ -286,7 +286,8 @@ class RuntimeCore:
         if kind == "story":
             return {"story": self.story(number)}
         if kind == "trace":
-            return {"now_ns": clock_ns(), **self._last_steps.page(number)._asdict()}
+            now_ns = clock_ns()
+            return {"now_ns": now_ns, **self._last_steps.page(number, now_ns)._asdict()}
         if kind == "drain":
             self.mailbox.post(StopAsked(self.config.server.drain_ns))
             return {"draining": True, "open": self.world.open_count}

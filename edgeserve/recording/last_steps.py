@@ -1,4 +1,4 @@
-"""The last steps of a running scheduler, kept in memory: what happened just now can be asked for afterwards."""
+"""The last steps of a running scheduler, kept in memory while somebody asks for them, or always."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import Deque, List, NamedTuple, Sequence, Tuple
 from edgeserve.recording.trace import step_line
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event
+from edgeserve.units import NS_PER_S
 
 PAGE_BYTES_MAX = 256 * 1024
 """Bytes of one page, a step more at most: a quarter of what a header of the bus may have, and below 10 ms of the loop's
 time."""
+
+
+ASKED_STEPS_MAX = 65_536
+"""Steps kept while somebody asks."""
+
+ASKED_NS = 5 * NS_PER_S
+"""Whoever asks again within this time misses nothing."""
 
 
 class Page(NamedTuple):
@@ -24,19 +32,27 @@ class Page(NamedTuple):
 
 
 class LastSteps:
-    """Keeps the last ``steps_max`` steps, numbered from 1. ``add`` has the signature of ``loop.OnStep``."""
+    """Keeps steps, numbered from 1, for some time after each question; with ``always`` the last so many at any time,
+    which costs a small request a sixth of its processor time. ``add`` has the signature of ``loop.OnStep``."""
 
-    def __init__(self, steps_max: int) -> None:
-        self._steps: Deque[Tuple[int, Sequence[Event], Sequence[Action]]] = deque(maxlen=steps_max)
+    def __init__(self, always: int = 0) -> None:
+        self._steps: Deque[Tuple[int, Sequence[Event], Sequence[Action]]] = deque(maxlen=always or ASKED_STEPS_MAX)
         self._count = 0
+        self._always = always > 0
+        self._until_ns = 0
 
     def add(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """One step of the scheduler. Its events and actions are records that nobody changes."""
-        self._steps.append((now_ns, events, actions))
-        self._count += 1
+        if self._always or now_ns < self._until_ns:
+            self._steps.append((now_ns, events, actions))
+            self._count += 1
+        elif self._steps:
+            self._steps.clear()
 
-    def page(self, after: int) -> Page:
-        """The steps that follow step ``after``, oldest first, as many as one answer may hold."""
+    def page(self, after: int, now_ns: int) -> Page:
+        """The steps that follow step ``after``, oldest first, as many as one answer may hold. Those that come are kept
+        from now on."""
+        self._until_ns = now_ns + ASKED_NS
         first = max(after, self._count - len(self._steps)) + 1
         lines: List[str] = []
         size = 0

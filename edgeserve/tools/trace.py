@@ -16,14 +16,14 @@ from edgeserve.recording.trace import FORMAT, Step, dumps, read_recording, step_
 from edgeserve.units import counted, format_duration, s_to_ns
 
 POLL_S = 0.25
-"""Between two questions while it waits: at 1,000 requests a second about 500 of the 4,096 steps that a server keeps."""
+"""Between two questions while it waits."""
 
-LOST = "edgeserve trace: {lost} are missing: the server keeps only its last ones; raise [server] trace_steps"
+LOST = "edgeserve trace: {lost} are missing: the server decided more between two questions than it keeps"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=0.0, metavar="S",
-                        help="go on for so long (default: what the server still remembers, at once)")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S",
+                        help="go on for so long (default: 5; 0: what the server has kept, with [server] trace_steps)")
     parser.add_argument("--out", default="trace.json", metavar="FILE",
                         help="the timeline, for ui.perfetto.dev (default: trace.json)")
     parser.add_argument("--recording", default="", metavar="FILE", help="write the steps themselves too, as JSON lines")
@@ -40,8 +40,8 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seconds {args.seconds:g}: expected 0 to 3600")
     steps = read_recording(args.source).steps if args.source else _ask(args)
     if not steps:
-        print("edgeserve trace: the server has decided nothing yet, or keeps no steps ([server] trace_steps = 0)",
-              file=sys.stderr)
+        print("edgeserve trace: the server decided nothing in that time; for what was before, let it always keep its "
+              "last decisions ([server] trace_steps)", file=sys.stderr)
         return 1
     if args.recording:
         _write(args.recording, [dumps({"format": FORMAT})] + [step_line(*step) for step in steps])

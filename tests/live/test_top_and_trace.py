@@ -54,7 +54,7 @@ def test_stats_as_json_are_those_of_the_server(endpoint, capsys):
 
 def test_a_trace_of_what_has_just_happened(endpoint, tmp_path, capsys):
     out, recording = str(tmp_path / "trace.json"), str(tmp_path / "steps.jsonl")
-    assert cli.main(["trace", "--endpoint", endpoint, "--out", out, "--recording", recording]) == 0
+    assert cli.main(["trace", "--seconds", "0", "--endpoint", endpoint, "--out", out, "--recording", recording]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().out
     with open(out, encoding="utf-8") as file:
         entries = json.load(file)["traceEvents"]
@@ -78,5 +78,5 @@ def test_a_trace_goes_on_for_some_time(endpoint, tmp_path):
 def test_wrong_arguments_are_named(endpoint, capsys):
     assert cli.main(["top", "--interval", "1ms", "--endpoint", endpoint]) == 2
     assert cli.main(["trace", "--seconds", "-1", "--endpoint", endpoint]) == 2
-    assert cli.main(["trace", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
+    assert cli.main(["trace", "--seconds", "0", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
     assert "/no/such/place.json" in capsys.readouterr().err

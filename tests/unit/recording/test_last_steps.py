@@ -20,19 +20,19 @@ def numbers(page):
 
 
 def test_only_the_last_ones_are_kept():
-    page = filled(10, 4).page(0)
+    page = filled(10, 4).page(0, 0)
     assert (page.first, page.after, numbers(page)) == (7, 10, [7, 8, 9, 10])
 
 
 def test_what_follows_is_asked_for_by_number():
     steps = filled(6, 10)
-    assert numbers(steps.page(4)) == [5, 6]
-    empty = steps.page(6)
+    assert numbers(steps.page(4, 0)) == [5, 6]
+    empty = steps.page(6, 0)
     assert (empty.first, empty.after, empty.lines) == (7, 6, [])
 
 
 def test_what_was_forgotten_meanwhile_shows():
-    page = filled(100, 4).page(50)
+    page = filled(100, 4).page(50, 0)
     assert page.first == 97
 
 
@@ -40,7 +40,7 @@ def test_pages_join_without_gap_or_repetition(monkeypatch):
     monkeypatch.setattr(last_steps, "PAGE_BYTES_MAX", 300)
     steps, after, found = filled(50, 40), 0, []
     while True:
-        page = steps.page(after)
+        page = steps.page(after, 0)
         if not page.lines:
             break
         assert len(page.lines) < 10
@@ -50,5 +50,19 @@ def test_pages_join_without_gap_or_repetition(monkeypatch):
 
 
 def test_a_number_from_the_future_brings_nothing():
-    page = filled(3, 4).page(99)
+    page = filled(3, 4).page(99, 0)
     assert page.lines == []
+
+
+def test_without_a_number_steps_are_kept_from_the_first_question_and_only_for_some_time():
+    steps = LastSteps()
+    steps.add(0, [RequestCancelled(1)], [])
+    assert steps.page(0, 10).lines == []
+    steps.add(20, [RequestCancelled(2)], [])
+    page = steps.page(0, 30)
+    assert numbers(page) == [2]
+    late = 30 + last_steps.ASKED_NS
+    steps.add(late - 1, [RequestCancelled(3)], [])
+    assert numbers(steps.page(page.after, late)) == [3]
+    steps.add(late + last_steps.ASKED_NS, [RequestCancelled(4)], [])
+    assert steps.page(0, late + last_steps.ASKED_NS).lines == []
