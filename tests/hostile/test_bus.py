@@ -267,6 +267,7 @@ def is_ended(one: socket.socket) -> bool:
 def test_connections_beyond_the_bound_are_ended_and_old_ones_live(tmp_path: Any, context: Any) -> None:
     path = f"{tmp_path}/bus"
     with BusServer(f"ipc://{path}", clients_max=8) as server, Client(server.endpoint) as healthy:
+        healthy.infer("echo", X)  # it is connected before the others come
         pending = healthy.submit("sleep", X)
         idle = []
         for _ in range(60):

@@ -82,8 +82,8 @@ class RtlmPlus(LanguagePolicy):
             fresh = _in_turns(tasks, fresh)
         if self._rule == "none" or len(fresh) <= free:
             return fresh[:free]
-        window = fresh[:window_len(self._b, free)]
-        places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._ratio)
+        window = fresh[:window_len(self._paper.b, free)]
+        places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._paper.ratio)
         return [window[place] for place in places[:free]]
 
     def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane],

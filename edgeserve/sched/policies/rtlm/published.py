@@ -31,6 +31,6 @@ class Rtlm(LanguagePolicy):
         batch = self._batch_of(latency)
         if self._is_side(tasks.model, lane, board):
             return self._bid_of(tasks, fresh[:batch], lane, board)
-        window = fresh[:window_len(self._b, batch)]
-        places = consolidate(self._rule, [waiting.steps for waiting in window], batch, self._ratio)
+        window = fresh[:window_len(self._paper.b, batch)]
+        places = consolidate(self._rule, [waiting.steps for waiting in window], batch, self._paper.ratio)
         return self._bid_of(tasks, [window[place] for place in places[:latency.size_max]], lane, board)

@@ -7,7 +7,7 @@ other lane is a *main lane*. While no main lane is up, side lanes take everythin
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
@@ -44,6 +44,19 @@ ONE_STEP: Final = Length(0.0, 0.0)
 """What a job of a model is that makes no steps, as far as is known."""
 
 
+class Parameters(NamedTuple):
+    """The paper's parameters, as the options of the same names give them; ``ratio`` is its lambda."""
+
+    alpha: float
+    b: float
+    ratio: float
+    tau: float
+    k: float
+    eta_ns: float
+    phi_ns: float
+    prefill_steps: float
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LanguagePolicy(Policy):
     """Queues and lengths; which batch runs, says a subclass (:meth:`_batch`).
@@ -67,14 +80,12 @@ class LanguagePolicy(Policy):
         self._order = self._one_of("order", ["", *ORDERS]) or method[0]
         self._rule = self._one_of("consolidation", ["", *consolidation.RULES]) or method[1]
         self._offload = self._one_of("offload", ["", *offload.RULES]) or method[2]
-        self._alpha, self._b, self._ratio = self._at_least("alpha", 0.0), self._at_least("b", 1.0), \
-            self._at_least("lambda", 1.0)
-        self._tau, self._k = self._at_least("tau", 0.0), self._at_least("k", 0.0)
-        self._eta_ns = self._at_least("eta_ms", 0.0) * NS_PER_MS
-        self._phi_ns = self._at_least("phi_ms", 0.0) * NS_PER_MS
+        self._paper = Parameters(
+            self._at_least("alpha", 0.0), self._at_least("b", 1.0), self._at_least("lambda", 1.0),
+            self._at_least("tau", 0.0), self._at_least("k", 0.0), self._at_least("eta_ms", 0.0) * NS_PER_MS,
+            self._at_least("phi_ms", 0.0) * NS_PER_MS, self._at_least("prefill_steps", 0.0))
         self._xi_ns = round(self._at_least("xi_ms", 0.0) * NS_PER_MS)
         self._batch_max = int(self._at_least("batch", 0.0))
-        self._prefill_steps = self._at_least("prefill_steps", 0.0)
         self._admit = bool(self.options["admit"])
         sides: Any = self.options["side_lanes"]
         self._sides = tuple([str(lane) for lane in sides])
@@ -120,9 +131,9 @@ class LanguagePolicy(Policy):
             tasks.stepwise = told is not None or job.steps > 0 or (
                 bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
         length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
-        tokens = declared(job, "tokens") if self._phi_ns else None
+        tokens = declared(job, "tokens") if self._paper.phi_ns else None
         due_ns = job.request.deadline_ns if tokens is None else \
-            job.request.arrival_ns + round(self._phi_ns * max(0.0, tokens))
+            job.request.arrival_ns + round(self._paper.phi_ns * max(0.0, tokens))
         return Waiting(job, length, told, due_ns)
 
     def on_gone(self, job: Job, board: Board) -> None:
@@ -213,16 +224,16 @@ class LanguagePolicy(Policy):
         phase = latency.phases.get("prefill")
         if phase is not None:
             return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
-        return round(self._prefill_steps * self._step_ns(latency, count))
+        return round(self._paper.prefill_steps * self._step_ns(latency, count))
 
     def _tau_of(self, tasks: ModelTasks) -> float:
-        return self._tau if self._tau else max(1.0, tasks.predicted.quantile(self._k))
+        return self._paper.tau if self._paper.tau else max(1.0, tasks.predicted.quantile(self._paper.k))
 
     def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board) -> List[Waiting]:
         """Tasks in the order of the policy, those of critical requests first."""
         latency = board.latency(tasks.model, lane.name)
-        step_ns = self._eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
-        terms = Terms(board.now_ns, step_ns, self._tau_of(tasks), self._alpha)
+        step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
+        terms = Terms(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
         order = self._order
         rows = [(waiting.rank, key_of(order, waiting.task, terms), waiting) for waiting in found]
         rows.sort(key=_of_row)
