@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, List
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +27,16 @@ settings.load_profile("edgeserve")
 
 TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout.py")
 """The tests of one of these run in one process, in order."""
+
+WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py")
+"""Tests that start processes and wait for them, on machines that others share: a failure counts when it comes twice in
+a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named with ``-rR``."""
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(WALL_TIME):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.hookimpl(optionalhook=True)
