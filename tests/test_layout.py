@@ -34,7 +34,7 @@ ROOMS = {
     "recording": {"sched"}, "metrics": {"sched"},
     "sim": {"sched", "recording"},
     "testing": {"sched", "sim", "engines.base"},
-    "live": {"sched", "recording", "metrics", "language", ""} | OUTSIDE,
+    "live": {"sched", "recording", "metrics", "language", "ensembles", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,

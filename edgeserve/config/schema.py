@@ -170,6 +170,10 @@ class AppConfig:
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
     ensemble: str = entry(string, "")  # the file of 'edgeserve fit': what the app's models are worth; see schemble.md
+    history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; fit.md; "" = nothing
+    history_share: float = entry(number(0.0, 1.0), 0.05)  # of the requests, those that are recorded
+    history_records: int = entry(integer(1, 1_000_000), 5000)  # records kept in the file: the latest
+    history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
     outputs: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = everything the last nodes return

@@ -39,12 +39,17 @@ def read_json(path: str) -> Any:
 def write_whole(path: str, text: str, mode: int = 0o666) -> None:
     """Write a file so that neither a reader nor a power cut ever sees half of it: beside its place first, onto the
     disk, then renamed. ``mode`` is the file's, less the process's umask."""
+    write_whole_bytes(path, text.encode("utf-8"), mode)
+
+
+def write_whole_bytes(path: str, content: bytes, mode: int = 0o666) -> None:
+    """The same of bytes."""
     folder = os.path.dirname(path) or "."
     number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
     try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
+        with os.fdopen(number, "wb") as file:
             os.fchmod(file.fileno(), mode & ~_umask())
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

@@ -86,15 +86,20 @@ class History:
                 and int(labels.max()) < classes)
 
 
-def load_history(path: str) -> History:
-    """The history of a file. Raises ``ConfigError`` with the array that cannot be used."""
+def read_arrays(path: str) -> Dict[str, np.ndarray]:
+    """The arrays of a history's file, not looked at. Raises ``ConfigError`` where the file is none."""
     try:
         with np.load(path, allow_pickle=False) as stored:
-            arrays: Dict[str, np.ndarray] = {name: stored[name] for name in stored.files}
+            return {name: stored[name] for name in stored.files}
     except OSError as error:
         raise ConfigError(f"history {path!r} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"history {path!r} is no .npz file of plain arrays: {error}") from None
+
+
+def load_history(path: str) -> History:
+    """The history of a file. Raises ``ConfigError`` with the array that cannot be used."""
+    arrays = read_arrays(path)
     known = ("models", "outputs", "task", "labels", "features", "groups")
     odd = [name for name in arrays if name not in known]
     missing = [name for name in ("models", "outputs") if name not in arrays]
@@ -107,6 +112,12 @@ def load_history(path: str) -> History:
                        arrays.get("groups"))
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"history {path!r}: {error}") from None
+
+
+def are_probabilities(outputs: np.ndarray) -> bool:
+    """Whether outputs (records, models, values) are probabilities of classes: at least two, none negative, sum 1."""
+    return bool(outputs.shape[2] > 1 and (outputs >= -1e-6).all()
+                and (abs(outputs.sum(axis=2) - 1) <= ROW_SUM_TOLERANCE).all())
 
 
 def save_history(path: str, history: History) -> None:

@@ -25,6 +25,7 @@ from edgeserve.live.contradictions import ContradictionLog
 from edgeserve.live.device_watch import DeviceWatch
 from edgeserve.live.errors import error_for
 from edgeserve.live.hints import show
+from edgeserve.live.history_recorder import HistoryRecorder, recorded_apps
 from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
@@ -76,6 +77,7 @@ class RuntimeCore:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
         profiles = usable_profiles(config)
+        recorded = recorded_apps(config)
         engines: Dict[Tuple[str, str], Engine] = {}
         problems = check_before_loading(config, profiles, engines)
         if self._serve:
@@ -95,6 +97,8 @@ class RuntimeCore:
                                lambda name: make_lane(config, name, self.mailbox, clock_ns),
                                started.sequences)
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
+        if recorded:
+            self.world.history = HistoryRecorder(recorded)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured,
@@ -135,6 +139,11 @@ class RuntimeCore:
         old.predictions.close()
         world.io.source = old.io.source
         world.take_over(old)
+        recorded = recorded_apps(prepared.config)
+        if old.history is not None:
+            old.history.close(wait=False)
+        if recorded or old.history is not None:
+            world.history = HistoryRecorder(recorded, old.history)
         self.scheduler, self.world, self._started = scheduler, world, started
         self.config, self.validators, self._prepared = prepared.config, prepared.validators, None
         if self._gateway is not None:
@@ -190,6 +199,7 @@ class RuntimeCore:
 
     def prepare(self, config: Config) -> Prepared:
         """Check another configuration, then load and warm what is new in it. For any thread but the loop's."""
+        recorded_apps(config)
         starters: List[RunningStarter] = []
 
         def make_starter(others: Config, profiles: Any, engines: Any) -> RunningStarter:
@@ -247,6 +257,8 @@ class RuntimeCore:
             world.io.source.close()
         if self._recorder is not None:
             self._recorder.close()
+        if world is not None and world.history is not None:
+            world.history.close()
         for lane in self._lanes.values():
             lane.stop()
         if self._watch is not None:
@@ -384,7 +396,7 @@ class RuntimeCore:
         return {"uptime_s": ns_to_s(clock_ns() - world.started_ns), "open": world.open_count,
                 "pending_max": self.config.server.pending_max,
                 "apps": {name: {**counts.table(), **self._predictions(name), **self._expected(name),
-                                **energy_of(name, energy, counts)}
+                                **self._history(name), **energy_of(name, energy, counts)}
                          for name, counts in world.app_counts.items()},
                 "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name),
                                   "latency": self._latency(name)} for name in self.config.models},
@@ -397,6 +409,9 @@ class RuntimeCore:
         predictors = self.validators[app].predictors
         return {"failed_predictions": predictors.failed() if predictors is not None else {},
                 "predictions": predictors.table() if predictors is not None else NOT_PREDICTED}
+
+    def _history(self, app: str) -> Mapping[str, Any]:
+        return self.world.history.table(app) if self.world.history is not None else {}
 
     def _expected(self, app: str) -> Dict[str, Any]:
         state = self.scheduler.state

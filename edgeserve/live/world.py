@@ -18,6 +18,7 @@ from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarte
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
+from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.hung_lanes import HungLanes
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
@@ -172,13 +173,14 @@ class LiveWorld:
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
+        self.history: Optional[HistoryRecorder] = None
         self._look_ns = self.started_ns + LOOK_NS
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
             EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self._leave_out,
             CutBatch: self._batches.cut, ReleaseState: self._release_state,
-            RetainInputs: self.retained.retain, ReleaseInputs: self.retained.release}
+            RetainInputs: self._retain, ReleaseInputs: self.retained.release}
         self.io = LoopIO(mailbox, {
             RunningBatch: self._batches.look, WorkDone: self._work_done, WorkNotStarted: self._work_not_started,
             LaneDown: self._lane_down,
@@ -503,6 +505,8 @@ class LiveWorld:
     def _results(self, action: RunBatch, value: Any, failed: str, events: List[Event]) -> Tuple[JobResult, ...]:
         """One result per job that was not over before. A batch whose result has the wrong form fails as if the engine
         had raised."""
+        if self.history is not None and not failed:
+            self.history.said(action, value)
         returned = self.retained.returned if action.probe else self.values.returned
         batch = self._batches.ended(action.work_id, events) if self._batches.by_id else None
         if not failed and (type(value) is not list or len(value) != len(action.jobs)):
@@ -555,6 +559,10 @@ class LiveWorld:
             action.work_id, action.start_after_ns, action.start_before_ns, None,
             Batch(items, action.size, states, action.steps_max, action.variant, control), action, engine,
             action.expected_ns))
+
+    def _retain(self, action: RetainInputs) -> None:
+        if self.history is None or self.history.begin(action.job, self.values.requests[action.job.request_id]):
+            self.retained.retain(action)
 
     def _load(self, action: LoadModel) -> None:
         engine = self._engines[action.model, self._devices[action.lane]]

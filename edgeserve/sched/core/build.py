@@ -161,4 +161,10 @@ def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
             if entry.kind == name else f"[policy.{name}] kind = {entry.kind!r} does not exist"
         raise ConfigError(f"{said}{did_you_mean(entry.kind, POLICIES)} "
                           f"Expected one of {', '.join(sorted(POLICIES))}, or 'module:Class' of a policy of your own")
-    return POLICIES[entry.kind](name, [app for app in apps if app.policy == name], entry.options)
+    own = [app for app in apps if app.policy == name]
+    recorded = [app.name for app in own if app.history_share > 0.0]
+    if recorded and not POLICIES[entry.kind].records_history:
+        able = sorted([kind for kind, policy in POLICIES.items() if policy.records_history])
+        raise ConfigError(f"[app.{recorded[0]}] history: policy {name!r} is of kind {entry.kind!r}, which runs no "
+                          f"model for the sake of a history; expected one of {', '.join(able)}")
+    return POLICIES[entry.kind](name, own, entry.options)

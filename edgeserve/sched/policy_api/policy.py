@@ -112,6 +112,9 @@ class Policy:
     """Reasons for which it refuses and drops because of how long something is believed to take: such a request may be
     run as a trial instead (``sched/core/trials.py``)."""
 
+    records_history: ClassVar[bool] = False
+    """Whether it has all models of an ensemble run where ``[app.NAME] history`` wants their outputs recorded."""
+
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         self.name = name
         self.apps = tuple(apps)

@@ -63,12 +63,12 @@ class App:
 
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
-    ensemble, if anything.
+    ensemble, if anything. ``history_share``: of so many of its requests the outputs of all models are recorded.
     """
 
     __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
                  "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple",
-                 "ensemble", "hint_bounds")
+                 "ensemble", "hint_bounds", "history_share")
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
@@ -88,6 +88,7 @@ class App:
         self.entries = tuple(node for node in self.nodes if not node.preds)
         self.exits = tuple(node for node in self.nodes if not node.succs)
         self.ensemble = config.ensemble_profile
+        self.history_share = config.history_share if config.history else 0.0
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
         self.hint_bounds = hint_bounds(config)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence
 from zlib import crc32
 
 from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.draws import mixed
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, GONE, JOB_FAILED, Job, steps_left
@@ -149,7 +150,7 @@ class Sampler:
 
     def _is_drawn(self, job: Job) -> bool:
         """The draw is a function of the job's number and the seed: asked twice, it says the same."""
-        if _mixed(job.seq + (self._salt << 32)) >= self._draw_below:
+        if mixed(job.seq + (self._salt << 32)) >= self._draw_below:
             return False
         request = job.request
         if job.steps or steps_left(job) > 1 or job.node.model in self._stepwise:
@@ -181,11 +182,3 @@ class Sampler:
 
 def _sample(job: Job, lane: Lane, took_ns: int, probed: bool) -> Sample:
     return Sample(job.request.app.name, job.node.name, job.hints, took_ns, lane.name, probed)
-
-
-def _mixed(value: int) -> int:
-    """A number of 32 bits that looks drawn (the finaliser of splitmix64)."""
-    value = (value * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return (value ^ (value >> 31)) & 0xFFFFFFFF

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
@@ -18,6 +19,7 @@ from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns
 from edgeserve.sched.policies.schemble.planner import BOUNDED, Planner
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query, ensemble_of
+from edgeserve.sched.policies.schemble.records import RecordDraws
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options
@@ -48,6 +50,8 @@ class EnsemblePolicy(Edf):
 
     by_estimate: ClassVar[FrozenSet[str]] = frozenset((CANNOT_MAKE_DEADLINE,))
 
+    records_history: ClassVar[bool] = True
+
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
         self._ensembles: Dict[str, Ensemble] = {}
@@ -55,6 +59,10 @@ class EnsemblePolicy(Edf):
             found = ensemble_of(app, str(self.options["score"]))
             if found is not None:
                 self._ensembles[app.name] = found
+            elif app.history_share > 0.0:
+                raise ConfigError(f"[app.{app.name}] history: the app is no ensemble; expected models of their own "
+                                  "before one join with join = \"policy\" (policies/schemble.md), or no history")
+        self._records = RecordDraws(name, self.apps)
         self._queries: Dict[int, Query] = {}
         self._leads: Dict[str, JobQueue] = {}
         self._places: Places | None = None
@@ -115,6 +123,7 @@ class EnsemblePolicy(Edf):
             query.jobs[bit] = job
             query.gone &= ~(1 << bit)
             board.want(job, False)
+            self._records.on_ready(job, board)
             self._is_stale = True
         elif job.node.name in ensemble.leads or job.node.name in ensemble.helpers:
             self._leads.setdefault(job.node.model, JobQueue()).add(job.request.deadline_ns, job)
@@ -148,6 +157,7 @@ class EnsemblePolicy(Edf):
             board.rate(request, min(1.0, max(0.0, row[answered])))
 
     def on_gone(self, job: Job, board: Board) -> None:
+        self._records.on_gone(job, board)
         found = self._of((job,))
         if found:
             query, bit, _ = found[0]
@@ -182,6 +192,7 @@ class EnsemblePolicy(Edf):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         super().on_finished(work, started_ns, finished_ns, board)
+        self._records.finished(work, board)
         self._is_stale = True
         for query, bit, job in self._of(work.jobs):
             if job.state == DONE:
@@ -193,14 +204,15 @@ class EnsemblePolicy(Edf):
 
     def on_refused(self, work: Work, board: Board) -> None:
         super().on_refused(work, board)
-        self._is_back(work)
+        self._is_back(work, board)
 
     def on_lost(self, work: Work, board: Board) -> None:
         super().on_lost(work, board)
-        self._is_back(work)
+        self._is_back(work, board)
 
-    def _is_back(self, work: Work) -> None:
+    def _is_back(self, work: Work, board: Board) -> None:
         """The jobs of a work did not run to their end: gone, unless they become ready again."""
+        self._records.lost(work, board)
         for query, bit, _ in self._of(work.jobs):
             query.running &= ~(1 << bit)
             query.gone |= 1 << bit
@@ -436,7 +448,7 @@ class EnsemblePolicy(Edf):
         if mine is not None:
             bids.append(mine)
         if not bids:
-            return None
+            return self._records.offer(lane, board)
         return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
 
     def _lead_bid(self, queue: JobQueue, lane: Lane, board: Board) -> Bid | None:
@@ -487,7 +499,8 @@ class EnsemblePolicy(Edf):
         fitted = {name: item.profile is not None for name, item in self._ensembles.items()}
         said = {} if all(fitted.values()) else {
             "not fitted": [name for name, is_fitted in fitted.items() if not is_fitted],
-            "to fit": "record history, then 'edgeserve fit APP history.npz' and [app.APP] ensemble = 'FILE'"}
+            "to fit": "[app.APP] history = 'APP.npz' records; then 'edgeserve fit APP APP.npz' and [app.APP] "
+                      "ensemble = 'FILE'"}
         return {"plans": self._plans, "plans cut short": self._bounded, "open": len(self._queries),
                 "answers by models": dict(sorted(self._answers.items())), **said}
 
