@@ -40,12 +40,15 @@ class LaneInfo(NamedTuple):
 
 class SequenceInfo(NamedTuple):
     """What the scheduler must know of a model whose items are sequences that grow step by step: how many tokens one
-    sequence may have in all (``context_tokens``), the bytes of device memory that each token of its state occupies, and
-    how many sequences one lane can hold at once (``slots``)."""
+    sequence may have in all (``context_tokens``), the bytes of device memory that each token of its state occupies, how
+    many sequences one lane can hold at once (``slots``), and how many tokens of prompts one turn reads at most
+    (``prefill_tokens``; 0: a prompt is read whole before the first step, and nothing interrupts that). A turn is what
+    runs between two looks at :attr:`BatchControl.stop`: a step of all, or a part of a prompt."""
 
     context_tokens: int
     bytes_per_token: int
     slots: int
+    prefill_tokens: int = 0
 
 
 class BatchControl:
@@ -130,16 +133,20 @@ class Result:
     next call of the same stream or sequence with ``state_bytes``; ``done=False`` means unfinished (call again), and
     its ``hints`` re-estimate what is left (``{"answer.steps": 37}``: steps that node ``answer`` still needs).
     ``steps`` are the steps that the call made for this item where ``batch.steps_max`` bounds them: the scheduler learns
-    the time of one step. A call without that bound counts as one step, as a profile measures it.
+    the time of one step. A call without that bound counts as one step, as a profile measures it. An item that is not
+    done may have made none: a part of its prompt was read. ``turns`` are those that the call made until this result,
+    for models whose ``SequenceInfo`` bounds turns: the time of one is then what is learnt and profiled (0: as many as
+    steps).
     ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
     item came with stays as it was.
     """
 
-    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error", "steps")
+    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error", "steps",
+                 "turns")
 
     def __init__(self, outputs: Values, parts: List[Values] | None = None, route: str | None = None,
                  hints: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
-                 done: bool = True, error: Exception | None = None, steps: int = 1) -> None:
+                 done: bool = True, error: Exception | None = None, steps: int = 1, turns: int = 0) -> None:
         self.outputs = outputs
         self.parts = parts
         self.route = route
@@ -149,6 +156,7 @@ class Result:
         self.done = done
         self.error = error
         self.steps = steps
+        self.turns = turns
 
 
 ANSWERED: Final = Result({})

@@ -27,15 +27,20 @@ def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: C
     durations: Dict[int, List[int]] = {size: [] for size in order}
     # In rounds over the sizes: what disturbs the machine for a while then slows several sizes a little, instead of one
     # so much that it is thought a bad size for as long as the server runs.
+    spent_ns = dict.fromkeys(order, 0)
     for round_ in range(max(repetitions, REPETITIONS_MAX if spend_ns else 0)):
         for size, runs in durations.items():
-            if round_ < repetitions or sum(runs) < spend_ns:
+            if round_ < repetitions or spent_ns[size] < spend_ns:
+                begun_ns = clock_ns()
                 runs.append(time_run_ns(session, Batch([example] * size, size), clock_ns))
+                spent_ns[size] += clock_ns() - begun_ns
     return dict(sorted(durations.items()))
 
 
 def time_run_ns(session: Session, batch: Batch, clock_ns: Callable[[], int]) -> int:
-    """How long one batch took: on the device where it can say, else from launch to result."""
+    """How long one batch took: on the device where it can say, else from launch to result. Of a model of sequences
+    that counts its turns, how long one of them took."""
     started_ns = clock_ns()
-    _, times = run_whole(session, batch)
-    return times[1] - times[0] if times is not None else clock_ns() - started_ns
+    results, times = run_whole(session, batch)
+    took_ns = times[1] - times[0] if times is not None else clock_ns() - started_ns
+    return took_ns // max([1, *[result.turns for result in results]])

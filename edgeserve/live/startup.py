@@ -143,9 +143,6 @@ class Starter:
         copy_lane = copy_lane_name(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
         self._started.footprints[model.name, device] = footprint
-        sequence = engine.sequence()
-        if sequence is not None:
-            self._started.sequences[model.name] = sequence
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(
@@ -160,6 +157,9 @@ class Starter:
                     {size: runs[1:] or runs for size, runs in times.items()}) if times else {
                         size: [] for size in model.batch}
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
+        sequence = engine.sequence()  # its sessions may have measured some of it
+        if sequence is not None:
+            self._started.sequences[model.name] = sequence
         needed = model.memory_bytes or sum(footprint)
         if budget and needed > budget:
             raise ConfigError(f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "

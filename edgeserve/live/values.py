@@ -93,7 +93,7 @@ class RequestValues:
         parts = len(result.parts) if result.parts is not None else None
         hints = self.result_hints.of(node.model, result.hints) if result.hints is not None else None
         return JobResult(job, "done" if result.done else "unfinished", parts, result.route, hints, "",
-                         int(result.state_bytes), int(result.steps))
+                         int(result.state_bytes), int(result.steps), int(result.turns))
 
     def leave_out(self, action: LeaveOut) -> None:
         """What this job returns, should it run on a lane, is for nobody."""
@@ -193,7 +193,8 @@ def item_error(model: str, result: Any) -> Optional[Exception]:
     outputs = result.outputs
     if type(outputs) is dict and set(map(type, outputs)) <= _TEXT and result.error is None and result.parts is None \
             and result.route is None and result.done is True and type(result.state_bytes) is int \
-            and result.state_bytes >= 0 and type(result.steps) is int and result.steps >= 1:
+            and result.state_bytes >= 0 and type(result.steps) is int and result.steps >= 1 \
+            and type(result.turns) is int and result.turns >= 0:
         return None  # most results: only outputs
     wrong = _wrong_field(result)
     return EngineError(f"model {model!r} returned a Result with {wrong}") if wrong else None
@@ -213,10 +214,12 @@ def _wrong_field(result: Result) -> str:
         return f"route = {show(result.route)}, expected the name of a node"
     if not isinstance(result.state_bytes, (int, np.integer)) or result.state_bytes < 0:
         return f"state_bytes = {show(result.state_bytes)}, expected a whole number from 0"
-    if result.steps != 1 and (not isinstance(result.steps, (int, np.integer)) or result.steps < 1):
-        return f"steps = {show(result.steps)}, expected a whole number from 1"
     if not isinstance(result.done, (bool, np.bool_)):
         return f"done = {show(result.done)}, expected True or False"
+    if result.steps != 1 and (not isinstance(result.steps, (int, np.integer)) or result.steps < int(result.done)):
+        return f"steps = {show(result.steps)}, expected a whole number from {int(result.done)}"
+    if not isinstance(result.turns, (int, np.integer)) or result.turns < 0:
+        return f"turns = {show(result.turns)}, expected a whole number from 0"
     return ""
 
 

@@ -91,7 +91,7 @@ class Recording(NamedTuple):
 def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Mapping[str, Sequence[str]],
              measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
              profiled: Parts | None = None,
-             sequences: Mapping[str, Tuple[int, int, int]] | None = None) -> Dict[str, Any]:
+             sequences: Mapping[str, Tuple[int, ...]] | None = None) -> Dict[str, Any]:
     """The first line's table of a recording, from what was given to ``build_scheduler``. ``profiled`` are the
     parts of profiles that were used."""
     known: Dict[str, Any] = {}
@@ -184,6 +184,8 @@ def _plain(value: Any) -> Any:
         table = {name: _plain(getattr(value, name)) for name in type(value).fields}
         if table.get("steps") == 1:  # nearly always
             del table["steps"]
+        if table.get("turns") == 0:  # of all models but those of sequences
+            del table["turns"]
         if table.get("quality_min") == 0.0:  # the same
             del table["quality_min"]
         return table

@@ -182,7 +182,7 @@ class RecordedResults:
     to that node, else as one of the recorded jobs of the node, drawn by seed and place."""
 
     def __init__(self, config: Config, requests: Sequence[Past], seed: Any,
-                 sequences: Optional[Mapping[str, Tuple[int, int, int]]] = None) -> None:
+                 sequences: Optional[Mapping[str, Tuple[int, ...]]] = None) -> None:
         self._requests = requests
         self._sequences = sequences or {}
         self._seed = seed

@@ -66,7 +66,7 @@ class ReferenceModel:
 
     def __init__(self, config: Config, footprints: Mapping[Tuple[str, str], Tuple[int, int]],
                  resident: Mapping[str, Sequence[str]],
-                 sequences: Optional[Mapping[str, Tuple[int, int, int]]] = None) -> None:
+                 sequences: Optional[Mapping[str, Tuple[int, ...]]] = None) -> None:
         self.marks: Counter = Counter()  # how often each event, action, outcome was seen
         self._apps = {name: _Graph(app) for name, app in config.apps.items()}
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}

@@ -23,8 +23,8 @@ class SequenceBooks:
     """Follows the sequences of the models in ``facts`` (what their engines say: tokens of the context, bytes per token,
     slots). Verbs answer ``""``, or which rule does not hold."""
 
-    def __init__(self, config: Config, facts: Mapping[str, Tuple[int, int, int]]) -> None:
-        self._slots = {name: config.models[name].slots or slots for name, (_, _, slots) in facts.items()}
+    def __init__(self, config: Config, facts: Mapping[str, Tuple[int, ...]]) -> None:
+        self._slots = {name: config.models[name].slots or told[2] for name, told in facts.items()}
         self._bounds = {name: config.models[name].state_memory_bytes for name in facts}
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
         self._held: Dict[JobId, _Held] = {}

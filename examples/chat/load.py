@@ -226,7 +226,10 @@ async def compare(args: argparse.Namespace) -> List[Times]:
         table["policy"]["words"] = {"kind": kind, "method": method} if method else {"kind": kind}
         if args.one_lane:
             table["model"]["voice"]["lanes"] = table["model"]["chat"]["lanes"]
+            table["model"]["chat"]["options"]["turn"] = args.turn
             del table["lane"]["cpu1"]
+        if args.model:
+            table["model"]["chat"]["file"] = args.model
         async with edgeserve.AsyncRuntime(parse_config(table, os.path.dirname(args.config))) as runtime:
             done.append(await load(runtime, args, name))
     return done
@@ -239,6 +242,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--compare", default="", metavar="KINDS",
                         help="policies, such as rtlm:fifo,rtlm+ (kind, or kind:method); needs no server")
     parser.add_argument("--one-lane", action="store_true", help="with --compare: voices on the language model's lane")
+    parser.add_argument("--turn", default="20ms",
+                        help="with --one-lane: how long reading prompts may take before the lane can serve others")
+    parser.add_argument("--model", default="", help="with --compare: another file of the language model")
     parser.add_argument("--config", default=os.path.join(HERE, "edge.toml"), help="what --compare serves")
     parser.add_argument("--seconds", type=float, default=20.0, help="of mixed questions")
     parser.add_argument("--rate", type=float, default=2.0, help="questions a second")

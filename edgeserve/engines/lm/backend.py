@@ -36,9 +36,13 @@ class BackendSession(Protocol):
 
     The rows of one call are of different slots. Both calls return, per row, the scores of the token that follows its
     last one: float32 of the length of the vocabulary. They are read before the next call.
+
+    ``mixes``: one call of ``prefill`` computes all its rows in one run, whatever they begin with, so that a part of one
+    prompt and the next tokens of others cost about what the longest alone does. Else rows run one after the other.
     """
 
     slots: int
+    mixes: bool
 
     def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
         """Append one or several tokens per row; rows may differ in length and in ``start``."""
@@ -81,7 +85,10 @@ class Tokenizer(Protocol):
 
 
 class Backend(Protocol):
-    """One model on one device, for its lanes."""
+    """One model on one device, for its lanes. ``continues``: several tokens may follow a sequence that is in memory at
+    the price of one run, so that prompts can be read in parts."""
+
+    continues: bool
 
     def load(self) -> ModelFacts:
         """Make the model ready. Idempotent. Raises :class:`~edgeserve.errors.EngineError` with the mend."""

@@ -4,8 +4,9 @@ Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by t
 the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
-``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch: ``float32``, ``float16`` or
-``bfloat16``).
+``prefill_tokens`` (of prompts that one turn reads at most; left out: as many as fit into ``turn``, by what the first
+lane measures when it opens the model), ``turn`` (how long a turn of prefill may take), ``gpu_layers`` (llama.cpp: how
+many layers lie on the GPU), ``precision`` (torch: ``float32``, ``float16`` or ``bfloat16``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from edgeserve.engines.lm.backend import Backend, ModelFacts
 from edgeserve.engines.lm.generation import Generation, Reader
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
-from edgeserve.engines.lm.step_loop import DECODE, PREFILL, Language, StepLoop
+from edgeserve.engines.lm.step_loop import DECODE, PREFILL, PREFILL_TOKENS_MAX, Language, StepLoop
+from edgeserve.engines.lm.turns import TOKENS_MIN, tokens_within
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, nearest
+from edgeserve.units import NS_PER_MS
 
 KNOWN_OPTIONS = ("backend", "context", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "chat", "threads",
-                 "gpu_layers", "precision")
+                 "prefill_tokens", "turn", "gpu_layers", "precision")
 
 BACKENDS = {"onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
             "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
@@ -39,6 +42,9 @@ MAX_TOKENS = 256
 """Tokens of an answer where nobody says: a long paragraph."""
 
 CONTEXT_MIN = 8
+
+TURN_NS = 100 * NS_PER_MS
+"""What a turn that reads prompts may take where nobody says: nothing else runs on the lane meanwhile."""
 
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4
@@ -72,6 +78,8 @@ class LmEngine(Engine):
                                     options.integer("seed", 0, 0) if "seed" in options else None)
         self._chat = options.boolean("chat", False)
         self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
+        self._prefill_tokens = options.integer("prefill_tokens", 0, TOKENS_MIN) if "prefill_tokens" in options else 0
+        self._turn_ns = options.duration_ns("turn", TURN_NS)
         self._lock = threading.Lock()
         self._backend: Optional[Backend] = None
         self._facts: Optional[ModelFacts] = None
@@ -96,7 +104,8 @@ class LmEngine(Engine):
 
     def sequence(self) -> Optional[SequenceInfo]:
         facts = self._loaded()[1]
-        return SequenceInfo(facts.context_tokens, facts.bytes_per_token, self._slots_count)
+        tokens = self._prefill_tokens if self._made().continues else 0
+        return SequenceInfo(facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
 
     def example(self) -> Values:
         tokens = self._made().tokenizer().encode(EXAMPLE_TEXT)
@@ -106,7 +115,11 @@ class LmEngine(Engine):
     def open(self, lane: LaneInfo) -> Session:
         """A session for a lane that the engine was made for."""
         backend, facts = self._loaded()
-        slots = Slots(backend.open(lane, self._slots_count))
+        session = backend.open(lane, self._slots_count)
+        if not self._prefill_tokens and backend.continues and lane.clock_ns is not None:
+            self._prefill_tokens = tokens_within(session, self._turn_ns, PREFILL_TOKENS_MAX, facts.context_tokens,
+                                                 lane.clock_ns)
+        slots = Slots(session)
         with self._lock:
             self._open.append(slots)
         return LmSession(self, StepLoop(self.language(lane.name), slots))
@@ -123,7 +136,8 @@ class LmEngine(Engine):
         """What the step loop knows of the model."""
         backend, facts = self._loaded()
         return Language(self._name, backend.tokenizer(), self._reader(facts.context_tokens, facts.vocabulary),
-                        facts.bytes_per_token, f"{self._name}/{lane}")
+                        facts.bytes_per_token, f"{self._name}/{lane}",
+                        self._prefill_tokens if backend.continues else 0)
 
     def must_be_loaded(self) -> None:
         self._loaded()

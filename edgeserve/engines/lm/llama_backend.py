@@ -49,6 +49,8 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
 class LlamaBackend:
     """One GGUF file, whose weights the lanes of a device share."""
 
+    continues = True
+
     def __init__(self, model: str, path: str, context: int, threads: int, gpu_layers: int, device_index: int) -> None:
         self._model = model
         self._path = path
@@ -124,6 +126,8 @@ class LlamaBackend:
 
 class LlamaSession:
     """One lane's context."""
+
+    mixes = True
 
     def __init__(self, model: str, context: Any, slots: int, vocabulary: int) -> None:
         self.slots = slots

@@ -44,6 +44,10 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
                        lanes)
 
 
+def _continues() -> bool:
+    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) >= CHUNKS_SINCE
+
+
 class OnnxBackend:
     """One graph; lanes with equal threads and cores share a session of ONNX Runtime, each has its own memory."""
 
@@ -56,6 +60,7 @@ class OnnxBackend:
         self._about: Dict[str, Any] = {}
         self._sessions: Dict[Tuple[int, Tuple[int, ...]], Any] = {}
         self._tokenizer: Any = None
+        self.continues = _continues()
 
     def load(self) -> ModelFacts:
         about = self.about()
@@ -159,8 +164,8 @@ class OnnxSession:
         self._vocabulary = int(about["vocabulary"])
         self._rows = KvRows(about["layers"], slots, about["kv_heads"], context or about["context"], about["head_size"])
         self._decoding: Dict[Tuple[int, int], _Bound] = {}  # (first row, rows) -> what they are bound to
-        version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-        self._chunks = version >= CHUNKS_SINCE
+        self.mixes = False
+        self._chunks = _continues()
 
     def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
         """Those that begin run together, filled up to the longest; a row that goes on runs alone."""

@@ -1,14 +1,14 @@
 """The steps of a batch of answers, the same for every back end.
 
-A turn of the loop is: fill the memory of sequences that come with a prompt (*prefill*: their first token), then one
-token for each of the others (*decode*). An answer that is over leaves at once, between two turns; so does one that
-nobody waits for. When the batch is cut, the rest comes back with its state. Long prompts are filled in several turns,
-so that a turn has a bound.
+A turn of the loop reads some tokens of prompts (*prefill*; the last of them bring the first token of an answer), or
+makes one token for each of the others (*decode*), or both where the back end computes them in one run. An answer that
+is over leaves at once, between two turns; so does one that nobody waits for. When the batch is cut, the rest comes back
+with its state. A turn reads no more than a bounded number of tokens, so it has a bound in time, too.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 from typing import Sequence as Several
 
 import numpy as np
@@ -25,8 +25,8 @@ PREFILL, DECODE = "prefill", "decode"
 """The phases that ``batch.variant`` may ask for alone."""
 
 PREFILL_TOKENS_MAX = 512
-"""Tokens, padding included, of one prefill: a turn of the loop cannot be interrupted, so it must not be long. A prompt
-that is longer is filled in several turns."""
+"""Tokens, padding included, that a turn reads where nothing bounds turns, and that are read before the other answers of
+the batch make a step: they wait for that."""
 
 
 class Job:
@@ -39,22 +39,18 @@ class Job:
         self.sequence = sequence
         self.steps = 0  # made by this call
 
-    @property
-    def steps_told(self) -> int:
-        """What its result says: a call that read only a part of the prompt, or had not come to it, counts as a step,
-        since no result has fewer."""
-        return max(1, self.steps)
-
 
 class Language(NamedTuple):
-    """What the loop knows of the model: its name, tokenizer, the reader of items, the bytes of a token in memory, and
-    what the draws of answers without a seed of their own start from."""
+    """What the loop knows of the model: its name, tokenizer, the reader of items, the bytes of a token in memory, what
+    the draws of answers without a seed of their own start from, and how many tokens of prompts a turn reads at most (0:
+    :data:`PREFILL_TOKENS_MAX`)."""
 
     name: str
     tokenizer: Tokenizer
     reader: Reader
     bytes_per_token: int
     seed: str
+    prefill_tokens: int = 0
 
 
 class StepLoop:
@@ -65,6 +61,7 @@ class StepLoop:
         self._slots = slots
         self._stops = frozenset(language.tokenizer.stops)
         self._begun = 0  # answers without a seed of their own: each draws from another
+        self._read = 0  # tokens of prompts since the others made a step; kept over cuts, so that these come to it
 
     @property
     def name(self) -> str:
@@ -87,7 +84,7 @@ class StepLoop:
                 job.sequence.release()  # its memory is in an unknown state
             raise
         for job in run.jobs:
-            run.results[job.index] = self._unfinished(job)
+            run.results[job.index] = self._unfinished(run, job)
         return [run.results[index] for index in range(len(batch.items))]
 
     # --- parts of a batch ---------------------------------------------------------------------------------------------
@@ -131,19 +128,25 @@ class StepLoop:
                 decoding = []
             if not filling and not decoding:
                 return
-            if filling:
-                self._prefill(run, group_of(filling))
-            if decoding:
-                self._step(run, decoding, [1] * len(decoding))
+            self._turn(run, filling, decoding)
             for job in list(run.jobs):
                 if run.dropped(job.index):
-                    self._leave(run, job, Result({}, steps=job.steps_told))
+                    self._leave(run, job, Result({}, steps=max(1, job.steps), turns=run.turns))
             if run.stop:
                 return
 
-    def _prefill(self, run: _Run, jobs: Several[Job]) -> None:
-        """Fill the memory of sequences up to their first token, or a part of the one long prompt."""
-        self._step(run, jobs, [min(len(job.sequence.waiting), PREFILL_TOKENS_MAX) for job in jobs])
+    def _turn(self, run: _Run, filling: Several[Job], decoding: Several[Job]) -> None:
+        """Read a part of the prompts, or make a step of the others; both where that is one run."""
+        run.turns += 1
+        mixes = self._slots.session.mixes
+        parts = parts_of(filling, self._language.prefill_tokens or PREFILL_TOKENS_MAX, mixes)
+        tokens = sum([count for _, count in parts])
+        if decoding and (not parts or mixes or self._read + tokens > PREFILL_TOKENS_MAX):
+            parts = [*parts, *[(job, 1) for job in decoding]] if mixes else [(job, 1) for job in decoding]
+            self._read = 0
+        else:
+            self._read += tokens if decoding else 0
+        self._step(run, [job for job, _ in parts], [count for _, count in parts])
 
     def _step(self, run: _Run, jobs: Several[Job], counts: Several[int]) -> None:
         """Give the back end so many of each sequence's waiting tokens; choose the next of each where none is left."""
@@ -176,27 +179,28 @@ class StepLoop:
         text += sequence.text.finish()
         run.tell(job, text)
         answer = answer_of(sequence.text.text, sequence.generated, reason, len(sequence.asked.prompt), count)
-        self._leave(run, job, Result(answer, steps=job.steps))
+        self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns))
 
     def _leave(self, run: _Run, job: Job, result: Result) -> None:
         job.sequence.release()
         run.jobs.remove(job)
         run.over(job.index, result)
 
-    def _unfinished(self, job: Job) -> Result:
+    def _unfinished(self, run: _Run, job: Job) -> Result:
         sequence = job.sequence
         return Result({}, state=sequence, state_bytes=sequence.cached * self._language.bytes_per_token, done=False,
-                      steps=job.steps_told)
+                      steps=job.steps, turns=run.turns)
 
 
 class _Run:
-    """One batch: the jobs that are not over, and the results of those that are."""
+    """One batch: the jobs that are not over, the results of those that are, and the turns so far."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.control: Optional[BatchControl] = batch.control
         self.jobs: List[Job] = []
         self.results: Dict[int, Result] = {}
+        self.turns = 0
 
     @property
     def stop(self) -> bool:
@@ -221,14 +225,22 @@ class _Run:
         self.results[index] = result
 
 
-def group_of(jobs: Several[Job]) -> List[Job]:
-    """Which sequences are filled together: the longest waiting one, and of the others in their order those that do not
-    make the padded rows longer than :data:`PREFILL_TOKENS_MAX` in all."""
-    group = [jobs[0]]
-    longest = len(jobs[0].sequence.waiting)
-    for job in jobs[1:]:
-        length = max(longest, len(job.sequence.waiting))
-        if length * (len(group) + 1) <= PREFILL_TOKENS_MAX:
-            group.append(job)
-            longest = length
-    return group
+def parts_of(jobs: Several[Job], most: int, mixes: bool) -> List[Tuple[Job, int]]:
+    """Which prompts a turn reads on, and how many tokens of each: ``most`` in all, padding included.
+
+    A part ends where a multiple of ``most`` tokens is in memory, or the prompt ends: the arithmetic of an answer does
+    not depend on what else is read. Rows of one run are padded to the longest and all begin, unless the back end mixes.
+    """
+    parts: List[Tuple[Job, int]] = []
+    total = longest = 0
+    for job in jobs:
+        cached = job.sequence.cached
+        count = min(len(job.sequence.waiting), most - cached % most)
+        wide = max(longest, count)
+        if parts and (total + count if mixes else wide * (len(parts) + 1)) > most:
+            continue
+        if parts and not mixes and (cached or parts[0][0].sequence.cached):
+            continue
+        parts.append((job, count))
+        total, longest = total + count, wide
+    return parts

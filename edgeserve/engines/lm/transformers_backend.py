@@ -37,6 +37,8 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
 class TransformersBackend:
     """One model; the lanes share its weights. Only local files are read."""
 
+    continues = True
+
     def __init__(self, model: str, folder: str, context: int, threads: int, precision: str, device: str) -> None:
         self._model = model
         self._folder = folder
@@ -92,6 +94,8 @@ Layers = List[Tuple[Any, Any]]
 
 class TransformersSession:
     """One lane's sequences: those that made the last step together as one block, the others each by itself."""
+
+    mixes = False
 
     def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
         self.slots = slots

@@ -220,8 +220,11 @@ class Auction:
             request.running += 1
             request.note(now, "launched", job.node.name, job.part or "", "in work", work.id, "on", lane.name, "with",
                          others, "others")
-        if bid.model in state.sequences.models:  # once they wait for the model no more, on any lane
+        sequence = state.sequences.models.get(bid.model)
+        if sequence is not None:  # once they wait for the model no more, on any lane
             work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
+            if sequence.prefill_tokens:  # no turn is longer, whatever is read before the first step
+                work.step_ns = min(work.step_ns, state.latency[bid.model, lane.name].likely_ns[bid.size])
             state.sequences.started(work, extra_bytes)
         placement.in_flight += 1
         if tracked:

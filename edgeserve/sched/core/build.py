@@ -31,8 +31,9 @@ Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
 Measured = Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]
 """(model, lane) -> batch size -> durations in ns, as measured by a warm-up; none where the model could not be tried."""
 
-SequenceFacts = Mapping[str, Tuple[int, int, int]]
-"""Model -> what its engine says of its sequences: tokens of the context, bytes per token, slots per lane."""
+SequenceFacts = Mapping[str, Tuple[int, ...]]
+"""Model -> what its engine says of its sequences: tokens of the context, bytes per token, slots per lane and, where it
+is bounded, the tokens of prompts that one turn reads."""
 
 ASSUMED_NS = 100 * NS_PER_US
 """What a batch is assumed to take before it ran, where nothing gave it an input to try. Too short rather than too long:
@@ -95,9 +96,10 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
 def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:
     """The models of sequences by name, as their engines describe them and the configuration bounds them."""
     known = {}
-    for name, (context_tokens, bytes_per_token, slots) in facts.items():
+    for name, told in facts.items():
         model = config.models[name]
-        known[name] = SequenceModel(context_tokens, bytes_per_token, model.slots or slots, model.state_memory_bytes)
+        known[name] = SequenceModel(told[0], told[1], model.slots or told[2], model.state_memory_bytes,
+                                    told[3] if len(told) > 3 else 0)
     return known
 
 

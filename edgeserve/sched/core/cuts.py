@@ -1,7 +1,8 @@
 """Cuts: which batches of sequence models end after their present step, since others cannot wait for their end.
 
-A batch of many steps is one work, but its steps are where it can be interrupted. It is cut for a job of another app
-that would be late behind it and in time after one step, and when its own policy asks for that. Knows no policy by name.
+A batch of many steps is one work, but its steps are where it can be interrupted, and the turns in which it reads
+prompts, where its model bounds them. It is cut for a job of another app that would be late behind it and in time after
+one step, and when its own policy asks for that. Knows no policy by name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Cuts:
     def run(self) -> None:
         """Cut what must be cut now. O(batches of sequence models * open requests of other apps)."""
         for work, _ in list(self._state.sequences.working.values()):
-            if work.cut or work.lost or work.lane.works[0] is not work or work.steps_max == 1:
+            if work.cut or work.lost or work.lane.works[0] is not work or (
+                    work.steps_max == 1 and not self._state.sequences.models[work.model].prefill_tokens):
                 continue
             job = self._kept_waiting(work)
             if job is not None:

@@ -217,6 +217,7 @@ class Scheduler:
                 work.over = {}
             work.over[job.seq] = job
             work.steps = max(work.steps, result.steps)
+            work.turns = max(work.turns, result.turns)
             work.failed = work.failed or result.status == "done"  # until it is over: something of it was done
             self._request_manager.returned(job, result, work, took)
 
@@ -251,6 +252,8 @@ class Scheduler:
             work.failed = work.failed and result.status == "failed"
             if result.steps > work.steps:
                 work.steps = result.steps
+            if result.turns > work.turns:
+                work.turns = result.turns
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
@@ -259,7 +262,7 @@ class Scheduler:
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             took_ns = event.finished_ns - event.started_ns
             warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
-            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.steps)
+            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps)
             if self._returns.learns:
                 self._returns.answered(work, took_ns)
             self._board.ends_ns.clear()
@@ -277,7 +280,7 @@ class Scheduler:
         if gap is None:
             return took_ns
         factor = gap.factor
-        gap.learn(took_ns, latency.typical_ns[work.size] * work.steps)
+        gap.learn(took_ns, latency.typical_ns[work.size] * (work.turns or work.steps))
         return max(1, round(took_ns / factor))
 
     def _probed(self, work: Work, event: WorkFinished) -> None:

@@ -233,6 +233,11 @@ class Board:
         usual length of its model's."""
         return self._sequences.steps_left(job)
 
+    def prefill_turns(self, job: Job) -> int:
+        """Turns that reading the prompt of a sequence takes which has made no step, each of about a step's time; 0
+        where its model reads prompts whole or makes no sequences, or where nothing tells the prompt's length."""
+        return self._sequences.prefill_turns(job) if job.node.model in self._sequences.models else 0
+
     def branches(self, request: RequestRecord, join: str, part: Part = ()) -> List[Branch]:
         """What became of each predecessor of a join, in the order of the graph."""
         node = request.app.by_name.get(join)

@@ -79,15 +79,17 @@ class JobResult:
     taken (only for a node with ``route = "one"``), ``hints`` what it says of the request, or of its part: when
     ``done``, for the nodes behind it; when ``unfinished``, of what is left of itself (``NODE.steps``: the steps that it
     still needs). ``state_bytes`` is what its state occupies on the device from now on. ``steps`` are the steps of an
-    iterative model that the call made: 1 where ``steps_max`` did not bound it.
+    iterative model that the call made: 1 where ``steps_max`` did not bound it, 0 where it only read a part of a prompt.
+    ``turns`` are those of the whole call until this result, where its model bounds them (0: as many as steps).
     """
 
-    fields: ClassVar[Tuple[str, ...]] = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps")
+    fields: ClassVar[Tuple[str, ...]] = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps",
+                                         "turns")
     __slots__ = fields
 
     def __init__(self, job: JobId, status: str = "done", parts: int | None = None, route: str | None = None,
                  hints: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0,
-                 steps: int = 1) -> None:
+                 steps: int = 1, turns: int = 0) -> None:
         self.job = job
         self.status = status
         self.parts = parts
@@ -96,6 +98,7 @@ class JobResult:
         self.reason = reason
         self.state_bytes = state_bytes
         self.steps = steps
+        self.turns = turns
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobResult) and all(

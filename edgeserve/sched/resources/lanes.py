@@ -38,13 +38,13 @@ class Work:
     of no job.
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
-    steps of an iterative model the call made.
+    steps of an iterative model the call made, and ``turns``, where the model bounds its turns (else 0).
     ``over`` are the jobs that were over before the batch (by ``seq``), ``cut`` says that it was told to end after its
     present step, ``steps_max`` and ``variant`` are what it was asked for.
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps", "cold", "over", "cut", "steps_max", "variant", "step_ns")
+                 "lost", "probe", "failed", "steps", "turns", "cold", "over", "cut", "steps_max", "variant", "step_ns")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -62,12 +62,13 @@ class Work:
         self.probe = probe
         self.failed = False
         self.steps = 1
+        self.turns = 0
         self.cold = False  # it is the first batch after an idle gap of its lane
         self.over: Dict[int, Job] = NO_JOBS
         self.cut = False
         self.steps_max: int | None = None
         self.variant = ""
-        self.step_ns = 0  # it can be cut after one step, which takes so long; 0: it cannot be cut
+        self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
 
     def left(self) -> Tuple[Job, ...]:
         """Its jobs that are not over, in the order of the batch."""

@@ -37,13 +37,15 @@ UNBOUNDED = 2**62
 
 class SequenceModel(NamedTuple):
     """A model of sequences: the most tokens one may have (``context_tokens``), the bytes that each token of its state
-    occupies, how many sequences one lane holds at once (``slots``), and the bytes that all of them may occupy on one
-    device (``memory_bytes``; 0: what the device's memory leaves)."""
+    occupies, how many sequences one lane holds at once (``slots``), the bytes that all of them may occupy on one device
+    (``memory_bytes``; 0: what the device's memory leaves), and how many tokens of prompts one turn reads at most
+    (``prefill_tokens``; 0: prompts are read whole). Where that is bounded, the latency tables are of turns."""
 
     context_tokens: int
     bytes_per_token: int
     slots: int
     memory_bytes: int = 0
+    prefill_tokens: int = 0
 
 
 class Room(NamedTuple):
@@ -95,6 +97,12 @@ class Sequences:
         usually does. At least 1; :data:`STEPS_MORE` for one that has made all of them."""
         total = job.steps_total or int(hint_of(job, "steps")) or self._usual_milli[job.node.model] // 1000
         return total - job.steps if total > job.steps else STEPS_MORE
+
+    def prefill_turns(self, job: Job) -> int:
+        """Turns that reading the prompt of a job takes which has made no step; 0 where prompts are read whole, or where
+        nothing tells the prompt's length."""
+        part = self.models[job.node.model].prefill_tokens
+        return -(-self.tokens_in(job) // part) if part and not job.steps else 0
 
     def needs_bytes(self, job: Job) -> int:
         """What the state of a job occupies when the job is over, as far as is known."""

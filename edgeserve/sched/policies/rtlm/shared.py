@@ -332,6 +332,9 @@ class LanguagePolicy(Policy):
         left = [waiting.remaining() for waiting in chosen]
         begins = sum([not waiting.job.steps for waiting in chosen])
         before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
+        if before_ns:
+            turns = sum([board.prefill_turns(waiting.job) for waiting in chosen])
+            before_ns = turns * step_ns if turns else before_ns
         steps = math.ceil(max(left) - 1e-6)
         bound: int | None = None
         if tasks.stepwise:

@@ -298,7 +298,7 @@ def test_a_cut_before_a_prompt_is_whole_leaves_results_that_the_scheduler_takes(
     control.stopping = True
     cut = run(session, [long, ITEMS[0]], control=control)  # of neither has a token come
     assert [item_error("chat", result) for result in cut] == [None, None]
-    assert [(result.done, result.steps) for result in cut] == [(False, 1), (False, 1)]
+    assert [(result.done, result.steps, result.turns) for result in cut] == [(False, 0, 1), (False, 0, 1)]
     finished = run(session, [long], [cut[0].state])[0].outputs
     assert finished["tokens"].tolist() == wanted["tokens"].tolist()
     cut[1].state.release()

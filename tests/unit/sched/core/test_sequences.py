@@ -296,6 +296,53 @@ def test_a_policy_may_cut_its_own_batch(monkeypatch):
     assert sorted(ids(world.work().jobs)) == [2, 3]
 
 
+# --- prompts that are read in turns -----------------------------------------------------------------------------------
+
+
+def by_turns(**keys):
+    """As :func:`both`, but a turn of the language model reads at most 16 tokens of prompts."""
+    return Driver(HEARS, APPS, sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS, 16)}, **keys)
+
+
+def test_what_is_learnt_of_a_batch_that_reads_in_turns_is_the_time_of_a_turn():
+    world = by_turns()
+    world.arrive("chat", hints=chat(2, tokens=64))
+    world.finish(at=72, steps=2, turns=6)  # twelve milliseconds a turn
+    assert world.scheduler.state.latency["lm", "cpu0"].estimate_ns[1] == 12 * MS
+
+
+def test_a_cut_amid_a_prompt_makes_no_step_and_the_job_goes_on_where_it_was():
+    world = by_turns()
+    world.arrive("chat", hints=chat(20, tokens=64))
+    assert world.arrive("voice", at=3) == [CutBatch(1, "cpu0")]
+    world.finish(at=10, status="unfinished", steps=0, turns=1, state_bytes=16 * TOKEN_BYTES)
+    job = next(iter(world.scheduler.state.requests[1].jobs.values()))
+    assert (job.steps, job.lane) == (0, "cpu0")
+    assert world.finish(at=15) == [ended(2, "completed"), ran("lm", 1)]
+    assert world.work().steps_max == 20
+    world.finish(at=300, steps=20, turns=23)
+    world.over()
+
+
+def test_a_batch_of_one_step_is_cut_where_its_prompt_is_read_in_turns():
+    for world, cut in ((both(), []), (by_turns(), [CutBatch(1, "cpu0")])):
+        world.arrive("chat", hints=chat(1, tokens=90))
+        work = world.scheduler.state.works.running(1)
+        work.expected_ns = 100 * MS  # its policy counts the prompt
+        assert world.arrive("voice", at=3) == cut
+
+
+def test_the_turns_of_a_prompt_are_counted_until_the_first_step():
+    world = by_turns()
+    world.arrive("chat", hints=chat(20, tokens=65))
+    sequences = world.scheduler.state.sequences
+    job = next(iter(world.scheduler.state.requests[1].jobs.values()))
+    assert sequences.prefill_turns(job) == 5
+    job.steps = 1
+    assert sequences.prefill_turns(job) == 0
+    assert both().scheduler.state.sequences.models["lm"].prefill_tokens == 0
+
+
 # --- lanes that go down -----------------------------------------------------------------------------------------------
 
 
