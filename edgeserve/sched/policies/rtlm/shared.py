@@ -123,13 +123,18 @@ class LanguagePolicy(Policy):
         visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
         tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0)
 
+    def _knows_steps(self, tasks: ModelTasks, job: Job, board: Board) -> bool:
+        """Whether a job's model is one of steps, as far as is known now."""
+        if not tasks.stepwise:
+            lanes = board.lanes_of(tasks.model)
+            tasks.stepwise = job.steps > 0 or declared(job, "steps") is not None or (
+                bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+        return tasks.stepwise
+
     def _new(self, tasks: ModelTasks, job: Job, board: Board) -> Waiting:
         """A job with its predicted length."""
         told = declared(job, "steps")
-        if not tasks.stepwise:
-            lanes = board.lanes_of(tasks.model)
-            tasks.stepwise = told is not None or job.steps > 0 or (
-                bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+        self._knows_steps(tasks, job, board)
         length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
         tokens = declared(job, "tokens") if self._paper.phi_ns else None
         due_ns = job.request.deadline_ns if tokens is None else \
