@@ -409,9 +409,9 @@ class EachUtility:
                 counted.add(request.id)
             if request.on_late == "answer" or request.successor_ns is not None:
                 own_ns = around_ns + math.ceil(waiting.remaining() * step_ns)
-                self._each.append(Utility((job,), own_ns, now_ns))
+                self._each.append(Utility((job,), own_ns, now_ns, (_share(waiting),)))
             else:
-                self._likely.append((waiting, request.cost_share_ns * request.value))
+                self._likely.append((waiting, request.cost_share_ns * request.value * _share(waiting)))
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
@@ -420,6 +420,13 @@ class EachUtility:
         for waiting, worth in self._likely:
             total += worth * waiting.chance((waiting.job.request.deadline_ns - from_ns) / self._step_ns)
         return total
+
+
+def _share(waiting: Waiting) -> float:
+    """What a request is worth beside its ``cost_share_ns``, which counts the steps that it declares, or one: the steps
+    that its answer is believed to need."""
+    request = waiting.job.request
+    return waiting.steps / max(1, int(request.hints.get("steps", 1))) if request.app.simple else 1.0
 
 
 def _of_row(row: Tuple[int, priority.Key, Waiting]) -> Tuple[int, priority.Key]:
