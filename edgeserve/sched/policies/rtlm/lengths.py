@@ -32,10 +32,10 @@ TAIL: Final = 1e-9
 """A chance below it says that an answer is far beyond its prediction: its own length is the only evidence then."""
 
 
-HOPELESS: Final = 0.05
+HOPELESS: Final = 0.2
 """An answer whose chance to be in time is smaller may be given up."""
 
-HOPELESS_Z: Final = 1.645
+HOPELESS_Z: Final = 0.8416
 """The :data:`HOPELESS` quantile of a normal law lies so many deviations below its mean."""
 
 TRUSTED: Final = 4
