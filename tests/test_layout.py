@@ -59,7 +59,7 @@ SCHED_ROOMS = {
 
 # And inside ``sched/policies``: which rooms of other policies a policy's room uses.
 POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_local": {"common", "pard"},
-                "rtlm": {"common"}, "schemble": {"common", "edf"}}
+                "rtlm": {"common", "edf"}, "schemble": {"common", "edf"}}
 
 # Library -> the only modules that may import it.
 OPTIONAL = {"onnxruntime": {"engines.onnx", "engines.lm"}, "tensorrt": {"engines.tensorrt"},

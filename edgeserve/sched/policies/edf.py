@@ -184,6 +184,10 @@ class Edf(Policy):
             return None
         return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
 
+    def holds(self, model: str) -> bool:
+        """Whether jobs of a model wait here."""
+        return self._models[model].count > 0
+
     def queued(self) -> List[Job]:
         return [job for queues in self._models.values() for queue in queues.queues for job in queue]
 

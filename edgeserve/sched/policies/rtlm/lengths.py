@@ -32,6 +32,19 @@ TAIL: Final = 1e-9
 """A chance below it says that an answer is far beyond its prediction: its own length is the only evidence then."""
 
 
+HOPELESS: Final = 0.2
+"""An answer whose chance to be in time is smaller may be given up."""
+
+HOPELESS_Z: Final = 0.8416
+"""The :data:`HOPELESS` quantile of a normal law lies so many deviations below its mean."""
+
+TRUSTED: Final = 4
+"""After so many answers the lengths are known well enough to give requests up for them."""
+
+GIVEN_UP_MAX: Final = 8
+"""So many may be given up for their length in a row: then one is served, to measure whether lengths are as believed."""
+
+
 class Length(NamedTuple):
     """A predicted number of steps: lognormal."""
 
@@ -56,14 +69,31 @@ class Length(NamedTuple):
         return max(1.0, min(STEPS_MAX, mean * _above(z - self.sigma) / above) - done)
 
 
+    def chance(self, done: int, more: float) -> float:
+        """The chance that an answer which has ``done`` steps and has not ended needs at most ``more`` others."""
+        if more < 1.0:
+            return 0.0
+        if self.sigma < 1e-6:
+            return 1.0 if self.mean() <= done + more else 0.0
+        above = _above((math.log(done) - self.log_mean) / self.sigma) if done > 0 else 1.0
+        if above < TAIL:
+            return more / (done + more)
+        return max(0.0, 1.0 - _above((math.log(done + more) - self.log_mean) / self.sigma) / above)
+
+    def least(self) -> float:
+        """The steps that all but :data:`HOPELESS` of such answers have."""
+        return max(1.0, math.exp(min(20.0, self.log_mean - HOPELESS_Z * self.sigma)))
+
+
 class Lengths:
     """What the finished answers of one app say of the next. ``corrects``: whether declared lengths are corrected;
     without, they are believed."""
 
-    __slots__ = ("_corrects", "_default", "_told", "_all", "_centre", "_level", "_slope", "_sigma", "_log_mean",
-                 "_spread")
+    __slots__ = ("given_up", "_corrects", "_default", "_told", "_all", "_centre", "_level", "_slope", "_sigma",
+                 "_log_mean", "_spread")
 
     def __init__(self, corrects: bool, default_steps: float) -> None:
+        self.given_up = 0  # for their length, since an answer was seen
         self._corrects = corrects
         self._default = math.log(max(1.0, default_steps))
         self._told: Deque[Tuple[float, float]] = deque(maxlen=ANSWERS_LEN)  # logarithms: declared, real
@@ -87,6 +117,7 @@ class Lengths:
 
     def finished(self, declared: float | None, steps: int) -> None:
         """An answer had so many steps. O(answers looked back on)."""
+        self.given_up = 0
         real = math.log(max(1, steps))
         self._all.append(real)
         count = len(self._all)
@@ -97,6 +128,10 @@ class Lengths:
         if declared is not None and self._corrects:
             self._told.append((math.log(max(1.0, min(STEPS_MAX, declared))), real))
             self._fit()
+
+    def may_give_up(self) -> bool:
+        """Whether a request may be given up for how long its answer would be."""
+        return len(self._all) >= TRUSTED and self.given_up < GIVEN_UP_MAX
 
     def _fit(self) -> None:
         rows = self._told

@@ -11,13 +11,16 @@ import math
 from typing import ClassVar, Dict, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
 from edgeserve.sched.policies.rtlm.offload import Main
 from edgeserve.sched.policies.rtlm.queues import ModelTasks, Waiting
 from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
+from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
 
 
@@ -35,6 +38,45 @@ class RtlmPlus(LanguagePolicy):
         self._share = self._at_least("admit_share", 0.0)
         self._fair = bool(self.options["fair"])
         self._turn = int(self._at_least("turn", 0.0))
+
+        # What makes no steps has nothing that this policy orders by: ``edf`` serves it.
+        self._plain = Edf(name, apps, {"admit": self._admit, "batch_max": self._batch_max})
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        tasks = self._models[job.node.model]
+        if tasks.stepwise or self._knows_steps(tasks, job, board):
+            if self._plain.holds(tasks.model):  # those that came before it was known
+                for other in [other for other in self._plain.queued() if other.node.model == tasks.model]:
+                    self._plain.on_gone(other, board)
+                    super().on_ready(other, board)
+            super().on_ready(job, board)
+        else:
+            self._plain.on_ready(job, board)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        if self._plain.holds(job.node.model):
+            self._plain.on_gone(job, board)
+        else:
+            super().on_gone(job, board)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        if self._plain.holds(work.model):
+            self._plain.on_started(work, board)
+        else:
+            super().on_started(work, board)
+
+    def plan(self, board: Board) -> None:
+        super().plan(board)
+        self._plain.plan(board)
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        plain, bid = self._plain.bid(lane, board), super().bid(lane, board)
+        if plain is None or bid is None:
+            return plain or bid
+        return arbiter.choose((bid, plain), lane.available_ns(board.now_ns))
+
+    def queued(self) -> List[Job]:
+        return super().queued() + self._plain.queued()
 
     def cut(self, work: Work, board: Board) -> bool:
         tasks = self._models[work.model]

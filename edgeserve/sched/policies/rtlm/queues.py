@@ -34,6 +34,13 @@ class Waiting:
         self.rank = RANKS[job.request.klass]
         self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
 
+    def chance(self, steps: float, more: int = 0) -> float:
+        """The chance that at most so many steps are still to come, when ``more`` were made since the launch."""
+        job = self.job
+        if job.steps_total:
+            return 1.0 if job.steps_total - job.steps - more <= steps else 0.0
+        return self.length.chance(job.steps + more, steps)
+
     def remaining(self, more: int = 0) -> float:
         """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
         the prediction and how long it is already."""
@@ -55,7 +62,7 @@ def declared(job: Job, what: str) -> float | None:
 class ModelTasks:
     """The tasks of one model: ``fresh`` ones that have not begun, ``begun`` ones whose answer has, ``running`` ones.
     All by ``seq``, in the order in which they became ready. ``gathered`` are fresh tasks with the time at which they
-    become visible. ``due`` has the fresh ones that may be given up, by deadline. ``stepwise``: some job told that it
+    become visible. ``due`` has the fresh ones that may be given up, by when they are. ``stepwise``: some job told that it
     needs steps, or took several; before, every job of the model counts as one step.
     """
 
@@ -74,14 +81,15 @@ class ModelTasks:
     def __len__(self) -> int:
         return len(self.fresh) + len(self.begun)
 
-    def add(self, waiting: Waiting, visible_ns: int = 0) -> None:
-        """A job is ready: it goes on, or is new and becomes visible at ``visible_ns`` (0: now)."""
+    def add(self, waiting: Waiting, visible_ns: int, hopeless_ns: int) -> None:
+        """A job is ready: it goes on, or is new and becomes visible at ``visible_ns`` (0: now). ``hopeless_ns``: if its
+        first step cannot end by then, it will hardly be in time."""
         job = waiting.job
         if job.steps or job.lane:
             self.begun[job.seq] = waiting
             return
         if job.request.on_late != "answer":
-            self.due.add(job.deadline_ns, job)
+            self.due.add(hopeless_ns, job)
         if visible_ns:
             self.gathered[job.seq] = (visible_ns, waiting)
         else:

@@ -15,7 +15,7 @@ from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.rtlm import consolidation, offload, priority
 from edgeserve.sched.policies.rtlm.constants import saturating
-from edgeserve.sched.policies.rtlm.lengths import Length
+from edgeserve.sched.policies.rtlm.lengths import HOPELESS, Length
 from edgeserve.sched.policies.rtlm.offload import Main
 from edgeserve.sched.policies.rtlm.priority import METHODS, ORDERS, Terms, key_of
 from edgeserve.sched.policies.rtlm.queues import Learnt, ModelTasks, Waiting, declared
@@ -121,15 +121,21 @@ class LanguagePolicy(Policy):
             if not job.steps:
                 tasks.predicted.add(waiting.steps)
         visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
-        tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0)
+        hopeless_ns = self._latest_ns(job, board) - round((waiting.length.least() - 1.0) * self._alone_ns(tasks, board))
+        tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0, hopeless_ns)
+
+    def _knows_steps(self, tasks: ModelTasks, job: Job, board: Board) -> bool:
+        """Whether a job's model is one of steps, as far as is known now."""
+        if not tasks.stepwise:
+            lanes = board.lanes_of(tasks.model)
+            tasks.stepwise = job.steps > 0 or declared(job, "steps") is not None or (
+                bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+        return tasks.stepwise
 
     def _new(self, tasks: ModelTasks, job: Job, board: Board) -> Waiting:
         """A job with its predicted length."""
         told = declared(job, "steps")
-        if not tasks.stepwise:
-            lanes = board.lanes_of(tasks.model)
-            tasks.stepwise = told is not None or job.steps > 0 or (
-                bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+        self._knows_steps(tasks, job, board)
         length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
         tokens = declared(job, "tokens") if self._paper.phi_ns else None
         due_ns = job.request.deadline_ns if tokens is None else \
@@ -168,16 +174,49 @@ class LanguagePolicy(Policy):
             self._models[work.model].running.pop(job.seq, None)
 
     def plan(self, board: Board) -> None:
-        """What was gathered becomes visible; fresh tasks that not even the next step could be in time for are given
-        up. (How long an answer will be is a guess: none is given up for it.)"""
+        """What was gathered becomes visible; what cannot be in time is given up."""
         for tasks in self._models.values():
             if tasks.gathered:
                 tasks.show(board.now_ns)
-            rows = tasks.due.rows
-            if rows:
+            if tasks.due.rows or tasks.begun:
                 ends_ns = board.earliest_end_ns(tasks.model)
-                while ends_ns is not None and rows and rows[0][0] < ends_ns:
-                    board.abandon_branch(rows[0][2], CANNOT_MAKE_DEADLINE)
+                if ends_ns is not None:
+                    self._give_up(tasks, ends_ns, board)
+
+    def _give_up(self, tasks: ModelTasks, ends_ns: int, board: Board) -> None:
+        """Give up tasks that not even the next step could be in time for, and those that will hardly be in time by how
+        long their answers are believed to be, as long as finished answers confirm that."""
+        rows, skipped = tasks.due.rows, 0
+        while skipped < len(rows) and rows[skipped][0] < ends_ns:
+            job = rows[skipped][2]
+            skipped += not self._gives_up(job, self._latest_ns(job, board) < ends_ns, board)
+        alone_ns = self._alone_ns(tasks, board)
+        for waiting in list(tasks.begun.values()):
+            job = waiting.job
+            if job.request.on_late != "answer" and job.seq in tasks.begun:
+                steps = 1.0 + (self._latest_ns(job, board) - ends_ns) / alone_ns
+                if waiting.chance(steps) < HOPELESS:
+                    self._gives_up(job, steps < 1.0, board)
+
+    def _gives_up(self, job: Job, is_certain: bool, board: Board) -> bool:
+        """Give a job up that is late for certain, or hardly in time as far as is known. False: it may stay."""
+        lengths = self._learnt.of(job)
+        if not is_certain:
+            if not lengths.may_give_up():
+                return False
+            lengths.given_up += 1
+        board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+        return True
+
+    def _latest_ns(self, job: Job, board: Board) -> int:
+        """When a job must have ended for its request to be in time."""
+        request = job.request
+        return request.deadline_ns - (board.rest_ns(request.app, job.node) if job.node.succs else 0)
+
+    def _alone_ns(self, tasks: ModelTasks, board: Board) -> int:
+        """One step of one task alone, on the fastest lane."""
+        return max(1, min([board.latency(tasks.model, lane.name).alone_likely_ns
+                           for lane in board.lanes_of(tasks.model)], default=1))
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         times = [at_ns for tasks in self._models.values() for at_ns, _ in tasks.gathered.values()]
@@ -346,30 +385,51 @@ class LanguagePolicy(Policy):
         jobs = [waiting.job for waiting in chosen]
         rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
         rest_lane_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in jobs])
-        after_ns = [before_ns + math.ceil(own * step_ns) + rest_ns for own in left]
-        return Bid(tasks.model, jobs, size, expected_ns, EachUtility(jobs, after_ns, board.now_ns),
+        utility = EachUtility(chosen, before_ns + rest_ns, step_ns, board.now_ns)
+        return Bid(tasks.model, jobs, size, expected_ns, utility,
                    expected_ns + rest_lane_ns, steps_max=bound, klass=best_class(jobs))
 
 
 class EachUtility:
     """What a batch delivers whose requests end one after the other, as a function of when it starts: each request
-    counts as in :class:`~edgeserve.sched.policies.common.bidding.Utility`, with its own time from the start."""
+    counts with the chance that its answer is whole in time. One that is answered late anyway counts as in
+    :class:`~edgeserve.sched.policies.common.bidding.Utility`, with its expected end, and so does one of a stream.
+    ``around_ns``: what passes before the first step, and after the last until requests end."""
 
-    __slots__ = ("_each",)
+    __slots__ = ("_each", "_likely", "_around_ns", "_step_ns")
 
-    def __init__(self, jobs: Sequence[Job], after_ns: Sequence[int], now_ns: int) -> None:
+    def __init__(self, chosen: Sequence[Waiting], around_ns: int, step_ns: int, now_ns: int) -> None:
+        self._around_ns, self._step_ns = around_ns, max(1, step_ns)
         self._each: List[Utility] = []
+        self._likely: List[Tuple[Waiting, float]] = []  # and what each is worth
         counted = set()
-        for job, own_ns in zip(jobs, after_ns):
+        for waiting in chosen:
+            job = waiting.job
+            request = job.request
             if job.part:
-                if job.request.id in counted:
+                if request.id in counted:
                     continue
-                counted.add(job.request.id)
-            self._each.append(Utility((job,), own_ns, now_ns))
+                counted.add(request.id)
+            if request.on_late == "answer" or request.successor_ns is not None:
+                own_ns = around_ns + math.ceil(waiting.remaining() * step_ns)
+                self._each.append(Utility((job,), own_ns, now_ns, (_share(waiting),)))
+            else:
+                self._likely.append((waiting, request.cost_share_ns * request.value * _share(waiting)))
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
-        return sum([utility.value(start_ns) for utility in self._each], 0.0)
+        from_ns = start_ns + self._around_ns
+        total = sum([utility.value(start_ns) for utility in self._each], 0.0)
+        for waiting, worth in self._likely:
+            total += worth * waiting.chance((waiting.job.request.deadline_ns - from_ns) / self._step_ns)
+        return total
+
+
+def _share(waiting: Waiting) -> float:
+    """What a request is worth beside its ``cost_share_ns``, which counts the steps that it declares, or one: the steps
+    that its answer is believed to need."""
+    request = waiting.job.request
+    return waiting.steps / max(1, int(request.hints.get("steps", 1))) if request.app.simple else 1.0
 
 
 def _of_row(row: Tuple[int, priority.Key, Waiting]) -> Tuple[int, priority.Key]:
