@@ -1,0 +1,269 @@
+"""Half as many requests again as a server can do, from clients that come and go: does anything grow?
+
+    python scripts/dev/churn.py --minutes 60 [--json FILE]
+
+The server runs as a process of its own (``edgeserve serve``). A steady client asks half of the load, at random times;
+the rest comes from clients that connect, ask a few things and vanish: most close their socket in the midst of it, some
+are processes that are killed. Memory, open files and threads of the server are looked at every second, and so is its
+log. What is compared is the median of the second minute (of the second tenth, where a run is shorter than twenty
+minutes) with that of the last tenth. At the end the server's ledger must balance and the server must end by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List
+
+import msgpack
+import zmq
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.checks import Checks
+
+from edgeserve.client import Client
+from edgeserve.errors import RequestError
+
+CONFIG = """
+[server]
+endpoint = "ipc://{folder}/bus/socket"
+client_silence = "2s"
+[lane.cpu0]
+[model.m]
+engine = "synthetic"
+batch = [1, 2, 4]
+expected = {{ 1 = "10ms", 2 = "16ms", 4 = "28ms" }}
+[policy.edf]
+[policy.pard_local]
+[app.one]
+model = "m"
+slo = "250ms"
+policy = "edf"
+[app.chain]
+policy = "pard_local"
+slo = "400ms"
+[[app.chain.node]]
+name = "first"
+model = "m"
+[[app.chain.node]]
+name = "second"
+model = "m"
+[app.stream]
+model = "m"
+policy = "edf"
+slo = "250ms"
+stream = "newest_wins"
+"""
+
+JOBS_PER_S = 4 / 0.028
+"""What the lane can do: full batches."""
+
+APPS = {"one": 1, "chain": 2, "stream": 1}
+"""App -> jobs of a request."""
+
+VICTIM = """
+import sys, time
+from edgeserve.client import Client
+client = Client(sys.argv[1])
+futures = [client.submit(app, {}) for app in ("one", "chain") for _ in range(5)]
+futures[0].exception(20)
+print("in flight", flush=True)
+time.sleep(60)
+"""
+
+KILL_EVERY_S = 10.0
+GROWTH_MAX = 0.02
+LOG_BYTES_PER_S_MAX = 1000.0
+
+
+class Steady(threading.Thread):
+    """Half of the load, from one client that stays."""
+
+    def __init__(self, endpoint: str, load: float, ending: threading.Event) -> None:
+        super().__init__(name="steady", daemon=True)
+        self.told: Counter[str] = Counter()
+        self._endpoint, self._rate, self._ending = endpoint, load / 2 * JOBS_PER_S, ending
+
+    def run(self) -> None:
+        draw = random.Random("steady")
+        with Client(self._endpoint, timeout_ms=30_000) as client:
+            due_s = time.monotonic()
+            while not self._ending.wait(max(0.0, due_s - time.monotonic())):
+                app = draw.choice(tuple(APPS))
+                due_s += draw.expovariate(self._rate / APPS[app])
+                future = client.submit(app, {}, stream="camera") if app == "stream" else client.submit(app, {})
+                future.add_done_callback(self._done)
+
+    def _done(self, future: Any) -> None:
+        error = future.exception()
+        self.told["completed" if error is None else getattr(error, "code", type(error).__name__)] += 1
+
+
+class Churn(threading.Thread):
+    """The other half, from clients that connect, ask a few things and vanish."""
+
+    def __init__(self, endpoint: str, load: float, ending: threading.Event) -> None:
+        super().__init__(name="churn", daemon=True)
+        self.clients = self.asked = 0
+        self._endpoint, self._rate, self._ending = endpoint, load / 2 * JOBS_PER_S, ending
+
+    def run(self) -> None:
+        draw = random.Random("churn")
+        context: zmq.Context[Any] = zmq.Context()
+        due_s = time.monotonic()
+        while not self._ending.wait(max(0.0, due_s - time.monotonic())):
+            self.clients += 1
+            one = context.socket(zmq.DEALER)
+            one.linger = draw.choice((0, 200))
+            if draw.random() < 0.1:
+                one.setsockopt(zmq.ROUTING_ID, draw.choice((b"robot", b"camera")))
+            one.connect(self._endpoint)
+            for number in range(draw.randrange(1, 8)):
+                app = draw.choice(tuple(APPS))
+                due_s += APPS[app] / self._rate
+                header: Dict[str, Any] = {"kind": "infer", "id": number, "app": app}
+                if app == "stream":
+                    header["stream"] = f"s{draw.randrange(100)}"
+                one.send(b"\1" + msgpack.packb(header))
+                self.asked += 1
+            if draw.random() < 0.5:
+                one.poll(20)
+            one.close()
+        context.destroy(0)
+
+
+class Killer(threading.Thread):
+    """Client processes that are killed with requests in flight."""
+
+    def __init__(self, endpoint: str, ending: threading.Event) -> None:
+        super().__init__(name="killer", daemon=True)
+        self.killed = 0
+        self._endpoint, self._ending = endpoint, ending
+
+    def run(self) -> None:
+        while not self._ending.wait(KILL_EVERY_S):
+            victim = subprocess.Popen([sys.executable, "-c", VICTIM, self._endpoint], stdout=subprocess.PIPE)
+            assert victim.stdout is not None
+            victim.stdout.readline()
+            victim.kill()
+            victim.wait()
+            victim.stdout.close()
+            self.killed += 1
+
+
+def look(pid: int, log: Path) -> Dict[str, int]:
+    """Memory, open files and threads of a process; bytes of its log."""
+    with open(f"/proc/{pid}/statm") as file:
+        rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {"rss": rss, "files": len(os.listdir(f"/proc/{pid}/fd")), "threads": len(os.listdir(f"/proc/{pid}/task")),
+            "log": log.stat().st_size}
+
+
+def run(minutes: float, load: float) -> Dict[str, Any]:
+    """Run it; what was found."""
+    with tempfile.TemporaryDirectory(prefix="es-churn-") as path:
+        folder = Path(path)
+        (folder / "edge.toml").write_text(CONFIG.format(folder=folder))
+        with open(folder / "log", "wb") as log:
+            server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", str(folder / "edge.toml")],
+                                      stdout=log, stderr=log)
+        try:
+            return _load(server, f"ipc://{folder}/bus/socket", folder / "log", minutes * 60, load)
+        finally:
+            if server.poll() is None:
+                server.kill()
+                server.wait()
+
+
+def _wait_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+    due_s = time.monotonic() + 60
+    while time.monotonic() < due_s and server.poll() is None:
+        try:
+            with Client(endpoint, connect_ms=1000, timeout_ms=5000) as client:
+                if client.health()["ready"]:
+                    return
+        except RequestError:
+            time.sleep(0.1)
+    raise SystemExit("the server did not start:\n" + log.read_text(errors="replace"))
+
+
+def _load(server: subprocess.Popen[bytes], endpoint: str, log: Path, seconds: float, load: float) -> Dict[str, Any]:
+    _wait_ready(server, endpoint, log)
+    ending = threading.Event()
+    steady, churn, killer = Steady(endpoint, load, ending), Churn(endpoint, load, ending), Killer(endpoint, ending)
+    for thread in (steady, churn, killer):
+        thread.start()
+    begin_s = time.monotonic()
+    samples: List[Dict[str, int]] = []
+    while time.monotonic() - begin_s < seconds:
+        time.sleep(1.0)
+        if server.poll() is not None:
+            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read_text(errors='replace')[-4000:]}")
+        samples.append(look(server.pid, log))
+        if len(samples) % 60 == 0:
+            print(f"{len(samples) // 60} min: {samples[-1]}", flush=True)
+    ending.set()
+    for thread in (steady, churn, killer):
+        thread.join(30)
+    stats = _at_rest(endpoint)
+    server.send_signal(signal.SIGTERM)
+    apps = {name: {"received": app["received"], **app["outcomes"]} for name, app in stats["apps"].items()}
+    return {"seconds": len(samples), "clients": churn.clients, "killed": killer.killed, "steady": dict(steady.told),
+            "apps": apps, "open": stats["open"], "status": server.wait(60), "samples": samples,
+            "unbalanced": sum(app["received"] - sum(app["outcomes"].values()) for app in stats["apps"].values())}
+
+
+def _at_rest(endpoint: str) -> Dict[str, Any]:
+    due_s = time.monotonic() + 60
+    with Client(endpoint) as client:
+        while True:
+            stats: Dict[str, Any] = client.stats()
+            if not stats["open"] or time.monotonic() > due_s:
+                return stats
+            time.sleep(0.1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--load", type=float, default=1.5, help="of what the lane can do (1.5)")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    found = run(args.minutes, args.load)
+    samples = found.pop("samples")
+    for name, value in found.items():
+        print(f"{name}: {value}")
+    checks = Checks("scripts/dev/churn.py")
+    check(found, samples, checks)
+    rows = [{"second": second, **samples[second]} for second in range(0, len(samples), max(1, len(samples) // 60))]
+    return checks.finish(args.json, {"minutes": args.minutes, "load": args.load, **found}, rows=rows)
+
+
+def check(found: Dict[str, Any], samples: List[Dict[str, int]], checks: Checks) -> None:
+    """Everything this script must show."""
+    tenth = max(1, len(samples) // 10)
+    early = samples[60:120] if len(samples) >= 1200 else samples[tenth:2 * tenth] or samples
+    late = samples[-tenth:]
+    growth = statistics.median([one["rss"] for one in late]) / statistics.median([one["rss"] for one in early]) - 1
+    checks.at_most("growth of memory after the first minute", growth, GROWTH_MAX)
+    for name in ("files", "threads"):
+        more = statistics.median([one[name] for one in late]) - statistics.median([one[name] for one in early])
+        checks.at_most(f"more {name} than after the first minute (median)", more, 0 if name == "threads" else 2)
+    checks.at_most("bytes of log a second", samples[-1]["log"] / len(samples), LOG_BYTES_PER_S_MAX)
+    checks.at_most("requests without an end", found["open"] + abs(found["unbalanced"]), 0)
+    checks.at_most("exit status of the server", found["status"], 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
