@@ -58,7 +58,7 @@ def test_its_extras_are_the_projects_and_its_python_is_supported():
 
 def test_it_starts_a_configuration_that_can_be_read_where_the_health_check_asks():
     entry, = arguments("ENTRYPOINT")
-    command, = [argument for argument in arguments("CMD")]
+    command, = arguments("CMD")
     verb, path = json.loads(command)
     assert json.loads(entry) == ["edgeserve"] and verb == "serve"
     source = next(argument.split()[0] for argument in arguments("COPY") if argument.split()[-1] == path)

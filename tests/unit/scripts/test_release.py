@@ -13,12 +13,13 @@ from dev import release
 
 PACKAGE = ["edgeserve/__init__.py", "edgeserve/py.typed", "edgeserve/language/lexicon.csv"]
 INFO = "edgeserve_runtime-1.2.dist-info/"
-METADATA = "Name: edgeserve-runtime\nVersion: 1.2\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\nText"
+METADATA = ("Name: edgeserve-runtime\nVersion: 1.2\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n"
+            "\nText")
 
 
 def problems(names=(), metadata=METADATA):
-    return release.wheel_problems([*(names or PACKAGE), INFO + "METADATA", INFO + "licenses/LICENSE"], PACKAGE, metadata,
-                                  "1.2")
+    packed = [*(names or PACKAGE), INFO + "METADATA", INFO + "licenses/LICENSE"]
+    return release.wheel_problems(packed, PACKAGE, metadata, "1.2")
 
 
 def test_a_whole_wheel_has_no_problem():
