@@ -89,17 +89,19 @@ def loaded_from_elsewhere(site: Path) -> Iterator[str]:
             yield f"{path.relative_to(site)}: {address}"
 
 
-def build(out: Path) -> int:
-    """Stage, build, look; the exit status."""
+def build(out: Path, root: Path = ROOT) -> int:
+    """Stage the pages below ``root``, build, look; the exit status."""
     with tempfile.TemporaryDirectory(prefix="edgeserve-site-") as place:
-        stage(Path(place))
+        stage(Path(place), root)
         quiet: Dict[str, str] = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-        done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)],
-                              cwd=place, env=quiet)
+        # Not --quiet: what is not told is not counted, and --strict finds nothing.
+        done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
+                              cwd=place, env=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
+        print("\n".join(line for line in done.stdout.splitlines() if not line.startswith("INFO")))
         return 1
     foreign = list(loaded_from_elsewhere(out))
-    print("\n".join(foreign) if foreign else f"{out}/index.html: {len(pages())} pages, every link holds")
+    print("\n".join(foreign) if foreign else f"{out}/index.html: {len(pages(root))} pages, every link holds")
     return 1 if foreign else 0
 
 
