@@ -14,7 +14,7 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants hostile ci clean
+.PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants hostile site release ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
@@ -29,6 +29,8 @@ help:
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
 	@echo "make hostile     a million mutated messages, a healthy client beside them"
 	@echo "make mutants     change the scheduler at random places: the tests must notice nine of ten"
+	@echo "make site        the documentation as a site, in build/site; a link that leads nowhere ends it"
+	@echo "make release     build the source distribution and the wheel, and try the wheel in new environments"
 	@echo "make ci          what CI runs: lint, and tests on the oldest and newest Python found"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"
 
@@ -52,6 +54,10 @@ $(VENV)/.lint: $(NEEDS) | $(VENV)/.test
 
 $(VENV)/.compile: $(NEEDS) | $(VENV)/.test
 	$(PIP) install --editable '.[compile]'
+	@touch $@
+
+$(VENV)/.docs: $(NEEDS) | $(IN)
+	$(PIP) install --editable '.[docs]'
 	@touch $@
 
 demo: $(VENV)/.demo
@@ -104,6 +110,12 @@ hostile: $(VENV)/.test
 
 mutants: $(VENV)/.test
 	$(IN) scripts/dev/mutants.py --jobs $(JOBS) $(ARGS)
+
+site: $(VENV)/.docs
+	$(IN) scripts/dev/site.py $(ARGS)
+
+release: | $(IN)
+	$(IN) scripts/dev/release.py $(ARGS)
 
 ci:
 	.ci/run

@@ -1,0 +1,115 @@
+"""Build the documentation as a site: ``make site``.
+
+    python scripts/dev/site.py [--out build/site]
+
+The pages are copied to a temporary folder, where they keep their places in the project, so that links between them hold
+as they stand; so is every file that a page links to. MkDocs builds them strictly with ``docs/mkdocs.yml``: a page that
+is not in the navigation, a link or a heading that does not exist ends the build. Then no page may load anything from
+another host. Exit status 1 when something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Dict, Iterator, List, Set
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = "docs/mkdocs.yml"
+PATTERNS = ("*.md", "docs/**/*.md", "examples/*/*.md", "clients/*/*.md", "jetson/*.md", "profiles/*.md")
+"""Where pages lie."""
+
+FENCED = re.compile(r"(?ms)^\s*```.*?^\s*```$")
+LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\"\s>]+)")
+"""What a browser fetches by itself when it shows a page."""
+
+
+def pages(root: Path = ROOT) -> List[str]:
+    """Every page, relative to the root."""
+    return sorted({path.relative_to(root).as_posix() for pattern in PATTERNS for path in root.glob(pattern)
+                   if "node_modules" not in path.parts})
+
+
+def linked(page: str, root: Path = ROOT) -> Set[str]:
+    """The files of this project that a page links to or shows, relative to the root."""
+    text = FENCED.sub("", (root / page).read_text(encoding="utf-8"))
+    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)
+               if not re.match(r"[a-z]+:", target)}
+    return {os.path.normpath(os.path.join(os.path.dirname(page), target)) for target in targets if target}
+
+
+def in_navigation(config: str) -> List[str]:
+    """The pages that the navigation of a ``mkdocs.yml`` names, in order."""
+    return re.findall(r"(?m)^\s+- [^:\n]+: (\S+\.md)$", config.partition("\nnav:\n")[2])
+
+
+def adapted(text: str) -> str:
+    """A page in the dialect of MkDocs, which differs in three points from where the page is read otherwise: nested
+    items are indented by four, Markdown inside ``<details>`` is asked for, and a comment ends with an empty line."""
+    lines, fenced = [], False
+    for line in text.splitlines():
+        if re.match(r"\s*```", line):
+            fenced = not fenced
+        if not fenced:
+            line = re.sub(r"^ {2,3}(?=(?:[-*]|\d+\.) )", "    ", line).replace("<details>", "<details markdown>")
+        lines += [line, ""] if not fenced and re.match(r"<!-- .* -->$", line) else [line]
+    return "\n".join(lines) + "\n"
+
+
+def stage(place: Path, root: Path = ROOT) -> None:
+    """Lay pages, what they link to and the configuration below ``place``."""
+    for page in pages(root):
+        write(place / "pages" / page, adapted((root / page).read_text(encoding="utf-8")))
+        for name in linked(page, root):
+            if not name.endswith(".md") and (root / name).is_file():
+                (place / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / name, place / "pages" / name)
+    write(place / "mkdocs.yml", (root / CONFIG).read_text(encoding="utf-8"))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, and its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def loaded_from_elsewhere(site: Path) -> Iterator[str]:
+    """``page: address`` of what the site's pages and styles would fetch from other hosts."""
+    for path in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
+        text = path.read_text(encoding="utf-8")
+        found = LOADED.findall(text) if path.suffix == ".html" else re.findall(
+            r"(?:@import\s+|url\()[\"']?((?:https?:)?//[^\"')\s]+)", text)
+        for address in found:
+            yield f"{path.relative_to(site)}: {address}"
+
+
+def build(out: Path, root: Path = ROOT) -> int:
+    """Stage the pages below ``root``, build, look; the exit status."""
+    with tempfile.TemporaryDirectory(prefix="edgeserve-site-") as place:
+        stage(Path(place), root)
+        quiet: Dict[str, str] = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        # Not --quiet: what is not told is not counted, and --strict finds nothing.
+        done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
+                              cwd=place, env=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        print("\n".join(line for line in done.stdout.splitlines() if not line.startswith("INFO")))
+        return 1
+    foreign = list(loaded_from_elsewhere(out))
+    print("\n".join(foreign) if foreign else f"{out}/index.html: {len(pages(root))} pages, every link holds")
+    return 1 if foreign else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="build/site", help="folder for the site (default %(default)s)")
+    return build(Path(parser.parse_args().out).resolve())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

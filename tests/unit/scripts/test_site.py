@@ -1,0 +1,65 @@
+"""The documentation as a site: every page is in the navigation, and what is staged keeps its links."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+from dev import site
+
+CONFIG = (site.ROOT / site.CONFIG).read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_navigation_once():
+    named = site.in_navigation(CONFIG)
+    assert sorted(named) == site.pages()
+
+
+def test_what_pages_link_to_is_staged_beside_them(tmp_path):
+    site.stage(tmp_path)
+    staged = {path.relative_to(tmp_path / "pages").as_posix() for path in (tmp_path / "pages").rglob("*")}
+    assert "docs/picture.svg" in staged and "docs/grafana/edgeserve.json" in staged
+    missing = [(page, name) for page in site.pages() for name in site.linked(page) if name not in staged]
+    assert missing == []
+
+
+def test_pages_are_adapted_outside_fences_alone():
+    page = "* a\n  - b\n\n```\n  - c\n<!-- d -->\n```\n<!-- e -->\n| f |\n<details><summary>g</summary>\n"
+    assert site.adapted(page) == ("* a\n    - b\n\n```\n  - c\n<!-- d -->\n```\n<!-- e -->\n\n| f |\n"
+                                  "<details markdown><summary>g</summary>\n")
+
+
+def test_what_a_page_would_fetch_from_elsewhere_is_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="https://x.org">no</a><link href="a.css"><script src="//cdn.org/x.js">')
+    (tmp_path / "b.css").write_text("@font-face {src: url(https://fonts.org/f)} a {background: url(data:image/png)}")
+    assert list(site.loaded_from_elsewhere(tmp_path)) == ["a.html: //cdn.org/x.js", "b.css: https://fonts.org/f"]
+
+
+def test_the_configuration_asks_for_strict_links_and_no_font():
+    for line in ("  font: false", "  nav: {omitted_files: warn, not_found: warn, absolute_links: warn}",
+                 "  links: {not_found: warn, anchors: warn, absolute_links: warn, unrecognized_links: warn}"):
+        assert line in CONFIG.splitlines()
+    assert not re.search(r"https?://", CONFIG)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None,
+                    reason="mkdocs-material is not installed (pip install '.[docs]'; make site does)")
+def test_a_site_is_built_unless_a_link_leads_nowhere_or_a_page_is_left_out(tmp_path, capfd):
+    root = tmp_path / "project"
+    config = CONFIG.partition("\nnav:\n")[0] + "\nnav:\n  - One: docs/one.md\n  - Two: docs/two.md\n"
+    one = root / "docs" / "one.md"
+    for name, text in (("mkdocs.yml", config), ("two.md", "# Two\n\n## `a_b` and c\n"), ("one.md", "# One\n")):
+        site.write(root / "docs" / name, text)
+    one.write_text("# One\n\n[there](two.md#a_b-and-c)\n")
+    assert site.build(tmp_path / "site", root) == 0
+    assert "a_b-and-c" in (tmp_path / "site" / "docs" / "one.html").read_text()
+    for wrong, said in (("[x](two.md#nowhere)", "#nowhere"), ("[x](three.md)", "three.md")):
+        one.write_text(f"# One\n\n{wrong}\n")
+        capfd.readouterr()
+        assert site.build(tmp_path / "site", root) == 1
+        assert said in capfd.readouterr().out
+    site.write(root / "docs" / "four.md", "# Four\n")
+    one.write_text("# One\n")
+    assert site.build(tmp_path / "site", root) == 1
+    assert "docs/four.md" in capfd.readouterr().out
