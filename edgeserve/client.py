@@ -303,13 +303,15 @@ class Client:
     def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
                hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               copy: bool = True) -> Future[Answer]:
+               copy: bool = True, origin: str | None = None) -> Future[Answer]:
         """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server. Its ``id`` is the
         server's number of the request, 0 until the reply is there.
 
         With ``copy=False`` large arrays are not copied: the caller promises not to change them until the answer.
+        ``origin`` is for a front that asks for others: whose request it is. Shares among clients then go by origin,
+        where the front runs as the server's user or has a control key.
         """
-        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints, quality_min)
+        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints, quality_min, origin=origin)
 
     def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
@@ -323,7 +325,8 @@ class Client:
                                        pieces))
 
     def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
-             on_late: Any, hints: Any, quality_min: Any = None, pieces: Optional[_TakesPieces] = None) -> _Pending:
+             on_late: Any, hints: Any, quality_min: Any = None, pieces: Optional[_TakesPieces] = None,
+             origin: str | None = None) -> _Pending:
         options: Dict[str, Any] = {}
         if pieces is not None:
             options["pieces"] = True
@@ -343,6 +346,8 @@ class Client:
             options["quality_min"] = quality_min
         if self._name:
             options["client"] = self._name
+        if origin:
+            options["origin"] = origin
         if not isinstance(inputs, Mapping):
             raise BadInput(f"inputs are a {type(inputs).__name__}, expected a mapping of names to values")
         key = next(self._keys)
@@ -477,12 +482,13 @@ class AsyncClient:
     def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
                hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               timeout_ms: float | None = None) -> AsyncAnswerStream:
-        """See :meth:`Client.stream`. To be called while the event loop runs; iterate over it with ``async for``."""
+               timeout_ms: float | None = None, origin: str | None = None) -> AsyncAnswerStream:
+        """See :meth:`Client.stream`, and :meth:`Client.submit` for ``origin``. To be called while the event loop runs;
+        iterate over it with ``async for``."""
         client = self._client
         pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
         return pieces.follow(client._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min,
-                                         pieces))
+                                         pieces, origin))
 
     async def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
         patience_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms

@@ -62,6 +62,8 @@ export interface ClientOptions {
   endpoint?: string;
   /** Public key of a server with CURVE keys, or its file. */
   serverKey?: string;
+  /** File of this client's own keys (`NAME.key_secret`), for a server that lets in listed clients. */
+  clientKey?: string;
   /** What this client calls itself, for shares among clients. */
   client?: string;
   /** 30000 when left out. */

@@ -19,7 +19,7 @@ const OPTIONS = {
   sloMs: 'slo_ms', class: 'class', value: 'value', stream: 'stream', onLate: 'on_late', hints: 'hints',
   qualityMin: 'quality_min',
 };
-const CONNECT_MS = 2000;
+const LINGER_MS = 200; // how long a goodbye may take
 const SILENCE_MS = 10000; // of the server, while requests are in flight
 
 /** A request that had no answer. `code` is one of the codes of docs/protocol.md, `client_closed`, `timed_out` or
@@ -54,8 +54,21 @@ function readKey(key) {
   return found[1];
 }
 
+/** A client's own keys: the file NAME.key_secret of `edgeserve keys client NAME`. */
+function readOwnKeys(file) {
+  if (!file) return zmq.curveKeyPair();
+  let text = '';
+  try { text = fs.readFileSync(file, 'utf8'); } catch (error) {
+    throw new EdgeServeError(`clientKey = ${JSON.stringify(file)} cannot be read: ${error.message}`, 'bad_input');
+  }
+  const publicKey = text.match(/public-key\s*=\s*"([^"]{40})"/);
+  const secretKey = text.match(/secret-key\s*=\s*"([^"]{40})"/);
+  if (!publicKey || !secretKey) throw new EdgeServeError(`clientKey = ${JSON.stringify(file)}: expected a file with a public and a secret key, as 'edgeserve keys client NAME' writes NAME.key_secret`, 'bad_input');
+  return { publicKey: publicKey[1], secretKey: secretKey[1] };
+}
+
 class Client {
-  /** @param {{endpoint?: string, serverKey?: string, client?: string, timeoutMs?: number}} options */
+  /** @param {{endpoint?: string, serverKey?: string, clientKey?: string, client?: string, timeoutMs?: number}} options */
   constructor(options = {}) {
     this.endpoint = options.endpoint || defaultEndpoint();
     this.timeoutMs = options.timeoutMs === undefined ? 30000 : options.timeoutMs;
@@ -67,11 +80,13 @@ class Client {
     this._heardMs = Date.now();
     this._outbox = [];
     this._sending = false;
-    const settings = { linger: 200, sendHighWaterMark: 10000, receiveHighWaterMark: 10000 };
+    const settings = { linger: LINGER_MS, sendHighWaterMark: 10000, receiveHighWaterMark: 10000 };
     const serverKey = readKey(options.serverKey);
     if (serverKey) {
-      const own = zmq.curveKeyPair();
+      const own = readOwnKeys(options.clientKey);
       Object.assign(settings, { curveServerKey: serverKey, curvePublicKey: own.publicKey, curveSecretKey: own.secretKey });
+    } else if (options.clientKey) {
+      throw new EdgeServeError("clientKey without serverKey: a client's own keys need the server's public key, too", 'bad_input');
     }
     this._socket = new zmq.Dealer(settings);
     this._socket.events.on('disconnect', () => this._lost('the connection to the server closed'));
@@ -121,7 +136,8 @@ class Client {
     clearInterval(this._timer);
     this._fail('the client was closed', 'client_closed');
     this._send({ kind: 'bye' });
-    while (this._sending) await new Promise((resolve) => { setImmediate(resolve); });
+    const untilMs = Date.now() + LINGER_MS; // a connection that was never let in takes nothing
+    while (this._sending && Date.now() < untilMs) await new Promise((resolve) => { setTimeout(resolve, 1); });
     this._socket.close();
     await this._reading;
   }

@@ -2,7 +2,7 @@
 import { Answer, Client, EdgeServeError, Tensor } from './index';
 
 export async function use(signal: AbortSignal): Promise<number> {
-  const client = new Client({ endpoint: 'ipc:///tmp/bus', timeoutMs: 100 });
+  const client = new Client({ endpoint: 'ipc:///tmp/bus', timeoutMs: 100, serverKey: 'server.key', clientKey: 'hall.key_secret' });
   const answer: Answer = await client.infer('detect', { image: { data: new Uint8Array(12), shape: [2, 2, 3] }, t: 'x' },
     { sloMs: 33, class: 'critical', onLate: 'partial', signal });
   const boxes = answer.outputs.boxes as Tensor;

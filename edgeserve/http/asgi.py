@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import zlib
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
 from edgeserve.http.failures import ClientGone, Forbidden, NotServed, Unauthorized, details_of, message_of, status_of
+from edgeserve.http.origins import Tokens, origin_of
 
 log = logging.getLogger("edgeserve")
 
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
 class Call:
     """One HTTP request and the means to answer it."""
 
-    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read")
+    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "token_name")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bounds: Bounds) -> None:
         self.scope = scope
@@ -47,6 +47,7 @@ class Call:
         self.send = send
         self.bounds = bounds
         self.begun = False  # the answer's status has been sent
+        self.token_name = ""
         self.read = scope["method"] == "GET"  # the body has come whole, so that another request may follow it
 
     def header(self, name: bytes) -> str:
@@ -55,6 +56,12 @@ class Call:
             if key == name:
                 return str(value.decode("latin-1"))
         return ""
+
+    @property
+    def origin(self) -> str:
+        """Whose request it is, for the server's shares among clients."""
+        client = self.scope.get("client")
+        return origin_of(self.token_name, str(client[0]) if client else "")
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -149,25 +156,29 @@ def error_body(error: BaseException) -> Dict[str, Any]:
 
 
 class Endpoint:
-    """A route's ASGI application: calls ``handler`` and answers what it raises. ``token``: what clients must show."""
+    """A route's ASGI application: calls ``handler`` and answers what it raises. ``tokens``: what clients must show."""
 
-    def __init__(self, handler: Handler, bounds: Bounds, token: str = "", body: ErrorBody = error_body) -> None:
+    def __init__(self, handler: Handler, bounds: Bounds, tokens: Optional[Tokens] = None,
+                 body: ErrorBody = error_body) -> None:
         self._handler = handler
         self._bounds = bounds
-        self._expected = b"Bearer " + token.encode() if token else b""
+        self._tokens = tokens or None
         self._error_body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         call = Call(scope, receive, send, self._bounds)
         try:
-            if not self._expected:
+            if self._tokens is None:
                 if call.header(b"origin"):
                     raise Forbidden("pages in a browser may ask a front that was started with a token, and send it; "
                                     "this one has none")
-            elif not hmac.compare_digest(call.header(b"authorization").encode("latin-1"), self._expected):
-                raise Unauthorized("this front needs the header 'Authorization: Bearer TOKEN' with the token that it "
-                                   "was started with")
+            else:
+                name = self._tokens.name_of(call.header(b"authorization"))
+                if name is None:
+                    raise Unauthorized("this front needs the header 'Authorization: Bearer TOKEN' with a token that it "
+                                       "was started with")
+                call.token_name = name
             await self._handler(call)
         except EdgeServeError as error:
             await self._refuse(call, error)

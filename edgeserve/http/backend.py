@@ -27,6 +27,40 @@ LOOK_AFTER_S = 0.02
 """How long a request waits before its client's connection is watched: most have their answer by then."""
 
 
+class Places:
+    """The requests of the front without an answer, by origin. The last quarter of the places is for origins that have
+    less than an equal part of them: one of several clients cannot keep the others out."""
+
+    def __init__(self, count_max: int) -> None:
+        self.count_max = count_max
+        self.count = 0
+        self._of: Dict[str, int] = {}
+
+    def enter(self, origin: str) -> None:
+        """Take a place. Raises :class:`Rejected`."""
+        held = self._of.get(origin, 0)
+        if self.count >= self.count_max:
+            raise Rejected(f"this front has {self.count_max} requests without an answer, its bound; send fewer at a "
+                           "time, or raise [http] in_flight_max", "too many in flight")
+        if self.count >= self.count_max - self.count_max // 4:
+            part = max(1, self.count_max // (len(self._of) + (0 if held else 1)))
+            if held >= part:
+                raise Rejected(f"{origin} has {held} requests without an answer at this front, of {self.count_max} "
+                               "that all its clients may have; send fewer at a time, or raise [http] in_flight_max",
+                               "too many in flight")
+        self._of[origin] = held + 1
+        self.count += 1
+
+    def leave(self, origin: str) -> None:
+        """Give it back."""
+        self.count -= 1
+        left = self._of[origin] - 1
+        if left:
+            self._of[origin] = left
+        else:
+            del self._of[origin]
+
+
 class Backend:
     """Requests of all clients of the front, over one connection to the server, and one more for answers in pieces.
 
@@ -36,9 +70,8 @@ class Backend:
     def __init__(self, client: Client, streams: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
         self.client = client
         self._streams = streams
-        self.in_flight = 0
+        self.places = Places(in_flight_max)
         self.seen: Dict[str, Shown] = {}
-        self._in_flight_max = in_flight_max
         self._timeout_ms = timeout_ms
         self._apps: Dict[str, Any] = {}
         self._apps_until_s = 0.0
@@ -46,40 +79,33 @@ class Backend:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def infer(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any],
-                    gone: Optional[Gone] = None) -> Answer:
+                    gone: Optional[Gone] = None, origin: str = "") -> Answer:
         """Ask an app. ``options`` are arguments of :meth:`Client.submit`. When ``gone`` returns first, or the waiting
-        task is cancelled, so is the request."""
-        self._admit()
-        self.in_flight += 1
+        task is cancelled, so is the request. ``origin``: whose request it is."""
+        self.places.enter(origin)
         try:
-            future = asyncio.wrap_future(self.client.submit(app, inputs, copy=False, **options))
+            future = asyncio.wrap_future(self.client.submit(app, inputs, copy=False, origin=origin, **options))
             answer = await self._settled(future, app, gone)
         finally:
-            self.in_flight -= 1
+            self.places.leave(origin)
         self._learn(app, answer)
         return answer
 
-    async def stream(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> AsyncGenerator[Any,
-                                                                                                              None]:
+    async def stream(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any],
+                     origin: str = "") -> AsyncGenerator[Any, None]:
         """Ask an app whose answer comes in pieces: yields each piece as a table of values, and last the
         :class:`Answer`. Closing the iterator cancels the request."""
-        self._admit()
-        self.in_flight += 1
+        self.places.enter(origin)
         try:
-            stream = self._streams.stream(app, inputs, timeout_ms=self._timeout_ms, **options)
+            stream = self._streams.stream(app, inputs, timeout_ms=self._timeout_ms, origin=origin, **options)
             async with stream:
                 async for piece in stream:
                     yield piece
                 answer = await stream.answer()
         finally:
-            self.in_flight -= 1
+            self.places.leave(origin)
         self._learn(app, answer)
         yield answer
-
-    def _admit(self) -> None:
-        if self.in_flight >= self._in_flight_max:
-            raise Rejected(f"this front has {self._in_flight_max} requests without an answer, its bound; send fewer at "
-                           "a time, or raise [http] in_flight_max", "too many in flight")
 
     async def _settled(self, future: Any, app: str, gone: Optional[Gone]) -> Answer:
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from edgeserve.http.asgi import Bounds, Call, Endpoint, to_json
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, Completion, can_chat, error_body, read_request
 from edgeserve.http.failures import ClientGone
+from edgeserve.http.origins import Tokens
 
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
@@ -21,17 +22,17 @@ EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache
 class ChatRoutes:
     """The routes. ``clock_s`` gives the time of day in seconds, which answers carry."""
 
-    def __init__(self, backend: Backend, bounds: Bounds, token: str, clock_s: Callable[[], float]) -> None:
+    def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens, clock_s: Callable[[], float]) -> None:
         self._backend = backend
         self._clock_s = clock_s
         self._bounds = bounds
-        self._token = token
+        self._tokens = tokens
 
     def routes(self) -> List[Route]:
         """All of them."""
         table = [("/v1/chat/completions", "POST", self.complete), ("/v1/models", "GET", self.models),
                  ("/v1/models/{name}", "GET", self.model)]
-        return [Route(path, Endpoint(handler, self._bounds, self._token, error_body), methods=[method])
+        return [Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=[method])
                 for path, method, handler in table]
 
     async def models(self, call: Call) -> None:
@@ -69,7 +70,8 @@ class ChatRoutes:
         if request.stream:
             await self._stream(call, request, completion)
             return
-        answer = await self._backend.infer(request.model, request.inputs, request.options, call.gone)
+        answer = await self._backend.infer(request.model, request.inputs, request.options, call.gone,
+                                           call.origin)
         await call.answer(completion.whole(answer.outputs, answer.late))
 
     async def _stream(self, call: Call, request: ChatRequest, completion: Completion) -> None:
@@ -85,7 +87,7 @@ class ChatRoutes:
             task.cancel()
 
         watching = asyncio.ensure_future(watch())
-        chunks = self._chunks(request, completion)
+        chunks = self._chunks(request, completion, call.origin)
         try:
             async for chunk in chunks:
                 await _event(call, to_json(chunk))
@@ -103,8 +105,9 @@ class ChatRoutes:
             watching.cancel()
             await chunks.aclose()
 
-    async def _chunks(self, request: ChatRequest, completion: Completion) -> AsyncGenerator[Dict[str, Any], None]:
-        pieces = self._backend.stream(request.model, request.inputs, request.options)
+    async def _chunks(self, request: ChatRequest, completion: Completion,
+                      origin: str) -> AsyncGenerator[Dict[str, Any], None]:
+        pieces = self._backend.stream(request.model, request.inputs, request.options, origin)
         try:
             async for piece in pieces:
                 if isinstance(piece, Answer):

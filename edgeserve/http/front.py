@@ -17,12 +17,12 @@ from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
 from edgeserve.http.backend import Backend
 from edgeserve.http.kserve import OpenInference
+from edgeserve.http.origins import read_tokens
 from edgeserve.http.shared_memory import FOLDER, Regions
 from edgeserve.units import ns_to_ms, ns_to_s
 
 log = logging.getLogger("edgeserve")
 
-TOKEN_CHARS_MIN = 16
 LOOPBACK = ("127.", "[::1]", "localhost")
 KEEP_ALIVE_S = 75
 BACKLOG = 1024
@@ -56,32 +56,18 @@ def split_place(key: str, place: str) -> Tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def read_token(path: str) -> str:
-    """The token in a file; nothing without a file."""
-    if not path:
-        return ""
-    try:
-        with open(path, encoding="ascii") as file:
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"[http] token_file = {path!r} cannot be read: {error}") from None
-    if len(token) < TOKEN_CHARS_MIN or not token.isprintable() or " " in token:
-        raise ConfigError(f"[http] token_file = {path!r}: expected one line of at least {TOKEN_CHARS_MIN} letters and "
-                          "digits, such as 'openssl rand -hex 24' prints")
-    return token
-
-
 class Front:
     """A front of one server. ``client`` talks to the server, ``streams`` too, for answers in pieces; ``clock_s`` gives
     the time of day in seconds."""
 
     def __init__(self, config: HttpConfig, client: Client, streams: AsyncClient, clock_s: Callable[[], float]) -> None:
         self.config = config
-        self._token = read_token(config.token_file)
+        self._tokens = read_tokens(config.token_file)
         self._clock_s = clock_s
         self._backend = Backend(client, streams, in_flight_max=config.in_flight_max,
                                 timeout_ms=ns_to_ms(config.timeout_ns))
-        self._service = OpenInference(self._backend, Regions(FOLDER if config.shared_memory else None))
+        self._service = OpenInference(self._backend, Regions(FOLDER if config.shared_memory else None),
+                                      config.server_name)
 
     def app(self) -> Any:
         """The ASGI application."""
@@ -91,8 +77,8 @@ class Front:
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
         bounds = Bounds(self.config.body_bytes_max, ns_to_s(self.config.body_timeout_ns))
-        routes = KServeRoutes(self._service, bounds, self._token).routes()
-        routes += ChatRoutes(self._backend, bounds, self._token, self._clock_s).routes()
+        routes = KServeRoutes(self._service, bounds, self._tokens).routes()
+        routes += ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
         return Starlette(routes=routes)
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
@@ -126,7 +112,8 @@ class Front:
         if not self.config.grpc:
             return None, []
         from edgeserve.http.grpc_service import start_grpc
-        server, port = await start_grpc(self._service, self.config.grpc, self._token, self.config.body_bytes_max)
+        server, port = await start_grpc(self._service, self.config.grpc, self._tokens,
+                                        self.config.body_bytes_max)
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
 
 

@@ -6,9 +6,9 @@ It turns messages into what ``kserve`` asks and tells, and nothing else.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import unquote
 
 import grpc
 
@@ -16,6 +16,7 @@ from edgeserve.errors import BadInput, ConfigError, EdgeServeError
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
 from edgeserve.http.kserve import VERSION, InferRequest, InferResponse, InputTensor, OpenInference, OutputWish
+from edgeserve.http.origins import Tokens, origin_of
 from edgeserve.http.tensors import to_raw
 
 log = logging.getLogger("edgeserve")
@@ -42,20 +43,20 @@ class GrpcService:
         self._regions = service.regions
 
     def verbs(self) -> Dict[str, Tuple[str, str, Verb]]:
-        """Verb -> the messages that it takes and gives, and what does it."""
+        """Verb -> the messages that it takes and gives, and what does it. Without those that infer."""
         found = {}
         for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig",
                      "ModelStatistics", "RepositoryIndex", "SystemSharedMemoryStatus", "SystemSharedMemoryRegister",
                      "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus", "CudaSharedMemoryUnregister"):
             verb = "".join(["_" + letter.lower() if letter.isupper() else letter for letter in name])[1:]
             found[name] = (name + "Request", name + "Response", getattr(self, verb))
-        return {"ModelInfer": ("ModelInferRequest", "ModelInferResponse", self.model_infer), **found}
+        return found
 
-    async def model_infer(self, message: Any) -> Any:
-        """One request."""
-        return write_response(await self._service.infer(read_request(message)))
+    async def model_infer(self, message: Any, origin: str) -> Any:
+        """One request; ``origin``: whose it is."""
+        return write_response(await self._service.infer(read_request(message), None, origin))
 
-    async def stream(self, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def stream(self, messages: AsyncIterator[Any], origin: str) -> AsyncIterator[Any]:
         """Many requests on one call; each has one answer, in the order in which they end. An error is one, too."""
         answers: asyncio.Queue[Any] = asyncio.Queue()
         tasks: List[Any] = []
@@ -63,7 +64,7 @@ class GrpcService:
 
         async def answer(message: Any) -> None:
             try:
-                said = KINDS["ModelStreamInferResponse"](infer_response=await self.model_infer(message))
+                said = KINDS["ModelStreamInferResponse"](infer_response=await self.model_infer(message, origin))
             except Exception as error:
                 if not isinstance(error, EdgeServeError):
                     log.exception("the front failed at a request over gRPC")
@@ -233,14 +234,19 @@ def write_response(response: InferResponse) -> Any:
 class _Calls:
     """gRPC's side of each verb: the token, and errors as statuses."""
 
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}" if token else ""
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
 
     def unary(self, verb: Verb) -> Any:
+        async def without_origin(message: Any, _: str) -> Any:
+            return await verb(message)
+
+        return self.infer(without_origin)
+
+    def infer(self, verb: Callable[[Any, str], Awaitable[Any]]) -> Any:
         async def call(message: Any, context: Any) -> Any:
             try:
-                self._check(context)
-                return await verb(message)
+                return await verb(message, self._origin(context))
             except EdgeServeError as error:
                 await _abort(context, error)
             except Exception as error:
@@ -249,25 +255,33 @@ class _Calls:
 
         return call
 
-    def stream(self, verb: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> Any:
+    def stream(self, verb: Callable[[AsyncIterator[Any], str], AsyncIterator[Any]]) -> Any:
         async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            origin = ""
             try:
-                self._check(context)
+                origin = self._origin(context)
             except EdgeServeError as error:
                 await _abort(context, error)
-            async for answer in verb(messages):
+            async for answer in verb(messages, origin):
                 yield answer
 
         return call
 
-    def _check(self, context: Any) -> None:
-        if not self._expected:
-            return
-        for key, value in context.invocation_metadata():
-            if key == "authorization" and hmac.compare_digest(str(value).encode(), self._expected.encode()):
-                return
-        raise Unauthorized("this front needs the metadata 'authorization: Bearer TOKEN' with the token that it was "
-                           "started with")
+    def _origin(self, context: Any) -> str:
+        """Whose call it is. Raises :class:`Unauthorized` without a token, where there are tokens."""
+        name: Optional[str] = ""
+        if self._tokens:
+            shown = [str(value) for key, value in context.invocation_metadata() or () if key == "authorization"]
+            name = self._tokens.name_of(shown[0]) if shown else None
+            if name is None:
+                raise Unauthorized("this front needs the metadata 'authorization: Bearer TOKEN' with a token that it "
+                                   "was started with")
+        return origin_of(name or "", address_of(context.peer()))
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as ``ipv4:127.0.0.1:50000`` or ``ipv6:%5B::1%5D:50000``."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0]
 
 
 async def _abort(context: Any, error: BaseException) -> None:
@@ -276,14 +290,17 @@ async def _abort(context: Any, error: BaseException) -> None:
     await context.abort(code, message_of(error), metadata)
 
 
-async def start_grpc(service: OpenInference, place: str, token: str, message_bytes_max: int) -> Tuple[Any, int]:
+async def start_grpc(service: OpenInference, place: str, tokens: Tokens, message_bytes_max: int) -> Tuple[Any, int]:
     """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
-    calls = _Calls(token)
+    calls = _Calls(tokens)
     verbs = GrpcService(service)
     handlers = {name: grpc.unary_unary_rpc_method_handler(
         calls.unary(verb), request_deserializer=KINDS[takes].FromString,
         response_serializer=KINDS[gives].SerializeToString)
         for name, (takes, gives, verb) in verbs.verbs().items()}
+    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
+        calls.infer(verbs.model_infer), request_deserializer=KINDS["ModelInferRequest"].FromString,
+        response_serializer=KINDS["ModelInferResponse"].SerializeToString)
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         calls.stream(verbs.stream), request_deserializer=KINDS["ModelInferRequest"].FromString,
         response_serializer=KINDS["ModelStreamInferResponse"].SerializeToString)

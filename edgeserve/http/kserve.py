@@ -131,19 +131,20 @@ def _number(name: str, value: Any) -> float:
 class OpenInference:
     """The protocol's verbs, over one server. Errors are those of :mod:`edgeserve.errors`."""
 
-    def __init__(self, backend: Backend, regions: Regions) -> None:
+    def __init__(self, backend: Backend, regions: Regions, server_name: str = NAME) -> None:
         self.backend = backend
         self.regions = regions
+        self._server_name = server_name
 
-    async def infer(self, request: InferRequest, gone: Optional[Gone] = None) -> InferResponse:
-        """Ask an app and wait for its answer."""
+    async def infer(self, request: InferRequest, gone: Optional[Gone] = None, origin: str = "") -> InferResponse:
+        """Ask an app and wait for its answer. ``origin``: whose request it is."""
         check_version(request.model, request.version)
         inputs: Dict[str, Any] = {}
         for tensor in request.inputs:
             if not isinstance(tensor.name, str) or tensor.name in inputs:
                 raise BadInput(f"input {tensor.name!r}: expected a name, and each name once")
             inputs[tensor.name] = self._value(tensor)
-        answer = await self.backend.infer(request.model, inputs, options_of(request.parameters), gone)
+        answer = await self.backend.infer(request.model, inputs, options_of(request.parameters), gone, origin)
         return InferResponse(request.model, request.id, how_it_went(answer), self._outputs(request.wishes, answer))
 
     def _value(self, tensor: InputTensor) -> Any:
@@ -186,7 +187,7 @@ class OpenInference:
 
     def server(self) -> Dict[str, Any]:
         """What this server is."""
-        return {"name": NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+        return {"name": self._server_name, "version": __version__, "extensions": list(EXTENSIONS)}
 
     async def ready(self) -> bool:
         """Whether the server accepts requests, and every app could run now."""

@@ -25,6 +25,7 @@ from edgeserve.http.kserve import (
     OpenInference,
     OutputWish,
 )
+from edgeserve.http.origins import Tokens
 from edgeserve.http.tensors import datatype_of, to_raw
 from edgeserve.http.tensors import to_json as listed
 
@@ -37,16 +38,17 @@ NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing t
 class KServeRoutes:
     """The routes, and what each of them does."""
 
-    def __init__(self, service: OpenInference, bounds: Bounds, token: str) -> None:
+    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens) -> None:
         self._service = service
         self._bounds = bounds
-        self._token = token
+        self._tokens = tokens
 
     def routes(self) -> List[Route]:
         """All of them; the one that is asked most comes first."""
         found = []
         for path, methods in self._table():
-            handlers = {method: Endpoint(handler, self._bounds, "" if path.startswith("/v2/health") else self._token)
+            handlers = {method: Endpoint(handler, self._bounds,
+                                         None if path.startswith("/v2/health") else self._tokens)
                         for method, handler in methods.items()}
             for place in [path, path.replace("{name}", "{name}/versions/{version}")] if "/models/{name}" in path and \
                     "repository" not in path else [path]:
@@ -83,7 +85,7 @@ class KServeRoutes:
             body = await call.body()
             header, binary = split_body(body, call.header(HEADER_LENGTH))
             request = self._of_json(call, header, binary)
-        response = await self._service.infer(request, call.gone)
+        response = await self._service.infer(request, call.gone, call.origin)
         data, json_length = written(response, header)
         if json_length is None:
             await call.answer(data, headers=[(b"content-type", JSON)])

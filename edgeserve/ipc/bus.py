@@ -407,7 +407,7 @@ class Bus:
         ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
         if ask.client:
             self._take_name(peer, ask.client)
-        ask.client = peer.name
+        ask.client = peer.name if not ask.origin else _name_for(peer, ask)
         peer.bytes, self._bytes, self._in_flight = peer.bytes + total, self._bytes + total, self._in_flight + 1
         if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
             ask.sent_ns = None
@@ -791,6 +791,14 @@ def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Any], message_
     wire.decode_infer(ask, fields, buffers, message_bytes_max)
     if ask.pieces and is_req:
         raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
+
+
+def _name_for(peer: _Peer, ask: Ask) -> str:
+    """Whose request it is where a front asks for others. Only who may control the server is believed."""
+    if not peer.credential.may_control:
+        ask.origin = ""
+        return peer.name
+    return f"{ask.origin}{OWNER_MARK}{peer.owner}{NAME_MARK}{peer.client.hex()}"
 
 
 def seed_routing_ids() -> None:

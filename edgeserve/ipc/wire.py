@@ -10,6 +10,7 @@ and whatever is wrong with a message becomes a typed error that names the key, t
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -57,7 +58,8 @@ class Ask:
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
     ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has.
-    ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``peer``,
+    ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``origin`` is
+    for whom a front asks, empty where it asks for itself. ``peer``,
     ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
     sent it. ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so
     that a request is one record from its message to its answer.
@@ -65,7 +67,7 @@ class Ask:
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client", "quality_min", "pieces", "bytes")
+        "on_late", "hints", "client", "origin", "quality_min", "pieces", "bytes")
     __slots__ = fields
 
     id: int
@@ -82,6 +84,7 @@ class Ask:
     on_late: Optional[str]
     hints: Optional[Mapping[str, float]]
     client: str
+    origin: str
     quality_min: Optional[float]
     pieces: bool
     bytes: int
@@ -180,8 +183,9 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
+_ORIGIN = re.compile(rf"[A-Za-z0-9.:/_-]{{1,{NAME_CHARS_MAX}}}\Z")
 _INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-               "hints", "client", "quality_min", "pieces")
+               "hints", "client", "origin", "quality_min", "pieces")
 
 
 def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
@@ -235,7 +239,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
     ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = None
-    ask.client = ""
+    ask.client = ask.origin = ""
     ask.pieces = False
     if fields:
         _take_options(fields, ask)
@@ -248,6 +252,12 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.on_late = _text_or_none(take("on_late", None), "on_late")
     ask.stream = _text_or_none(take("stream", None), "stream")
     ask.client = _text_or_none(take("client", None), "client") or ""
+    origin = take("origin", None)
+    if origin is not None:
+        if type(origin) is not str or not _ORIGIN.match(origin):
+            raise Malformed(f"origin = {show(origin)}: expected a name of letters, digits and any of . : / _ -, at "
+                            f"most {NAME_CHARS_MAX} of them")
+        ask.origin = origin
     value = take("value", None)
     ask.value = None if value is None else _number(value, "value")
     quality_min = take("quality_min", None)

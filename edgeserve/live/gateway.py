@@ -118,6 +118,7 @@ class Gateway:
         owner = request.peer.credential.owner
         self._owners[request.id % len(self._owners)] = (request.id, owner)
         if request.stream is not None:
+            owner = f"{owner} for {request.origin}" if request.origin else owner
             request.stream = f"{owner}{OWNER_MARK}{request.stream}"  # nobody continues or reads the stream of another
         self._world.accept(request, events)
 
@@ -143,8 +144,9 @@ class Gateway:
     def _check_critical(self, request: LiveRequest) -> None:
         """Raises :class:`Rejected` where the client may not ask with this class."""
         peer = request.peer
-        if peer.owner not in self._critical_for and f"uid:{peer.uid}" not in self._critical_for:
-            raise Rejected(f"app {request.app!r}: class 'critical' is not for {peer.owner} (user id {peer.uid}); add "
+        whose = request.origin or peer.owner
+        if self._critical_for.isdisjoint((whose, peer.owner, f"uid:{peer.uid}")):
+            raise Rejected(f"app {request.app!r}: class 'critical' is not for {whose} (user id {peer.uid}); add "
                            "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:

@@ -80,6 +80,7 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
+    request.origin = ""
     request.quality_min = quality_min
     request.pieces = pieces
     return request

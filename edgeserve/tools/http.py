@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="default: 127.0.0.1:8000; port 0: any free one")
     parser.add_argument("--grpc", default="", metavar="HOST:PORT", help="serve gRPC too, such as 127.0.0.1:8001")
     parser.add_argument("--token-file", default="", metavar="FILE",
-                        help="clients must send 'Authorization: Bearer' and what stands in this file")
+                        help="clients must send 'Authorization: Bearer' and the token in this file, or one of several "
+                             "(lines of NAME TOKEN)")
+    parser.add_argument("--server-name", default="", metavar="NAME",
+                        help="what /v2 says of the server (default: edgeserve); some clients insist on triton")
     parser.add_argument("--shared-memory", action="store_true",
                         help="let clients name shared memory of the user that this runs as")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input ends")
@@ -85,7 +88,8 @@ def configured(args: argparse.Namespace) -> Any:
         config = load_config(args.config)
         http, directory = config.http or http, config.directory
         endpoint = endpoint or config.server.endpoint
-    changes: Dict[str, Any] = {key: getattr(args, key) for key in ("listen", "grpc", *FILES) if getattr(args, key)}
+    keys = ("listen", "grpc", "server_name", *FILES)
+    changes: Dict[str, Any] = {key: getattr(args, key) for key in keys if getattr(args, key)}
     if args.shared_memory:
         changes["shared_memory"] = True
     for key in FILES:

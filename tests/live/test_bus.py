@@ -442,3 +442,19 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
     with pytest.raises(ConfigError, match="edgeserve keys server"), \
             BusServer("tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"):
         pass
+
+
+def test_shares_go_by_whom_a_front_asks_for(server, client):
+    for origin in ("address:192.0.2.7", "token:kitchen", None):
+        client.submit("echo", X, origin=origin).result(20)
+    names = [news.client for news in server.news if type(news) is Ask]
+    owner = f"pid:{os.getpid()}"
+    assert [name.partition(" #")[0] for name in names] == [f"address:192.0.2.7@{owner}", f"token:kitchen@{owner}", owner]
+    assert len({name.partition(" #")[2] for name in names}) == 1
+
+
+def test_nobody_is_believed_to_ask_for_others_who_may_not_control_the_server():
+    with BusServer("tcp://127.0.0.1:*") as server, Client(server.endpoint, timeout_ms=10_000) as client:
+        client.submit("echo", X, origin="token:kitchen").result(20)
+        ask = server.seen(Ask)
+        assert ask.client.partition(" #")[0] == "address:127.0.0.1" and ask.origin == ""

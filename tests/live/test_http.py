@@ -101,10 +101,11 @@ def wait_until(question, seconds=20.0):
         time.sleep(0.005)
 
 
-def post_and_hold(front, path, body):
+def post_and_hold(front, path, body, authorization="none"):
     """A connection on which a request was sent; its answer is left unread."""
     connection = socket.create_connection(front.http.split(":"))
-    connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\n"
+                       f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return connection
 
 
@@ -227,6 +228,36 @@ def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
             for path in ("/v2", "/v1/models"):
                 assert front.ask("GET", path, headers=headers)[0] == 401
         assert front.ask("GET", "/v2", headers={"Authorization": "Bearer " + TOKEN})[0] == 200
+
+
+def test_clients_with_names_share_an_app(server, tmp_path, gates):
+    (tmp_path / "token").write_text(f"kitchen {TOKEN}-1\nhall {TOKEN}-2\n")
+    settings = HttpConfig(listen="127.0.0.1:0", token_file=str(tmp_path / "token"))
+    body = json.dumps(infer([1, 0, 0, 0])).encode()
+    before = server.stats()["apps"]["held"]["outcomes"]["dropped"]
+    with FrontThread(server.endpoints[0], settings) as front:
+        kitchen = []
+        for count in (1, 2):  # all that the app may have pending
+            kitchen.append(post_and_hold(front, "/v2/models/held/infer", body, f"Bearer {TOKEN}-1"))
+            wait_until(lambda count=count: server.stats()["apps"]["held"]["open"] == count)
+        status, error = front.ask("POST", "/v2/models/held/infer", json.loads(body),
+                                  {"Authorization": f"Bearer {TOKEN}-1"})
+        assert (status, error["reason"]) == (429, "queue_full")
+        hall = post_and_hold(front, "/v2/models/held/infer", body, f"Bearer {TOKEN}-2")
+        wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["dropped"] == before + 1)
+        kitchen[1].settimeout(20)
+        assert b"over_share" in kitchen[1].recv(65536)  # its newest gave way to the other client's first
+        live_functions.gate.set()
+        for connection in (kitchen[0], hall):
+            connection.settimeout(20)
+            assert b"200 OK" in connection.recv(65536)
+        for connection in (*kitchen, hall):
+            connection.close()
+
+
+def test_the_front_says_the_name_that_it_was_given(server):
+    with FrontThread(server.endpoints[0], HttpConfig(listen="127.0.0.1:0", server_name="triton")) as front:
+        assert front.ask("GET", "/v2")[1]["name"] == "triton"
 
 
 def test_a_page_in_a_browser_needs_a_token(front):

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 
 import pytest
+import zmq
+import zmq.auth
 from bus_server import BusServer
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "clients", "node")
@@ -34,6 +36,22 @@ def test_the_package_asks_and_every_request_ends_once(tmp_path, transport):
         "unknownApp": "unknown_app", "unknownOption": "bad_input", "wrongShape": "bad_input", "noTensor": "bad_input",
         "expired": "deadline_expired", "cancelled": "cancelled", "timedOut": "timed_out", "closed": "client_closed",
         "afterwards": "client_closed", "nobody": "timed_out"}
+
+
+@pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq was built without CURVE")
+def test_a_server_with_a_list_of_keys_lets_in_a_client_with_its_own(tmp_path):
+    (tmp_path / "allowed").mkdir()
+    _, secret = zmq.auth.create_certificates(str(tmp_path), "server")
+    public, own = zmq.auth.create_certificates(str(tmp_path), "hall")
+    shutil.move(public, tmp_path / "allowed" / "hall.key")
+    with BusServer("tcp://127.0.0.1:*", curve_secret_key_file=secret,
+                   client_keys=str(tmp_path / "allowed")) as server:
+        done = subprocess.run([NODE, os.path.join(os.path.dirname(__file__), "node", "keys.js"), PACKAGE,
+                               server.endpoint, str(tmp_path / "server.key"), own], capture_output=True, timeout=100,
+                              check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    own_keys, no_keys, *wrong = json.loads(done.stdout)
+    assert own_keys is True and no_keys in ("server_gone", "timed_out") and wrong == ["bad_input"] * 3
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(PACKAGE, "node_modules", ".bin", "tsc")),

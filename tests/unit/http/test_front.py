@@ -47,18 +47,6 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch):
         front.check_http(HttpConfig(grpc="127.0.0.1:8001"))
 
 
-@pytest.mark.parametrize("content", ["", "short", "a token with spaces in it", "ümlauts-are-no-token-here"])
-def test_a_token_is_one_long_word(tmp_path, content):
-    (tmp_path / "token").write_text(content, encoding="utf-8")
-    with pytest.raises(ConfigError, match="token_file"):
-        front.read_token(str(tmp_path / "token"))
-    (tmp_path / "token").write_text(" 0123456789abcdef\n")
-    assert front.read_token(str(tmp_path / "token")) == "0123456789abcdef"
-    assert front.read_token("") == ""
-    with pytest.raises(ConfigError, match="cannot be read"):
-        front.read_token(str(tmp_path / "none"))
-
-
 def test_a_port_in_use_is_said():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

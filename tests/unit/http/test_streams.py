@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from edgeserve.errors import Dropped
+from edgeserve.http.origins import Tokens
 
 
 def test_a_stream_that_nobody_reads_ends():
@@ -17,7 +18,7 @@ def test_a_stream_that_nobody_reads_ends():
     closed = []
 
     class Backend:
-        async def stream(self, app, inputs, options):
+        async def stream(self, app, inputs, options, origin):
             try:
                 while True:
                     yield {"text": "word "}
@@ -32,7 +33,7 @@ def test_a_stream_that_nobody_reads_ends():
         await asyncio.Event().wait()
 
     bounds = Bounds(1000, 0.01)
-    routes = ChatRoutes(Backend(), bounds, "", lambda: 0.0)
+    routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
 
     async def handler(call):
         await routes._stream(call, ChatRequest("m", {}, {}, True, False), Completion("id", "m", 0))
@@ -50,7 +51,7 @@ def test_an_error_in_the_middle_is_told_in_the_stream():
     sent = []
 
     class Backend:
-        async def stream(self, app, inputs, options):
+        async def stream(self, app, inputs, options, origin):
             yield {"text": "word "}
             raise Dropped("no more", "expired")
 
@@ -62,7 +63,7 @@ def test_an_error_in_the_middle_is_told_in_the_stream():
 
     bounds = Bounds(1000, 10.0)
     call = Call({"method": "POST", "path": "/", "headers": []}, receive, send, bounds)
-    routes = ChatRoutes(Backend(), bounds, "", lambda: 0.0)
+    routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
     asyncio.run(routes._stream(call, ChatRequest("m", {}, {}, True, False), Completion("id", "m", 0)))
     assert sent[0]["status"] == 200 and b"word" in sent[1]["body"]
     assert b'"reason":"expired"' in sent[2]["body"] and not sent[3].get("more_body", False)

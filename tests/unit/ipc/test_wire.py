@@ -338,3 +338,11 @@ def test_a_quality_that_means_nothing_is_malformed(name, value):
     header = wire.pack_header({"kind": "answer", "id": 1, name: value})
     with pytest.raises(Malformed, match=name):
         wire.decode_reply([header], 2**20)
+
+
+def test_for_whom_a_front_asks_is_a_plain_name():
+    assert decode([header(origin="address:2001:db8::")]).origin == "address:2001:db8::"
+    assert decode([header()]).origin == ""
+    for wrong in ("", "a b", "a@b", "a #1", "a: b", 7, "n" * 129):
+        with pytest.raises(Malformed, match="origin"):
+            decode([header(origin=wrong)])
