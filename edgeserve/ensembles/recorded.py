@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 from collections import deque
-from typing import Deque, Dict, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class RecordedHistory:
     def write(self) -> None:
         """Put all records into the file. ``OSError`` where that is impossible; the file is as it was then."""
         outputs = np.stack([record[0] for record in self._records])
-        arrays: Dict[str, np.ndarray] = {"models": np.array(self.models), "outputs": outputs,
+        arrays: Dict[str, Any] = {"models": np.array(self.models), "outputs": outputs,
                                          "task": np.array(TASKS[0] if are_probabilities(outputs) else TASKS[1])}
         rows = [record[1] for record in self._records if record[1] is not None]
         if len(rows) == len(outputs):

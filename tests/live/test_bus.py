@@ -449,7 +449,8 @@ def test_shares_go_by_whom_a_front_asks_for(server, client):
         client.submit("echo", X, origin=origin).result(20)
     names = [news.client for news in server.news if type(news) is Ask]
     owner = f"pid:{os.getpid()}"
-    assert [name.partition(" #")[0] for name in names] == [f"address:192.0.2.7@{owner}", f"token:kitchen@{owner}", owner]
+    assert [name.partition(" #")[0] for name in names] == [
+        f"address:192.0.2.7@{owner}", f"token:kitchen@{owner}", owner]
     assert len({name.partition(" #")[2] for name in names}) == 1
 
 

@@ -62,8 +62,8 @@ def declared(job: Job, what: str) -> float | None:
 class ModelTasks:
     """The tasks of one model: ``fresh`` ones that have not begun, ``begun`` ones whose answer has, ``running`` ones.
     All by ``seq``, in the order in which they became ready. ``gathered`` are fresh tasks with the time at which they
-    become visible. ``due`` has the fresh ones that may be given up, by when they are. ``stepwise``: some job told that it
-    needs steps, or took several; before, every job of the model counts as one step.
+    become visible. ``due`` has the fresh ones that may be given up, by when they are. ``stepwise``: some job told that
+    it needs steps, or took several; before, every job of the model counts as one step.
     """
 
     __slots__ = ("model", "fresh", "begun", "running", "gathered", "due", "predicted", "stepwise")
