@@ -15,18 +15,18 @@ piece stand at one of its ends, so the best k of n are found in O(pieces * log n
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from heapq import heapify, heappop, heappush, heapreplace
-from math import exp, expm1
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from heapq import heapify, heappop, heapreplace
+from math import ceil, exp, expm1
+from typing import List, Optional, Sequence, Tuple
 
-from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.common.job_queue import JobQueue, Row
 from edgeserve.sched.requests.states import Job
 
 FOREVER_NS = 2**62
-CLOSED = -FOREVER_NS  # in queue_key of a deadline: a piece that nobody has looked into yet
+NOTHING = -1.0  # less than any score
 
-_Walk = Tuple[Iterator[Tuple[int, int, Job]], List[float], List[float], List[float], float]
-"""A piece: its rows behind the best one, from the best down, and ``SlackScore.bins``."""
+_Piece = Tuple[List[Row], int, int, List[float], List[float], List[float], float]
+"""The rows of a queue, the worst one of the piece, the step from a better one to a worse one, ``SlackScore.bins``."""
 
 
 class SlackScore:
@@ -38,7 +38,8 @@ class SlackScore:
 
     ``pieces`` are ``(from_ns, to_ns, rising)`` in slack, the last one up to :data:`FOREVER_NS`; below the first the
     score is 0: the batch cannot be in time. ``by_peak`` are the same as ``(-peak, from_ns, to_ns, rising)``, the piece
-    that reaches the highest score first. ``bins`` is what :meth:`p` reads: edges, targets, scores at the edges, rate.
+    that reaches the highest score first. ``bins`` is what :meth:`p` reads: edges (the last one at :data:`FOREVER_NS`),
+    targets, scores at the edges, rate.
     """
 
     __slots__ = ("pieces", "by_peak", "bins", "cost", "_peaks", "_edges", "_at_edge", "_targets", "_rate")
@@ -65,6 +66,7 @@ class SlackScore:
             self._at_edge.append(score)
         self._extend(self._edges[-1], FOREVER_NS, False, score)
         self._targets.append(0.0)
+        self._edges.append(float(FOREVER_NS))
         self.bins = (self._edges, self._targets, self._at_edge, rate_per_ns)
         self.by_peak = sorted([(-peak, *piece) for peak, piece in zip(self._peaks, self.pieces)])
 
@@ -79,11 +81,28 @@ class SlackScore:
 
     def _extend(self, left: float, right: float, rising: bool, peak: float) -> None:
         if self.pieces and self.pieces[-1][2] == rising:
-            self.pieces[-1] = (self.pieces[-1][0], int(right), rising)
+            self.pieces[-1] = (self.pieces[-1][0], ceil(right), rising)
             self._peaks[-1] = max(self._peaks[-1], peak)
         else:
-            self.pieces.append((int(left), int(right), rising))
+            self.pieces.append((ceil(left), ceil(right), rising))
             self._peaks.append(peak)
+
+
+class _Walk:
+    """A piece of a queue on the way from its best job down: the row of the best one left, its bin and its score."""
+
+    __slots__ = ("piece", "index", "bin", "score")
+
+    def __init__(self, piece: _Piece, index: int, in_bin: int, score: float) -> None:
+        self.piece = piece
+        self.index = index
+        self.bin = in_bin
+        self.score = score
+
+    def order(self) -> Tuple[int, int]:
+        """Of equal scores the lowest goes first."""
+        key, seq, _ = self.piece[0][self.index]
+        return key, seq
 
 
 def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: int, lane: str = "") -> List[Job]:
@@ -92,57 +111,82 @@ def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: i
     lane holds are left out.
 
     A piece is looked into only when nothing found so far is better than its peak: of the twenty pieces of four classes
-    that saves most. O(queues * pieces * log n + count * log queues) at worst.
+    that saves most. Jobs of one piece are taken while they are better than the best of all others. O(queues * pieces *
+    log n + count * pieces + bins) at worst.
     """
     available = 0
     for queue, _, start in queues:
         available += len(queue.rows) - start
     if available <= count:
         return [row[2] for queue, _, start in queues for row in queue.rows[start:] if row[2].lane in ("", lane)]
-    # Either the best job left of a piece, (-score, key, seq, job, its piece), or a queue's next piece, (-peak, CLOSED,
-    # number, place in by_peak, None), which goes before a job of the same score.
-    heap: List[Tuple[float, int, int, Any, Optional[_Walk]]] = [
-        (score.by_peak[0][0], CLOSED, number, 0, None) for number, (_, score, _) in enumerate(queues)]
-    heapify(heap)
+    closed = [(score.by_peak[0][0], number, 0) for number, (queue, score, start) in enumerate(queues)
+              if start < len(queue.rows)]
+    heapify(closed)
+    peak = -closed[0][0]  # no job of a piece that is still closed has a higher score
+    walks: List[_Walk] = []
     jobs: List[Job] = []
-    while heap:
-        _, _, number, entry, walk = heap[0]
-        if walk is None:
-            _open_piece(heap, queues[number], number, entry, at_ns)
+    while walks or closed:
+        best: Optional[_Walk] = None
+        score, rival = NOTHING, peak  # rival: the highest score of any job outside the best walk
+        for walk in walks:
+            if walk.score > score or (best is not None and walk.score == score and walk.order() < best.order()):
+                if score > rival:
+                    rival = score
+                best, score = walk, walk.score
+            elif walk.score > rival:
+                rival = walk.score
+        if best is None or score <= peak:
+            peak = _open_piece(walks, closed, queues, at_ns, score)
             continue
-        job: Job = entry
-        if not job.lane or job.lane == lane:
-            jobs.append(job)
-            if len(jobs) == count:
+        rows, last, step, edges, targets, at_edge, rate = best.piece
+        index, in_bin = best.index, best.bin
+        while True:
+            job = rows[index][2]
+            if not job.lane or job.lane == lane:
+                jobs.append(job)
+                if len(jobs) == count:
+                    return jobs
+            if index == last:
+                walks.remove(best)
                 break
-        rest, edges, targets, at_edge, rate = walk
-        for key, seq, job in rest:  # the next one, its score as SlackScore.p says: a call costs a third of all of it
-            slack_ns = key - at_ns
-            index = bisect_right(edges, slack_ns) - 1
-            target = targets[index]
-            heapreplace(heap, (-(target + (at_edge[index] - target) * exp(-rate * (slack_ns - edges[index]))), key, seq,
-                               job, walk))
-            break
-        else:
-            heappop(heap)
+            index += step
+            slack_ns = float(rows[index][0] - at_ns)
+            while slack_ns < edges[in_bin] or slack_ns >= edges[in_bin + 1]:
+                in_bin += step
+            # What SlackScore.p returns: the calls would cost more than all the rest.
+            score = targets[in_bin] + (at_edge[in_bin] - targets[in_bin]) * exp(-rate * (slack_ns - edges[in_bin]))
+            if score <= rival:
+                best.index, best.bin, best.score = index, in_bin, score
+                break
     return jobs
 
 
-def _open_piece(heap: List[Tuple[float, int, int, Any, Optional[_Walk]]], place: Tuple[JobQueue, SlackScore, int],
-                number: int, index: int, at_ns: int) -> None:
-    """Put the best job of the piece at the top of the heap into the heap, and its queue's next piece in its place."""
-    queue, score, start = place
-    rows, pieces = queue.rows, score.by_peak
-    _, from_ns, to_ns, rising = pieces[index]
-    index += 1
-    if index < len(pieces):
-        heapreplace(heap, (pieces[index][0], CLOSED, number, index, None))
-    else:
-        heappop(heap)
-    low = bisect_left(rows, (at_ns + from_ns,), start) if from_ns > 0 else start
-    high = bisect_left(rows, (at_ns + to_ns,), low) if to_ns < FOREVER_NS else len(rows)
-    if low < high:
-        some = rows[low:high]
-        rest = reversed(some) if rising else iter(some)
-        key, seq, job = next(rest)
-        heappush(heap, (-score.p(key - at_ns), key, seq, job, (rest, *score.bins)))
+def _open_piece(walks: List[_Walk], closed: List[Tuple[float, int, int]],
+                queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, least: float) -> float:
+    """Look into closed pieces, the highest peak first, until one has a job or none can reach the score ``least``.
+    Returns the highest peak of those that stay closed."""
+    while closed and -closed[0][0] >= least:
+        _, number, place = closed[0]
+        queue, of, start = queues[number]
+        _, from_ns, to_ns, rising = of.by_peak[place]
+        if place + 1 < len(of.by_peak):
+            heapreplace(closed, (of.by_peak[place + 1][0], number, place + 1))
+        else:
+            heappop(closed)
+        rows = queue.rows
+        from_ns += at_ns
+        to_ns += at_ns
+        soonest_ns, latest_ns = rows[start][0], rows[-1][0]
+        if latest_ns < from_ns or soonest_ns >= to_ns:
+            continue
+        low = start if soonest_ns >= from_ns else bisect_left(rows, (from_ns,), start)
+        high = len(rows) if latest_ns < to_ns else bisect_left(rows, (to_ns,), low)
+        if low < high:
+            first, last, step = (high - 1, low, -1) if rising else (low, high - 1, 1)
+            slack_ns = float(rows[first][0] - at_ns)
+            edges, targets, at_edge, rate = of.bins
+            in_bin = bisect_right(edges, slack_ns) - 1
+            score = targets[in_bin] + (at_edge[in_bin] - targets[in_bin]) * exp(-rate * (slack_ns - edges[in_bin]))
+            walks.append(_Walk((rows, last, step, edges, targets, at_edge, rate), first, in_bin, score))
+            break
+    return -closed[0][0] if closed else NOTHING
