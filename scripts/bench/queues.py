@@ -7,7 +7,8 @@ Four classes of requests with bimodal histograms of 50 bins wait for a batch of 
 pair up by the slack, ``product`` is a JobQueue per class and :func:`edgeserve.sched.policies.orloj.slack.top`. Measured
 are the insertion of a request, the best 16 (nothing is taken out), and the best 16 when a millisecond has passed, with
 the milestones that were due in it. Beside them, in the same round, a bare ``numpy.argpartition`` of the same number of
-scores. What each structure found is compared with the specification's sum over bins before its time counts.
+scores. What each structure found is compared with the specification's sum over bins before its time counts. Where the
+compiled core is installed, ``product`` is measured with both cores, in processes of their own.
 
 The slacks are drawn so that nearly all requests are *safe* (19 of 20 above the longest batch), all are *risky* (within
 the histogram of their class) or both and too late ones are *mixed*.
@@ -18,8 +19,11 @@ from __future__ import annotations
 import argparse
 import gc
 import heapq
+import json
+import os
 import random
 import statistics
+import subprocess
 import sys
 import time
 from bisect import bisect_left
@@ -33,6 +37,7 @@ import numpy as np
 from lib.checks import Checks
 from lib.hull_queue import HullQueue, Lines
 
+from edgeserve import compiled
 from edgeserve.config.loading import parse_config
 from edgeserve.config.machine import device_name
 from edgeserve.sched.policies.common.job_queue import JobQueue
@@ -55,6 +60,7 @@ MODES_MS = ((0.5, 50, 2.5, 100, 2.5), (0.5, 50, 10, 100, 10), (0.75, 60, 10, 90,
 """Classes: (weight, mean, deviation, mean, deviation) of a length in ms; a batch takes 60 + 16 * 0.2 * its longest."""
 
 Waiting = Tuple[int, int, int]  # (request, class, deadline_ns)
+Measured = List[Tuple[Tuple[str, int, str, str], float]]  # spread, pending, structure, what was done; us
 
 
 class Class:
@@ -254,8 +260,9 @@ class Product:
         return top(self.queues, now_ns, BATCH)
 
 
+PRODUCT = "product"
 STRUCTURES: Dict[str, Callable[[Sequence[Class], Sequence[Waiting]], Any]] = {
-    "hull": Hull, "lines": LineArrays, "table": TableArrays, "product": Product}
+    "hull": Hull, "lines": LineArrays, "table": TableArrays, PRODUCT: Product}
 
 
 def us_per_call(call: Callable[[], Any], calls: int) -> float:
@@ -317,10 +324,10 @@ class Pending:
             np.sort(scores[items]), np.sort(scores)[-BATCH:], rtol=1e-7, atol=1e-15 / NS_PER_MS)
 
 
-def measure(drawn: Pending, measured: Dict[Any, List[float]], key: Tuple[str, int]) -> bool:
+def measure(drawn: Pending, names: Sequence[str], measured: Measured) -> bool:
     """One round at one length and spread, in microseconds; whether every structure found the best."""
     pending = len(drawn.waiting)
-    structures = {name: make(drawn.classes, drawn.waiting) for name, make in STRUCTURES.items()}
+    structures = {name: STRUCTURES[name](drawn.classes, drawn.waiting) for name in names}
     scores, first = drawn.scores(0), max(pending - BATCH, 0)
     right = True
     gc.collect()
@@ -336,9 +343,25 @@ def measure(drawn: Pending, measured: Dict[Any, List[float]], key: Tuple[str, in
             right &= drawn.is_best(structure.best(NS_PER_MS), NS_PER_MS)
     finally:
         gc.enable()
-    for (name, what), cost in took.items():
-        measured.setdefault((*key, name, what), []).append(cost)
+    measured.extend(((drawn.spread, pending, name, what), cost) for (name, what), cost in took.items())
     return bool(right)
+
+
+def measure_round(seed: int) -> Dict[str, Any]:
+    """All lengths and spreads with the core of this process. The structures that the package does not have do not
+    depend on the core: they are measured where it is interpreted."""
+    names = list(STRUCTURES) if compiled.running().kind == "interpreted" else [PRODUCT]
+    measured: Measured = []
+    right = [measure(Pending(spread, pending, seed), names, measured) for pending in LENGTHS for spread in SPREADS]
+    return {"measured": measured, "right": all(right)}
+
+
+def round_of(core: str, seed: int) -> Dict[str, Any]:
+    """:func:`measure_round` in a process of its own, since a core cannot be changed once it is imported."""
+    words = [sys.executable, os.path.abspath(__file__), "--measure", str(seed)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, compiled.CHOICE: core})
+    return dict(json.loads(done.stdout))
 
 
 def main() -> int:
@@ -346,42 +369,55 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds (same checks)")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--measure", type=int, metavar="SEED", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.measure is not None:
+        print(json.dumps(measure_round(args.measure)))
+        return 0
     rounds = 5 if args.quick else 21
-    measured: Dict[Any, List[float]] = {}
+    cores = ["interpreted"] + (["compiled"] if compiled.running().kind == "compiled" else [])
+    measured: Dict[str, Dict[Any, List[float]]] = {core: {} for core in cores}
     right = True
     for seed in range(args.first_seed, args.first_seed + rounds):  # all in each round: a slow minute touches all alike
-        for pending in LENGTHS:
-            for spread in SPREADS:
-                right &= measure(Pending(spread, pending, seed), measured, (spread, pending))
-    rows = table(measured)
+        for core in cores:
+            found = round_of(core, seed)
+            right &= found["right"]
+            for key, cost in found["measured"]:
+                measured[core].setdefault(tuple(key), []).append(cost)
+    rows = [row for core in cores for row in table(core, measured[core])]
     checks = Checks("scripts/bench/queues.py")
     checks.is_true("every queue's best 16 are those of brute force", right)
-    for what, said in (("add", "insertion"), ("top", "best 16")):
-        for pending in LENGTHS:
-            worst = max((row for row in rows if row["pending"] == pending and row["queue"] == "product"),
-                        key=lambda row: row["times"][what])
-            checks.at_most(f"{said} at {pending} pending, times a bare argpartition ({worst['spread']})",
-                           worst["times"][what], TIMES_MAX)
+    for core in cores:
+        for what, said in (("add", "insertion"), ("top", "best 16")):
+            for pending in LENGTHS:
+                some = [row for row in rows if (row["core"], row["pending"], row["queue"]) == (core, pending, PRODUCT)]
+                worst = max(some, key=lambda row: row["times"][what])
+                checks.at_most(f"{core}: {said} at {pending} pending, times a bare argpartition ({worst['spread']})",
+                               worst["times"][what], TIMES_MAX)
+    if "compiled" not in cores:
+        print("the compiled core is not installed (docs/compiled.md): not measured")
     return checks.finish(args.json, {"python": sys.version.split()[0], "numpy": np.__version__, "device": device_name(),
-                                     "rounds": rounds, "first_seed": args.first_seed}, rows=rows)
+                                     "rounds": rounds, "first_seed": args.first_seed, "cores": ", ".join(cores)},
+                         rows=rows)
 
 
-def table(measured: Dict[Any, List[float]]) -> List[Dict[str, Any]]:
+def table(core: str, measured: Dict[Any, List[float]]) -> List[Dict[str, Any]]:
     """Medians over the rounds, printed and as rows; the times of argpartition are medians of each round's ratio."""
     rows: List[Dict[str, Any]] = []
-    print(f"{'':16}{'us: insertion, best 16, best 16 a ms later (times argpartition)':>60}")
+    print(f"{core:16}{'us: insertion, best 16, best 16 a ms later (times argpartition)':>60}")
     for spread in SPREADS:
         for pending in LENGTHS:
             bare = measured[spread, pending, "argpartition", "top"]
             print(f"{spread}, {pending} pending: argpartition {statistics.median(bare):.2f} us")
             for name in STRUCTURES:
+                if (spread, pending, name, "top") not in measured:
+                    continue
                 costs = {what: measured[spread, pending, name, what] for what in ("add", "top", "later")}
                 us = {what: statistics.median(cost) for what, cost in costs.items()}
                 times = {what: statistics.median(one / base for one, base in zip(cost, bare))
                          for what, cost in costs.items()}
-                rows.append({"spread": spread, "pending": pending, "queue": name, "us": us, "times": times,
-                             "argpartition_us": statistics.median(bare)})
+                rows.append({"core": core, "spread": spread, "pending": pending, "queue": name, "us": us,
+                             "times": times, "argpartition_us": statistics.median(bare)})
                 print(f"    {name:9}" + "".join(f"{us[what]:11.2f} ({times[what]:7.2f})" for what in us))
     return rows
 
