@@ -3,12 +3,12 @@ planned.
 
     python scripts/replicate/schemble/between.py [--quick] [--first-seed N] [--seeds N] [--json FILE] [--only CASE ...]
 
-The synthetic ensemble of ``run.py``, on lanes of its models' own and on one lane, at 0.6 and 1.5 times the rate that all
-models can take. The cases: no fit; a difficulty that tells nothing; a fit of models in another order; one model three
-times as slow as its profile, failing half of its jobs, or both; a node that scores as long as a model takes; memory
-for two of three models; two ensembles that share two models. A request's value counts where its answer is in time and,
-for the ensemble of three, is that of all models. schemble+ is to be at most two points behind the best of the others,
-or where the fit is of other data behind the static choices.
+The synthetic ensemble of ``run.py``, on lanes of its models' own and on one lane, at 0.6 and 1.5 times the rate that
+all models can take. The cases: no fit; a difficulty that tells nothing; a fit of models in another order; one model
+three times as slow as its profile, failing half of its jobs, or both; a node that scores as long as a model takes;
+memory for two of three models; two ensembles that share two models. A request's value counts where its answer is in
+time and, for the ensemble of three, is that of all models. schemble+ is to be at most two points behind the best of
+the others, or where the fit is of other data behind the static choices.
 """
 
 from __future__ import annotations
