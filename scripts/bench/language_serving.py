@@ -44,7 +44,8 @@ from edgeserve.language.length import load_length_model
 
 CONTEXT, SLOTS = 512, 8
 LEARNT_FROM, DRAWN = 420, 600
-"""Questions that ``answer_lengths.py`` records, from which --lengths was learnt; of those drawn here the rest counts."""
+"""Questions that ``answer_lengths.py`` records, from which --lengths was learnt; of these drawn here the rest counts
+(none was trained on)."""
 LLAMA = "llama-server"
 
 SERVE_LLAMA = """
