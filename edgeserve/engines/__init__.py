@@ -68,12 +68,27 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
         raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
                           "edgeserve.engines.base.Engine (docs/engines.md)")
     if own.boolean("process", False):
+        if engine.makes_sequences:
+            raise ConfigError(f"[model.{model.name}] options.process = true: the model makes sequences, and what it "
+                              "tells between two steps does not cross processes. Take options.process away")
         process = importlib.import_module(PROCESS_MODULE)
         remote: Engine = process.make(inner, lanes, directory, own.duration_ns("process_timeout", process.TIMEOUT_NS),
                                       own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000))
         remote.variants = engine.variants
         return remote
     return engine
+
+
+def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
+    """Raises :class:`ConfigError` where an app that keeps state between requests uses a model of sequences, whose state
+    is that of one answer."""
+    if not engine.makes_sequences:
+        return
+    for app in config.apps.values():
+        if app.stream != "none" and any(node.model == model.name for node in app.nodes):
+            raise ConfigError(f"[app.{app.name}] stream = {app.stream!r}: model {model.name!r} makes sequences, and "
+                              "the state of a sequence ends with its answer. Take stream away; a conversation goes "
+                              "along with each request (messages), and pieces of an answer need no stream")
 
 
 def _factory(model: ModelConfig, directory: str) -> EngineFactory:

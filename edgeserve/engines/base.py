@@ -276,6 +276,10 @@ class Engine:
         computes that part again."""
         return None
 
+    makes_sequences = False
+    """Whether :meth:`sequence` will describe the model as one of sequences: known before it is loaded, so that a
+    configuration that cannot be meant is refused."""
+
     ends_calls = False
     """Whether ``unload`` may be called while a batch runs, and ends it: of engines that run elsewhere."""
 

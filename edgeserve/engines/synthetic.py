@@ -100,6 +100,7 @@ class SyntheticEngine(Engine):
         self._sequence = _sequence(options)
         if self._sequence is not None:
             self.variants = (*self.variants, "prefill", "decode")
+            self.makes_sequences = True
         self._random = random.Random(f"{options.integer('seed', 0, 0)}/{model.name}")
         self._shapes = model.shapes
         self._load_ns = model.load_ns

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from edgeserve.config.files import model_path
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
@@ -90,7 +90,9 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
     for device in config.devices:
         here = [lane_info(config, lane) for lane in lanes if config.lanes[lane].device == device]
         if here and (model.name, device) not in engines:
-            engines[model.name, device] = make_engine(model, here, config.directory)
+            engine = make_engine(model, here, config.directory)
+            check_streams(config, model, engine)
+            engines[model.name, device] = engine
     if model.engine in FILE_ENGINES and (model.file or model.engine == "onnx"):
         model_path(model, config.directory)
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):

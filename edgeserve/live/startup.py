@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Seq
 
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine, Footprint, SequenceInfo
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
@@ -128,6 +128,7 @@ class Starter:
                 continue
             engine = self._made.get((model.name, device)) or make_engine(
                 model, [lane_info(config, lane) for lane in lanes], config.directory)
+            check_streams(config, model, engine)
             self._started.engines[model.name, device] = engine
             missing = [lane for lane in lanes if not self._is_timed(model, lane)]
             known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)

@@ -61,6 +61,7 @@ class LmEngine(Engine):
     each session (lane) keeps the memory of the answers that it made the last step of."""
 
     variants = (PREFILL, DECODE)
+    makes_sequences = True
 
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)

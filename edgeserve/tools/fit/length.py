@@ -82,8 +82,10 @@ def _entry(line: str, where: str) -> Tuple[str, int]:
 
 
 def fit(texts: Sequence[str], lengths: Sequence[int], *, tokens_max: int | None = None, held_out: float = 0.2,
-        epochs: int = 100, seed: int = 1) -> Tuple[LengthModel, Dict[str, Errors]]:
-    """The model, trained on all but a share of the texts, and every predictor's errors on that share.
+        epochs: int = 100, seed: int = 1,
+        tested: Sequence[int] = ()) -> Tuple[LengthModel, Dict[str, Errors]]:
+    """The model, trained on all but a share of the texts, and every predictor's errors on that share: a random one, or
+    the texts at the places ``tested``.
 
     The network learns the logarithm of the length, since lengths are heavy-tailed. Its spread is the standard deviation
     of the held-out residual. Raises ``ConfigError`` where scikit-learn is missing or an argument makes no sense.
@@ -94,8 +96,10 @@ def fit(texts: Sequence[str], lengths: Sequence[int], *, tokens_max: int | None 
     tokens = np.asarray(lengths, float)
     longest = int(tokens.max()) if tokens_max is None else tokens_max
     order = np.random.default_rng(seed).permutation(len(tokens))
-    tested = max(2, round(held_out * len(tokens)))
-    test, train = order[:tested], order[tested:]
+    count = max(2, round(held_out * len(tokens)))
+    test, train = order[:count], order[count:]
+    if tested:
+        test, train = np.asarray(tested), np.setdiff1d(order, np.asarray(tested))
     shift = rows[train].mean(axis=0)
     spread = rows[train].std(axis=0)
     scale = np.where(spread > 1e-9, spread, 1.0)

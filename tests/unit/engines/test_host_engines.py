@@ -13,7 +13,7 @@ from edgeserve.config.files import cache_directory, file_sha256, resolve_path
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Batch, BlockingSession, Engine, Footprint, LaneInfo, Result, run_whole
+from edgeserve.engines.base import Batch, BlockingSession, Engine, Finished, Footprint, LaneInfo, Result, run_whole
 from edgeserve.engines.python import Parts, Route, import_function, state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.engines.warm import warm_up
@@ -449,3 +449,19 @@ def test_cache_directory_follows_the_environment(monkeypatch):
 def test_file_sha256(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert file_sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea")
+
+
+def test_warm_up_of_a_model_of_sequences_measures_a_turn_and_not_the_whole_answer():
+    class Turns(BlockingSession):
+        def __init__(self):
+            self.now = 0
+
+        def launch(self, batch):
+            self.now += 600
+            return Finished([Result({}, turns=2), Result({}, turns=6)][:len(batch.items)])
+
+    session = Turns()
+    assert warm_up(session, {}, (1, 2), lambda: session.now) == {1: [300] * 3, 2: [100] * 3}
+    session = Turns()
+    spent = warm_up(session, {}, (2,), lambda: session.now, spend_ns=2400)
+    assert len(spent[2]) == 4, "what may be spent is time, not time per turn"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import ConfigError
+from edgeserve.live.preflight import check_models
 from edgeserve.live.startup import steadied
+from edgeserve.runtime import Runtime
 
 
 def test_undisturbed_times_that_rise_stay_as_they_are():
@@ -22,3 +28,21 @@ def test_fewer_jobs_take_no_longer_than_more():
 
 def test_a_clock_that_did_not_move_is_no_division_by_zero():
     assert steadied({1: [0, 0], 2: [0, 7]}) == {1: [1, 1], 2: [1, 1]}
+
+
+def with_sequences(app, **options):
+    return parse_config({
+        "lane": {"cpu0": {}}, "app": {"a": {"model": "m", "slo": "1s", **app}},
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}, "options": {"sequence": {}, **options}}}})
+
+
+@pytest.mark.parametrize(("app", "options", "said"), [
+    ({"stream": "in_order"}, {}, r"\[app.a\] stream = 'in_order': model 'm' makes sequences"),
+    ({}, {"process": True}, r"\[model.m\] options.process = true: the model makes sequences")])
+def test_what_a_model_of_sequences_cannot_do_is_refused_by_check_and_at_start(app, options, said):
+    config = with_sequences(app, **options)
+    with pytest.raises(ConfigError, match=said):
+        Runtime(config).start()
+    [problem] = check_models(config, {})
+    assert isinstance(problem.error, ConfigError)
+    assert check_models(with_sequences({}), {}) == []
