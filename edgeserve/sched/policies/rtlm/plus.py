@@ -15,7 +15,7 @@ from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
 from edgeserve.sched.policies.rtlm.offload import Main
-from edgeserve.sched.policies.rtlm.queues import ModelTasks, Waiting
+from edgeserve.sched.policies.rtlm.queues import RANKS, ModelTasks, Waiting
 from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -26,6 +26,8 @@ from edgeserve.sched.resources.lanes import Lane, Work
 
 COUNTS_MAX: Final = 8
 """So many sizes of a batch are compared."""
+
+CRITICAL: Final = RANKS["critical"]
 
 ALMOST: Final = 0.98
 """Of two sizes that bring about as much in time, the larger is the better one: more are served at once."""
@@ -139,8 +141,10 @@ class RtlmPlus(LanguagePolicy):
             return len(following)
         latency = board.latency(tasks.model, lane.name)
         most = len(running) + len(following)
-        counts = [size for size in latency.sizes if max(1, len(running)) <= size < most] + [most]
-        counts = counts[-1::-(-(-len(counts) // COUNTS_MAX))]  # largest first
+        least = max(1, len(running) + sum([waiting.rank == CRITICAL for waiting in following]))
+        counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
+        if len(counts) > COUNTS_MAX:
+            counts = counts[::math.ceil(len(counts) / COUNTS_MAX)]
         rates = []
         for count in counts:
             step_ns = max(1, self._step_ns(latency, count))
