@@ -123,4 +123,5 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         raise ConfigError(f"lane {lane!r} does not exist{nearest(lane, config.lanes)}")
     settings = config.lanes[lane]
     device = config.devices[settings.device]
-    return LaneInfo(device.kind, device.index, settings.threads, settings.cores, lane, settings.depth)
+    return LaneInfo(device.kind, device.index, settings.threads, settings.cores, lane, settings.depth,
+                    nice=settings.nice)

@@ -41,6 +41,7 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.errors import of_model
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
+from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
@@ -68,10 +69,11 @@ LOG_FATAL_ONLY = 4
 
 
 class Threads(NamedTuple):
-    """The threads of one ONNX Runtime session, and the cores that they are pinned to."""
+    """The threads of one ONNX Runtime session, the cores that they are pinned to, and how far they yield to others."""
 
     number: int
     cores: Tuple[int, ...]
+    nice: int = 0
 
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
@@ -164,7 +166,7 @@ class OnnxEngine(Engine):
 
     def threads_of(self, lane: LaneInfo) -> Threads:
         """The threads that ONNX Runtime uses for a lane: its own number unless the options say another."""
-        return Threads(self._threads_set or lane.threads, lane.cores)
+        return Threads(self._threads_set or lane.threads, lane.cores, lane.nice)
 
     @property
     def providers(self) -> Tuple[str, ...]:
@@ -233,9 +235,10 @@ class OnnxEngine(Engine):
     def _create(self, path: str, threads: Threads, stream: int = 0) -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
         try:
-            session = onnxruntime.InferenceSession(path, self._session_options(threads), providers=[
-                (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
-                for provider, settings in self._asked])
+            session = made_yielding(threads.nice, lambda: onnxruntime.InferenceSession(
+                path, self._session_options(threads), providers=[
+                    (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
+                    for provider, settings in self._asked]))
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}") from error
         got = session.get_providers()
@@ -255,7 +258,7 @@ class OnnxEngine(Engine):
         settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         settings.log_severity_level = LOG_FATAL_ONLY
         settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if self._spin else "0")
-        affinities = thread_affinities(*threads)
+        affinities = thread_affinities(threads.number, threads.cores)
         if affinities:
             settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         return settings

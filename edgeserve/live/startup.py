@@ -16,6 +16,7 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine, Footprint, SequenceInfo
+from edgeserve.engines.niceness import yield_to_others
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
@@ -75,12 +76,15 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
-    cores = config.lanes[lane].cores
+    cores, nice = config.lanes[lane].cores, config.lanes[lane].nice
 
     def prepare() -> None:
         pinned = pin_thread(cores)
         if cores and not pinned.done:
             log.warning("lane %s is not pinned: %s", lane, pinned.why)
+        why_not = yield_to_others(nice)
+        if why_not:
+            log.warning("lane %s does not yield to others: %s", lane, why_not)
     return prepare
 
 

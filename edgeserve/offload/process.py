@@ -40,6 +40,7 @@ from edgeserve.engines.base import (
     run_batch,
     with_failures,
 )
+from edgeserve.engines.niceness import yield_to_others
 from edgeserve.errors import EdgeServeError, EngineError
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
@@ -488,6 +489,7 @@ def _not_returned(name: str, error: Exception) -> EngineError:
 def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     from edgeserve.engines import make_engine  # here, since that registry is what names this module
     pin_thread(lanes[0].cores)
+    yield_to_others(lanes[0].nice)
     return make_engine(model, lanes, directory)
 
 

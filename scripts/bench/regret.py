@@ -186,6 +186,8 @@ def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
         for kind, policy in RECOMMENDED.items():
             of_kind = [row for row in rows if row.world.kind == kind and policy in row.percent]
             others = [name for name in among if of_kind and name in of_kind[0].percent]
+            if not others:
+                continue
             for row in sorted(of_kind, key=lambda row: -row.behind(policy, others))[:SHOWN]:
                 best = row.best(others)
                 if row.behind(policy, others) > 0:

@@ -19,6 +19,7 @@ from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import ModelFacts, Row
 from edgeserve.engines.lm.kv_rows import KvRows
 from edgeserve.engines.lm.tokenizers import open_tokenizer
+from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx import LOG_FATAL_ONLY, thread_affinities
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError
@@ -58,7 +59,7 @@ class OnnxBackend:
         self._context = context
         self._threads = threads
         self._about: Dict[str, Any] = {}
-        self._sessions: Dict[Tuple[int, Tuple[int, ...]], Any] = {}
+        self._sessions: Dict[Tuple[int, Tuple[int, ...], int], Any] = {}
         self._tokenizer: Any = None
         self.continues = _continues()
 
@@ -105,13 +106,13 @@ class OnnxBackend:
         return self._about
 
     def _session(self, lane: LaneInfo) -> Any:
-        threads = (self._threads or lane.threads, lane.cores)
+        threads = (self._threads or lane.threads, lane.cores, lane.nice)
         session = self._sessions.get(threads)
         if session is None:
             session = self._sessions[threads] = self._create(*threads)
         return session
 
-    def _create(self, threads: int, cores: Tuple[int, ...]) -> Any:
+    def _create(self, threads: int, cores: Tuple[int, ...], nice: int) -> Any:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
@@ -121,7 +122,8 @@ class OnnxBackend:
         if affinities:
             settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         try:
-            return onnxruntime.InferenceSession(self._path, settings, providers=["CPUExecutionProvider"])
+            return made_yielding(nice, lambda: onnxruntime.InferenceSession(self._path, settings,
+                                                                            providers=["CPUExecutionProvider"]))
         except Exception as error:
             raise EngineError(f"model {self._model!r}: {self._path} cannot be loaded by onnxruntime "
                               f"{onnxruntime.__version__}: {error}") from error

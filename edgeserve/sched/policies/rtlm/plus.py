@@ -8,13 +8,14 @@ sequence will still be is estimated anew as it grows. A side lane takes a long t
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Dict, List, Sequence
+from typing import ClassVar, Dict, Final, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
 from edgeserve.sched.policies.rtlm.offload import Main
-from edgeserve.sched.policies.rtlm.queues import ModelTasks, Waiting
+from edgeserve.sched.policies.rtlm.queues import RANKS, ModelTasks, Waiting
 from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -22,6 +23,14 @@ from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
+
+COUNTS_MAX: Final = 8
+"""So many sizes of a batch are compared."""
+
+CRITICAL: Final = RANKS["critical"]
+
+ALMOST: Final = 0.98
+"""Of two sizes that bring about as much in time, the larger is the better one: more are served at once."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -86,7 +95,8 @@ class RtlmPlus(LanguagePolicy):
         places = self._places(tasks, lane, count, board)
         if places - count < self._needed(places):
             return False
-        following = self._next_for(tasks, lane, board)
+        running = [tasks.running[job.seq] for job in work.left() if job.seq in tasks.running]
+        following = self._admitted(tasks, running, lane, places - count, board)
         room = board.sequence_room(work.model, lane)
         if room is None or not following:
             return bool(following)
@@ -109,7 +119,7 @@ class RtlmPlus(LanguagePolicy):
         places = self._places(tasks, lane, len(chosen), board)
         free = places - len(chosen)
         if not chosen or free >= self._needed(places):
-            chosen += self._admitted(tasks, lane, free, board)
+            chosen += self._admitted(tasks, chosen, lane, free, board)
         if not chosen:
             return None
         bid = self._bid_of(tasks, chosen, lane, board)
@@ -117,7 +127,46 @@ class RtlmPlus(LanguagePolicy):
             bid.steps_max = self._turn
         return bid
 
-    def _admitted(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
+    def _admitted(self, tasks: ModelTasks, running: Sequence[Waiting], lane: Lane, free: int,
+                  board: Board) -> List[Waiting]:
+        """The next tasks for ``free`` slots beside those that are ``running``."""
+        following = self._following(tasks, lane, free, board)
+        return following[:self._in_time(tasks, running, following, lane, board)]
+
+    def _in_time(self, tasks: ModelTasks, running: Sequence[Waiting], following: Sequence[Waiting], lane: Lane,
+                 board: Board) -> int:
+        """How many of those that follow are to be admitted: every further sequence makes the steps of all others
+        longer, so as many as bring most answers in time per time."""
+        if not following or all(waiting.job.request.on_late == "answer" for waiting in (*running, *following)):
+            return len(following)
+        latency = board.latency(tasks.model, lane.name)
+        most = len(running) + len(following)
+        least = max(1, len(running) + sum([waiting.rank == CRITICAL for waiting in following]))
+        counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
+        if len(counts) > COUNTS_MAX:
+            counts = counts[::math.ceil(len(counts) / COUNTS_MAX)]
+        rates = []
+        for count in counts:
+            step_ns = max(1, self._step_ns(latency, count))
+            rates.append((self._chances(running, following[:count - len(running)], step_ns, lane, latency, board)
+                          / step_ns, count))
+        best = max(rates)[0]
+        return next(count for rate, count in rates if rate >= ALMOST * best) - len(running)
+
+    def _chances(self, running: Sequence[Waiting], begins: Sequence[Waiting], step_ns: int, lane: Lane,
+                 latency: ModelLatency, board: Board) -> float:
+        """How many answers are expected in time if steps take so long from now on, each times its value."""
+        starts_ns = lane.available_ns(board.now_ns)
+        if begins:
+            starts_ns += self._prefill_ns(latency, len(begins))
+        total = 0.0
+        for waiting in (*running, *begins):
+            request = waiting.job.request
+            left_ns = self._latest_ns(waiting.job, board) - starts_ns
+            total += request.value * (1.0 if request.on_late == "answer" else waiting.chance(left_ns / step_ns))
+        return total
+
+    def _following(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
         """The next tasks for ``free`` slots."""
         fresh = self._next_for(tasks, lane, board)
         if self._fair and len(fresh) > free:

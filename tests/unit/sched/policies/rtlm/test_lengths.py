@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from edgeserve.sched.policies.rtlm.lengths import Length, Lengths
+from edgeserve.sched.policies.rtlm.lengths import GIVEN_UP_MAX, HOPELESS, TRUSTED, Length, Lengths
 
 
 def test_the_mean_of_a_lognormal_length():
@@ -27,6 +27,35 @@ def test_a_sequence_far_beyond_its_prediction_is_expected_to_double():
     assert Length(1.0, 0.1).remaining(500) == 500.0
     assert Length(3.0, 0.0).remaining(5) == math.exp(3.0) - 5
     assert Length(3.0, 0.0).remaining(50) == 1.0
+
+
+def test_the_chance_to_be_whole_is_that_among_those_that_are_longer_already():
+    draw = random.Random(3)
+    drawn = [draw.lognormvariate(3.0, 0.6) for _ in range(100_000)]
+    length = Length(3.0, 0.6)
+    for done, more in ((0, 10.0), (5, 10.0), (20, 3.0), (40, 30.0)):
+        longer = [value for value in drawn if value > done]
+        share = sum(value <= done + more for value in longer) / len(longer)
+        assert abs(length.chance(done, more) - share) < 0.02, (done, more)
+    assert length.chance(0, 0.5) == length.chance(30, 0.0) == 0.0  # it needs one more step at least
+    assert abs(length.chance(0, length.least()) - HOPELESS) < 1e-3
+
+
+def test_the_chance_where_the_length_is_certain_and_far_beyond_the_prediction():
+    assert [Length(math.log(20.0), 0.0).chance(15, more) for more in (4.0, 5.5)] == [0.0, 1.0]
+    assert Length(1.0, 0.1).chance(500, 500.0) == 0.5
+
+
+def test_requests_are_given_up_for_their_length_only_where_answers_confirm_it_and_only_so_many_in_a_row():
+    lengths = Lengths(True, 64.0)
+    assert not lengths.may_give_up()
+    for _ in range(TRUSTED):
+        lengths.finished(30.0, 90)
+    assert lengths.may_give_up()
+    lengths.given_up = GIVEN_UP_MAX
+    assert not lengths.may_give_up()
+    lengths.finished(30.0, 10)
+    assert lengths.may_give_up()
 
 
 def finished(lengths, factor, seed=2, count=100, sigma=0.3, useless=False):

@@ -241,6 +241,69 @@ def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
     world.over()
 
 
+# --- answers that are worth nothing when they are late ----------------------------------------------------------------
+
+
+def test_answers_declared_too_long_are_served_and_their_lengths_learnt():
+    world = world_of(on_late="drop", slo="400ms")
+    for index in range(8):  # 60 steps of 10 ms would be late; they need 20
+        ask(world, 60, at=1000 * index)
+        world.finish(at=1000 * index + 200, steps=20)
+        assert world.outcome(index + 1) == "completed"
+    assert world.scheduler.policies[0].figures()["lengths"]["chat/lm"]["factor"] < 0.6
+
+
+def test_answers_that_are_learnt_to_be_too_long_are_given_up_but_not_for_ever():
+    world = world_of(on_late="drop", slo="400ms")
+    for index in range(40):  # declared to be in time, and never so
+        ask(world, 20, at=1000 * index)
+        if world.on_lane:
+            world.finish(at=1000 * index + 900, steps=90)
+    outcomes = [world.outcome(index + 1) for index in range(40)]
+    assert "dropped" in outcomes[-8:] and "completed" in outcomes[-10:]
+    for index in range(40, 58):  # the cause is over
+        ask(world, 20, at=1000 * index)
+        if world.on_lane:
+            world.finish(at=1000 * index + 100, steps=10)
+    assert "completed" in [world.outcome(index + 1) for index in range(40, 58)][:9]
+
+
+def test_no_more_answers_are_admitted_than_bring_most_in_time():
+    linear = {1: 10, 2: 20, 3: 30, 4: 40}  # four at once bring no more per time, and all of them late
+    world = world_of(on_late="drop", slo="300ms", lm=linear, options={"batch": 4, "order": "fifo"})
+    ask(world, 5)
+    ask(world, 20, 20, 20, 20, at=1)
+    world.finish(at=50, steps=5)
+    assert batch_of(world) == [2]
+    patient = world_of(on_late="drop", slo="100s", lm=linear, options={"batch": 4, "order": "fifo", "admit_share": 1.0})
+    ask(patient, 5)
+    ask(patient, 20, 20, 20, 20, at=1)
+    patient.finish(at=50, steps=5)
+    assert batch_of(patient) == [2, 3, 4, 5]
+
+
+def test_what_makes_no_steps_is_served_in_batches_that_are_in_time():
+    world = Driver({"m": {1: 10, 4: 40}}, {"a": {"model": "m", "slo": "25ms"}}, policy="rtlm+")
+    world.arrive("a", count=3)
+    assert world.work().size == 1  # all three together would be late
+    world.finish(at=10)
+    assert world.work().size == 1
+
+
+def test_jobs_that_wait_when_their_model_turns_out_to_make_steps_are_kept():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}}, policy="rtlm+")
+    world.arrive("a", count=3)
+    world.finish(at=10, status="unfinished")
+    order = [world.work().jobs[0].request_id]
+    for at in range(20, 100, 10):
+        if not world.on_lane:
+            break
+        world.finish(at=at)
+        order += [work.jobs[0].request_id for work in world.on_lane.values()]
+    assert sorted(set(order)) == [1, 2, 3]
+    world.over()
+
+
 def test_a_sequence_that_made_room_goes_on_before_others_begin():
     world = world_of(state_memory="500B", options={"order": "fifo"})
     ask(world, 10)
