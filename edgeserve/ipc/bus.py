@@ -66,8 +66,8 @@ SLICE_FRAMES = 2048
 STUCK_PENALTY_NS = 600 * NS_PER_S
 """How long an owner of connections that libzmq does not close may not connect."""
 
-DROP_MAX = 2048
-"""Messages of connections that are over which one receive drops, some milliseconds."""
+DROP_MAX = 256
+"""Messages of connections that are over which one receive drops, about a millisecond."""
 
 SURPLUS_FRAMES_MAX = 65_536
 """A message with more frames than that ends its connection: no mistake makes so many."""
@@ -350,7 +350,10 @@ class Bus:
         dead = self._dead
         if self._surplus is not None:
             self._drop_surplus(self._surplus)
-        counts = None if self._flood is None else self._flood.counts
+        counts = None
+        if self._flood is not None:
+            counts = self._flood.counts
+            self._watch()  # who was cut off comes again at once
         while len(news) < count_max and read < READ_MAX and self._surplus is None:
             if read < PROBE_MESSAGES_MAX and not poll(here, 0):
                 all_read = True

@@ -14,10 +14,10 @@ from typing import Dict, List
 from edgeserve.ipc.memory import resident_bytes
 
 LOOK_NS = 10_000_000
-GROWTH_BYTES_MAX = 32 * 1024**2
+GROWTH_BYTES_MAX = 16 * 1024**2
 """Of the process, while messages are always waiting."""
 
-MESSAGES_MIN = 2048
+MESSAGES_MIN = 1024
 """Read meanwhile: fewer are no flood, and the memory is something else's."""
 
 MOST_SHARE = 0.9
