@@ -14,29 +14,30 @@ import itertools
 import os
 import select
 import struct
-from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 import msgpack
 import zmq
 
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
 from edgeserve.ipc import wire
-from edgeserve.ipc.connections import UNKNOWN, Connection, Connections, connections_max, hang_up
+from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up
 from edgeserve.ipc.credentials import NOBODY, AllowedKeys, Authenticator, Credential, Credentials, require_keys
 from edgeserve.ipc.endpoints import (
     default_endpoint,
     has_ipv6,
     last_endpoint,
+    notice_gone_peers,
     prepare_endpoint,
     read_server_keys,
     readable,
     remove_socket,
     split_endpoint,
-    use_heartbeats,
     watch_socket,
 )
+from edgeserve.ipc.flood import PENALTY_NS, Flood
+from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
@@ -45,11 +46,11 @@ from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
 __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 
 REQUESTS_PER_CLIENT_MAX = 4096  # in flight on one connection; the runtime's own bounds are usually below
-RECEIVE_MESSAGES_MAX = 256  # waiting per client inside libzmq: then the client's own queue fills, nothing is lost
+READ_MAX = 256  # messages that one receive reads, also if none of them is news: the loop has others to serve
 SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more and it counts as gone, never a silent drop
 LOOK_BUSY_NS = 50 * NS_PER_MS  # how soon a killed client is noticed while its work waits
 LOOK_IDLE_NS = NS_PER_S
-DEAD_IDENTITIES_MAX = 1024  # connections that closed lately, whose last messages may still come
+DEAD_IDENTITIES_MAX = 4096  # connections that closed lately, whose last messages may still come
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 
@@ -61,6 +62,12 @@ NAMES_MAX = 4096
 
 SLICE_FRAMES = 2048
 """Frames of an oversized message that are dropped at a time, about a millisecond: the loop has others to serve."""
+
+STUCK_PENALTY_NS = 600 * NS_PER_S
+"""How long an owner of connections that libzmq does not close may not connect."""
+
+DROP_MAX = 256
+"""Messages of connections that are over which one receive drops, about a millisecond."""
 
 SURPLUS_FRAMES_MAX = 65_536
 """A message with more frames than that ends its connection: no mistake makes so many."""
@@ -134,11 +141,11 @@ News = Union[Ask, Cancel, Control, ClientGone]
 class _Peer:
     """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
     their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
-    their client. ``checked``: how many connections there had been when it was last known to be this one. ``patient``:
-    one request came from a REQ socket, which cannot send heartbeats while it waits."""
+    their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
+    which cannot send heartbeats while it waits."""
 
     __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential", "owner", "uid",
-                 "bytes", "unread", "checked")
+                 "bytes", "unread", "key")
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
         self.client = client
@@ -153,7 +160,7 @@ class _Peer:
         self.patient = False
         self.bytes = 0
         self.unread = Unread()
-        self.checked = 0
+        self.key = ""
 
 
 class Bus:
@@ -191,7 +198,10 @@ class Bus:
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._surplus: _Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = 0
-        self._dead: Deque[bytes] = deque(maxlen=DEAD_IDENTITIES_MAX)
+        self._dead: Dict[bytes, None] = {}
+        self._flood: Flood | None = None  # since the socket was empty last
+        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
+        self._refused: Dict[bytes, _Peer] = {}  # while messages always wait: who is no client
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self._in_flight = 0
@@ -201,6 +211,7 @@ class Bus:
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
         self._check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, client_silence_ns // 4))  # who is silent
         self._check_at_ns = self._looked_ns + self._check_ns
+        self._give_back = GiveBack(self._looked_ns)
         self._received_ns = self._awake_ns = self._looked_ns  # when was read last, and since when without a pause
         self._first_id = 0
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
@@ -218,7 +229,7 @@ class Bus:
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
         try:
-            self._set_up(all(not endpoint.startswith("tcp") for endpoint in endpoints))
+            self._set_up()
             self._has_inproc = any(endpoint.startswith("inproc") for endpoint in endpoints)
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
             self._file = self.fileno()
@@ -226,14 +237,14 @@ class Bus:
             self.close()
             raise
 
-    def _set_up(self, is_local: bool) -> None:
+    def _set_up(self) -> None:
         socket = self.socket
-        # A client that comes again under its own routing id gets it, also while libzmq has not noticed that the old
-        # connection is closed. Beyond this host names are refused, so nobody may take one.
-        socket.setsockopt(zmq.ROUTER_HANDOVER, int(is_local))
         socket.linger = 0
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
-        socket.setsockopt(zmq.RCVHWM, RECEIVE_MESSAGES_MAX)
+        socket.setsockopt(zmq.RCVHWM, 0)  # see flood.py
+        # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
+        # id sends, for ever (docs/notes/libzmq.md).
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._message_bytes_max + wire.HEADER_BYTES_MAX)
@@ -266,7 +277,7 @@ class Bus:
         if secure and self._authenticator is not None:
             require_keys(self.socket)
         if transport == "tcp":
-            use_heartbeats(self.socket)
+            notice_gone_peers(self.socket)
             self.socket.setsockopt(zmq.IPV6, int(has_ipv6(endpoint)))
         try:
             self.socket.bind(endpoint)
@@ -334,11 +345,16 @@ class Bus:
             self._look_around(now_ns)
         news = self._news
         recv, poll, here = self._recv, zmq.zmq_poll, self._here
-        read = 0
+        read = dropped = 0
         all_read = False
+        dead = self._dead
         if self._surplus is not None:
             self._drop_surplus(self._surplus)
-        while len(news) < count_max and self._surplus is None:
+        counts = None
+        if self._flood is not None:
+            counts = self._flood.counts
+            self._watch()  # who was cut off comes again at once
+        while len(news) < count_max and read < READ_MAX and self._surplus is None:
             if read < PROBE_MESSAGES_MAX and not poll(here, 0):
                 all_read = True
                 break
@@ -347,8 +363,20 @@ class Bus:
             except zmq.Again:
                 all_read = True
                 break
+            if client in dead:
+                self._drop_message(client)
+                dropped += 1
+                if dropped == DROP_MAX:
+                    break
+                continue
             read += 1
+            if counts is not None:
+                counts[client] = counts.get(client, 0) + 1
             self._receive_one(client, now_ns, news)
+        if all_read:
+            self._flood = None
+        else:
+            self._look_for_flood(now_ns)
         if all_read and now_ns >= self._check_at_ns:  # what a client sent counts before its silence does
             self._judge(now_ns)
         self._news = []
@@ -359,7 +387,7 @@ class Bus:
         recv: Any = self._recv
         frame = recv(_NOBLOCK, False)  # it says whether more follows; asking the socket costs more
         peer, refusal = self._peers.get(client), None
-        if peer is None or (peer.checked != self._connections.accepted and self._is_another(peer, frame)):
+        if peer is None:
             peer, refusal = self._meet(client, frame)
         peer.seen_ns = now_ns
         is_req = frame.more and len(frame) == 0
@@ -378,8 +406,11 @@ class Bus:
                 self._surplus = peer if more else None
                 break
             buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
-        if refusal is _DEAD:
-            return
+        if refusal is not None:
+            if refusal is _DEAD:
+                return
+            if self._flood is not None:
+                self._refused[client] = peer
         key: Any = None  # of a request that shall be answered, also with an error
         try:
             fields = wire.unpack_header(header)
@@ -428,6 +459,27 @@ class Bus:
         self._surplus_frames += SLICE_FRAMES
         if self._surplus_frames > SURPLUS_FRAMES_MAX and peer.client in self._peers:
             self._cut(peer, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+
+    def _drop_message(self, client: bytes) -> None:
+        """The rest of a message of a connection that is over."""
+        recv: Any = self._recv
+        for _ in range(SLICE_FRAMES):
+            if not recv(_NOBLOCK, False).more:
+                return
+        self._surplus = _Peer(client, None)
+
+    def _look_for_flood(self, now_ns: int) -> None:
+        """There was more to read than was read."""
+        if self._flood is None:
+            self._flood = Flood(now_ns)
+            self._refused.clear()
+            return
+        for client in self._flood.culprits(now_ns):
+            peer = self._peers.get(client) or self._refused.get(client)
+            if peer is not None:
+                self._flooders[peer.owner] = now_ns + PENALTY_NS
+                self._die(client)
+                self._cut(peer, "it sends faster than the server reads")
 
     def _take_name(self, peer: _Peer, name: str) -> None:
         """What a client of this host calls itself counts for its weight, but one owner has one name: the first."""
@@ -616,51 +668,42 @@ class Bus:
             return _Peer(client, None), _DEAD
         file = _file_of(frame)
         connection = self._connections.by_file.get(file) if file is not None else None
-        closed = file is not None and connection is None  # before its first message was read
-        if file is not None and connection is None:
-            connection = Connection(file, False, UNKNOWN, -1, 0)
+        if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
+            if client[:1] == b"\0":
+                self._die(client)  # it closed before its first message was read; its number may be another's by now
+            return _Peer(client, None), _DEAD
         peer = self._new_peer(client, connection, frame)
-        named = client[0] != 0
-        if not named and self._is_chosen(client):
+        if client[0] != 0:
+            return peer, Malformed("a client may not choose its routing id; leave the socket's option ROUTING_ID "
+                                   "(IDENTITY) unset")
+        if self._is_chosen(client) or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
                 hang_up(connection)
             return peer, _DEAD
-        if named and not peer.same_host and not closed:
-            return peer, Malformed("a client over TCP may not choose its routing id; leave the socket's option "
-                                   "ROUTING_ID (IDENTITY) unset")
         if len(self._peers) >= self._clients_max and not self._forget_idle() and not self._make_room(peer.owner):
             return peer, Rejected(f"the server remembers {self._clients_max} clients and each has requests in flight; "
                                   "raise [server] clients_max", "too many clients")
-        peer.checked = -1 if named else self._connections.accepted
-        self._peers[client] = peer
-        if file is not None:
-            self._stirred = self._stirred or closed
+        if file is None:
+            self._peers[client] = peer
+        else:
             before = self._peers.get(self._files.get(file, b""))
-            if before is not None and before is not peer:
-                self._part(before, "its connection closed")
+            if before is not None:  # one of two is of an earlier connection of this number, and nobody can tell which
+                self._die(client)
+                self._cut(before, "its connection closed")
+                return peer, _DEAD
+            self._peers[client] = peer
             self._files[file] = client
         return peer, None
 
     def _new_peer(self, client: bytes, connection: Connection | None, frame: Any) -> _Peer:
         named = f"client {client.hex()}" if connection is None else f"connection {connection.number}"
         peer = _Peer(client, connection, self._credentials.of(frame, named, in_process=connection is None))
-        key = "" if peer.same_host else self._credentials.key_name(frame)
-        if key:
-            peer.owner = key
-            peer.name = f"{key}{NAME_MARK}{client.hex()}"
+        if not peer.same_host:
+            peer.key, owner = self._credentials.key_of(frame)
+            if owner:
+                peer.owner = owner
+                peer.name = f"{owner}{NAME_MARK}{client.hex()}"
         return peer
-
-    def _is_another(self, peer: _Peer, frame: Any) -> bool:
-        """Whether another connection speaks under a client's routing id; then the earlier one's requests are over."""
-        self._watch()  # the system may give the new connection the closed one's number
-        if self._peers.get(peer.client) is not peer:
-            return True
-        if _file_of(frame) == peer.file:
-            if peer.checked >= 0:
-                peer.checked = self._connections.accepted
-            return False
-        self._cut(peer, "another connection took its routing id")
-        return True
 
     def _is_chosen(self, client: bytes) -> bool:
         """Whether a routing id that begins as libzmq's own do is none of these."""
@@ -702,6 +745,13 @@ class Bus:
     def _judge(self, now_ns: int) -> None:
         """Give up the clients that were silent for too long, as far as the server listened."""
         self._check_at_ns = now_ns + self._check_ns
+        self._give_back.look(now_ns)
+        for owner in self._connections.look_for_stuck():
+            self._flooders[owner] = now_ns + STUCK_PENALTY_NS
+        if self._credentials.have_changed():
+            for peer in list(self._peers.values()):
+                if peer.key and not self._credentials.is_allowed(peer.key):
+                    self._cut(peer, "its key is not allowed any more")
         for peer in list(self._peers.values()):
             if peer.open and not peer.patient and now_ns - max(peer.seen_ns, self._awake_ns) > self._client_silence_ns:
                 self._give_up(peer)
@@ -724,8 +774,18 @@ class Bus:
                 ended = connections.opened(file, not endpoint.startswith(b"tcp"))
                 if ended is not None:
                     self._file_closed(ended)
+                if self._flooders:
+                    self._refuse_flooder(file)
             else:
                 self._file_closed(file)
+
+    def _refuse_flooder(self, file: int) -> None:
+        """End a connection that was just accepted if its owner flooded the server lately."""
+        now_ns = self._clock_ns()
+        self._flooders = {owner: until_ns for owner, until_ns in self._flooders.items() if until_ns > now_ns}
+        connection = self._connections.by_file.get(file)
+        if connection is not None and connection.owner in self._flooders:
+            hang_up(connection)
 
     def _file_closed(self, file: int) -> None:
         self._connections.closed(file)
@@ -735,17 +795,23 @@ class Bus:
 
     def _closed(self, peer: _Peer) -> None:
         if peer.client[:1] == b"\0":  # libzmq's own names are never used twice
-            self._dead.append(peer.client)
+            self._die(peer.client)
         self._part(peer, "its connection closed")
 
     def _cut(self, peer: _Peer, reason: str) -> None:
         """Give a client up and end its connection, so that what libzmq holds for it is freed."""
         connection = self._connections.by_file.get(peer.file) if peer.file is not None else None
         if self._peers.get(peer.client) is peer and peer.client[:1] == b"\0" and connection is not None:
-            self._dead.append(peer.client)
+            self._die(peer.client)
         self._part(peer, reason)
         if connection is not None:
             hang_up(connection)
+
+    def _die(self, client: bytes) -> None:
+        """Nothing that a connection sent before counts from now on."""
+        if len(self._dead) >= DEAD_IDENTITIES_MAX:
+            del self._dead[next(iter(self._dead))]
+        self._dead[client] = None
 
     def _part(self, peer: _Peer, reason: str) -> None:
         """Forget a client; news when it had requests in flight."""

@@ -29,7 +29,7 @@ KEYS_MAX = 4096
 
 ZAP_DOMAIN = "edgeserve"
 
-_PEER = re.compile(r"[^:]*:(\d+):\d+:\d+\Z")
+_PEER = re.compile(r"[^:]*:(\d+):\d+:(\d+)\Z")
 """libzmq's address of an ipc peer: name, user id, group id, process id."""
 
 
@@ -108,6 +108,7 @@ class Credentials:
     def __init__(self, allowed: Optional[AllowedKeys] = None, control_keys: Sequence[str] = (),
                  owner_uid: int | None = None) -> None:
         self._allowed = allowed
+        self._names = {} if allowed is None else allowed.names()
         self._control_keys: FrozenSet[str] = frozenset(control_keys)
         self._owners = {os.geteuid() if owner_uid is None else owner_uid, 0}
         if self._control_keys and allowed is None:
@@ -126,11 +127,30 @@ class Credentials:
         uid = uid_of(_property(frame, "Peer-Address"))
         return Credential(connection, uid is not None and uid in self._owners)
 
-    def key_name(self, frame: Any) -> str:
-        """``key:NAME`` of a connection with an allowed key, ``""`` of any other."""
+    def key_of(self, frame: Any) -> Tuple[str, str]:
+        """The public key of a connection, where keys are allowed at all, and ``key:NAME`` of its owner; ``""`` of any
+        other."""
+        if self._allowed is None:
+            return "", ""
         key = _property(frame, "User-Id")
-        name = self._allowed.names().get(key) if key and self._allowed is not None else None
-        return f"key:{name}" if name else ""
+        name = self._allowed.names().get(key)
+        return key, f"key:{name}" if name else ""
+
+    def is_from(self, frame: Any, owner: str) -> bool:
+        """Whether a message can have come by a connection of this owner: a process of this host, where it is one."""
+        match = _PEER.match(_property(frame, "Peer-Address"))
+        return match is None or owner == f"pid:{match.group(2)}"
+
+    def is_allowed(self, key: str) -> bool:
+        """Whether a client with this key is let in, as the folder was when it was read last."""
+        return self._allowed is None or key in self._allowed.names()
+
+    def have_changed(self) -> bool:
+        """Whether the allowed keys are others than when this was asked last; reads the folder again, if that is due."""
+        if self._allowed is None:
+            return False
+        before, self._names = self._names, self._allowed.names()
+        return before is not self._names
 
 
 def uid_of(address: str) -> Optional[int]:

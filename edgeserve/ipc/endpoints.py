@@ -22,9 +22,10 @@ import zmq.auth
 
 from edgeserve.errors import ConfigError
 
-HEARTBEAT_MS = 5000
-HEARTBEAT_TIMEOUT_MS = 15_000
-"""TCP: a PING this often where nothing else is said, and how long a peer may owe its PONG."""
+KEEPALIVE_S = 5
+KEEPALIVE_PROBES = 3
+"""TCP: the system asks a peer this often where nothing is said, and gives it up when so many in a row are not answered
+(or what was sent is not acknowledged for as long)."""
 
 IPC_PATH_BYTES_MAX = 107  # Linux: sun_path has 108 bytes with its final zero
 _Z85_KEY = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z")
@@ -203,10 +204,14 @@ def has_ipv6(endpoint: str) -> bool:
     return endpoint.startswith("tcp://[")
 
 
-def use_heartbeats(zmq_socket: zmq.Socket[Any]) -> None:
-    """For the connections that follow: a TCP peer that is gone without a word (a cable, a power cut) is noticed."""
-    zmq_socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    zmq_socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+def notice_gone_peers(zmq_socket: zmq.Socket[Any]) -> None:
+    """For the connections that follow: a TCP peer that is gone without a word (a cable, a power cut) is noticed, by the
+    system. ZMTP's own heartbeats are not used: with them a peer can make libzmq abort (docs/notes/libzmq.md)."""
+    zmq_socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
+    zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)
+    zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
+    zmq_socket.setsockopt(zmq.TCP_MAXRT, KEEPALIVE_S * (KEEPALIVE_PROBES + 1) * 1000)
 
 
 def read_public_key(key: str) -> bytes:

@@ -15,11 +15,11 @@ from edgeserve.errors import RequestError, TooLarge
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import (
     has_ipv6,
+    notice_gone_peers,
     read_client_keys,
     read_public_key,
     readable,
     split_endpoint,
-    use_heartbeats,
     watch_socket,
 )
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
@@ -79,7 +79,7 @@ class Link:
             socket.curve_publickey, socket.curve_secretkey = read_client_keys(client_key)
             socket.curve_serverkey = read_public_key(server_key)
         if self._endpoint.startswith("tcp://"):
-            use_heartbeats(socket)
+            notice_gone_peers(socket)
             socket.setsockopt(zmq.IPV6, int(has_ipv6(self._endpoint)))
         socket.connect(self._endpoint)
         self.monitor_fileno = int(self._monitor.getsockopt(zmq.FD))

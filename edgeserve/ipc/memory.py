@@ -1,0 +1,59 @@
+"""What memory the process has, and giving back what it does not use any more.
+
+The C library keeps what was freed for later: after a flood of messages that may be a multiple of what the server needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+
+from edgeserve.units import NS_PER_S
+
+SLACK_BYTES = 16 * 1024**2
+"""So much more than the least that was seen is worth a look."""
+
+FIRST_NS = 2 * NS_PER_S
+LATEST_NS = 32 * NS_PER_S
+"""Times between two attempts: twice as long after each, since what is in use cannot be given back."""
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+class GiveBack:
+    """Gives unused memory back to the system, on a thread of its own: that takes milliseconds."""
+
+    __slots__ = ("_least_bytes", "_pause_ns", "_next_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self._least_bytes = resident_bytes()
+        self._pause_ns = FIRST_NS
+        self._next_ns = now_ns + FIRST_NS
+
+    def look(self, now_ns: int) -> bool:
+        """Call it about once a second. Whether memory is being given back."""
+        if now_ns < self._next_ns:
+            return False
+        held_bytes = resident_bytes()
+        self._least_bytes = min(self._least_bytes, held_bytes)
+        if held_bytes - self._least_bytes <= SLACK_BYTES:
+            self._pause_ns, self._next_ns = FIRST_NS, now_ns + FIRST_NS
+            return False
+        self._next_ns = now_ns + self._pause_ns
+        self._pause_ns = min(LATEST_NS, 2 * self._pause_ns)
+        threading.Thread(target=_trim, name="edgeserve-give-back", daemon=True).start()
+        return True
+
+
+def _trim() -> None:
+    with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)

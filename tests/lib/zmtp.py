@@ -1,0 +1,44 @@
+"""A client that speaks ZMTP over a plain socket: it sends what no library sends, when no library would."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, List
+
+import msgpack
+
+PING = b"\x04\x07\x04PING\x00\x00"
+
+
+def connect(endpoint: str) -> socket.socket:
+    """A connection after the handshake (NULL, DEALER)."""
+    transport, _, address = endpoint.partition("://")
+    if transport == "ipc":
+        one = socket.socket(socket.AF_UNIX)
+        one.connect(address)
+    else:
+        host, _, port = address.rpartition(":")
+        one = socket.create_connection((host, int(port)))
+    one.settimeout(20)
+    one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32))
+    greeting = b""
+    while len(greeting) < 64:
+        part = one.recv(64 - len(greeting))
+        if not part:
+            raise ConnectionError("the server ended the connection")
+        greeting += part
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    one.sendall(b"\x04" + bytes([len(ready)]) + ready)
+    return one
+
+
+def message(frames: List[bytes]) -> bytes:
+    """A message as bytes on the wire."""
+    last = len(frames) - 1
+    return b"".join([bytes([(index < last) + 2]) + struct.pack(">Q", len(frame)) + frame
+                     for index, frame in enumerate(frames)])
+
+
+def header(**fields: Any) -> bytes:
+    return b"\x01" + msgpack.packb(fields)
