@@ -25,6 +25,8 @@ from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, Request
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import default_endpoint, read_client_keys, read_public_key, split_endpoint
 from edgeserve.ipc.link import Link
+from edgeserve.ipc.slab import Lease, Slab, large_bytes
+from edgeserve.ipc.tensors import LARGE_BYTES
 from edgeserve.ipc.wire import Reply
 from edgeserve.units import NS_PER_MS, NS_PER_S, ms_to_ns, ns_to_ms
 
@@ -32,6 +34,7 @@ __all__ = ["Answer", "AnswerStream", "AsyncAnswerStream", "AsyncClient", "Client
 
 IN_FLIGHT_MAX = 4096  # requests of one client without a reply, the server's own bound per connection
 CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
+APPS_MAX = 1024  # whose answers' sizes a client remembers
 SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
 
 
@@ -44,13 +47,15 @@ class _TakesPieces(Protocol):
 
 class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
     """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
-    the reply is there."""
+    the reply is there. ``lease``: what it has of shared memory."""
 
-    def __init__(self, courier: _Courier, key: int) -> None:
+    def __init__(self, courier: _Courier, key: int, app: str = "", lease: Optional[Lease] = None) -> None:
         super().__init__()
         self.id = 0
         self.courier = courier
         self.key = key
+        self.app = app
+        self.lease = lease
         self.stream: Optional[_TakesPieces] = None
 
     def cancel(self) -> bool:
@@ -73,6 +78,8 @@ class _Courier:
         self.endpoint = endpoint
         self.waiting: Dict[int, _Pending] = {}
         self.closed = False
+        self.slab: Optional[Slab] = None  # the link's memory, for the callers
+        self._answer_bytes: Dict[str, int] = {}  # by app, what its last answer needed of shared memory
         self._make_link = make_link
         self._context = context
         self._mail: Deque[Tuple[Any, Optional[_Pending]]] = deque()
@@ -91,6 +98,17 @@ class _Courier:
             self._ring()
         elif self._thread is None:
             self._start()
+
+    def lease(self, app: str) -> Optional[Lease]:
+        """Shared memory for a request to an app, with room for an answer like its last one."""
+        slab = self.slab
+        if slab is None:
+            return None
+        lease = Lease(slab)
+        nbytes = self._answer_bytes.get(app)
+        if nbytes:
+            lease.reserve(nbytes)
+        return lease
 
     def forget(self, key: int) -> bool:
         """The caller no longer wants this reply: tell the server. ``False`` when the reply was already being given."""
@@ -141,6 +159,7 @@ class _Courier:
                     link = self._make_link(context)
                 self._serve(link)
                 if link is not None and link.lost:
+                    self.slab = None
                     self._fail_all(ServerGone(f"the server at {self.endpoint} is gone: {link.lost}"))
                     link.close()
                     link = None
@@ -166,19 +185,25 @@ class _Courier:
             timeout_ms: Optional[float] = None
             if link is not None:
                 self._send_mail(link)
-                replies = link.receive()
-                for reply in replies:
-                    self._settle(reply)
+                has_read = self._read(link)
                 now_ns = time.monotonic_ns()
                 if look or now_ns >= link.due_ns:
                     link.look_after(bool(self.waiting))
                 if link.lost:
                     return
-                if replies or self._mail:
+                if has_read or self._mail:
                     look = False
                     continue  # libzmq's file is edge-triggered: wait only after a look found nothing
                 timeout_ms = max(0, link.due_ns - now_ns) // NS_PER_MS + 1
             look = self._sleep(poll, timeout_ms, link)
+
+    def _read(self, link: Link) -> bool:
+        """Take what has come; whether something had. Nothing of it is held on to afterwards."""
+        replies = link.receive()
+        for reply in replies:
+            self._settle(reply, link)
+        self.slab = link.memory
+        return bool(replies)
 
     def _sleep(self, poll: Any, timeout_ms: Optional[float], link: Link | None) -> bool:
         """Wait; ``True`` when something other than mail or a message may have happened."""
@@ -199,17 +224,47 @@ class _Courier:
         mail = self._mail
         while mail:
             frames, pending = mail.popleft()
-            if pending is not None:
-                if pending.key not in self.waiting:
-                    continue  # cancelled before it was sent
-                try:
-                    link.check_size(frames)
-                except RequestError as error:
-                    self.end(pending.key, error, None)
-                    continue
+            if pending is not None and not self._may_send(link, frames, pending):
+                if pending.lease is not None:
+                    pending.lease.slab.lent.pop(pending.key, None)
+                    pending.lease.end()
+                continue
             link.send(frames)
 
-    def _settle(self, reply: Reply) -> None:
+    def _may_send(self, link: Link, frames: Any, pending: _Pending) -> bool:
+        if pending.key not in self.waiting:
+            return False  # cancelled before it was sent
+        if pending.lease is not None and pending.lease.slab is not link.memory:
+            self.end(pending.key, ServerGone(f"the server at {self.endpoint} is gone, with what lay in the memory that "
+                                             "was shared with it"), None)
+            return False
+        try:
+            if link.check_size(frames) >= LARGE_BYTES:
+                link.wish_for_memory()
+        except RequestError as error:
+            self.end(pending.key, error, None)
+            return False
+        return True
+
+    def _learn(self, reply: Reply, link: Link) -> None:
+        """What an answer was like, for the next one of its app; what its request borrowed is given back."""
+        lease = None if link.memory is None else link.memory.lent.pop(reply.key, None)
+        if lease is not None:
+            lease.end()
+        pending = self.waiting.get(reply.key) if type(reply.key) is int else None
+        if pending is None or reply.kind != "answer":
+            return
+        nbytes = large_bytes(reply.outputs)
+        if nbytes:
+            link.wish_for_memory()
+        if nbytes != self._answer_bytes.get(pending.app, 0):
+            if len(self._answer_bytes) >= APPS_MAX:
+                self._answer_bytes.clear()
+            self._answer_bytes[pending.app] = nbytes
+
+    def _settle(self, reply: Reply, link: Link) -> None:
+        if reply.kind == "answer" or reply.kind == "error":
+            self._learn(reply, link)
         if reply.key is None:
             # The server could not read a message far enough to say which: with this client that is another version.
             self._fail_all(reply.error or ServerGone(f"the server at {self.endpoint} sent a reply without an id"))
@@ -258,11 +313,13 @@ class Client:
     questions wait at most, ``name`` what the server calls this client when it shares an app among clients,
     ``server_key`` the public key (or its file) of a server with CURVE keys, ``client_key`` the file of this client's
     own keys (``NAME.key_secret``), where that server lets only some clients in. A client does not survive ``fork``:
-    make one in each process.
+    make one in each process. ``shared_memory``: large tensors go through memory shared with a server on this host that
+    gives some (``[server] shared_memory``), instead of its socket. Then an answer's large arrays keep their part of it
+    for as long as they live; copy those that you keep for long.
     """
 
     def __init__(self, endpoint: str | None = None, *, timeout_ms: float = 30_000.0, connect_ms: float = CONNECT_MS,
-                 name: str = "", server_key: str = "", client_key: str = "",
+                 name: str = "", server_key: str = "", client_key: str = "", shared_memory: bool = True,
                  context: zmq.Context[Any] | None = None) -> None:
         self.endpoint = endpoint if endpoint is not None else default_endpoint()
         self.timeout_ms = timeout_ms
@@ -280,7 +337,8 @@ class Client:
 
         def make_link(link_context: zmq.Context[Any]) -> Link:
             return Link(place, link_context, time.monotonic_ns, connect_ns=ms_to_ns(connect_ms),
-                        silence_ns=SILENCE_NS, server_key=public_key, client_key=client_key)
+                        silence_ns=SILENCE_NS, server_key=public_key, client_key=client_key,
+                        shared_memory=shared_memory)
 
         self._courier = _Courier(make_link, place, context)
         self._finalizer = weakref.finalize(self, self._courier.stop)
@@ -350,13 +408,22 @@ class Client:
             options["origin"] = origin
         if not isinstance(inputs, Mapping):
             raise BadInput(f"inputs are a {type(inputs).__name__}, expected a mapping of names to values")
+        self._check()  # before anything is written to memory that another process may have
         key = next(self._keys)
-        frames = wire.encode_request(key, app, inputs, time.monotonic_ns(), options)
-        if copy:
-            frames = [frame if type(frame) is bytes else bytes(frame) for frame in frames]
-        return self._post(key, frames, pieces)
+        lease = self._courier.lease(app)
+        try:
+            if lease is not None and lease.room is not None:
+                options["room"] = lease.room
+            frames = wire.encode_request(key, app, inputs, time.monotonic_ns(), options, lease)
+            if copy:
+                frames = [frame if type(frame) is bytes else bytes(frame) for frame in frames]
+            return self._post(key, frames, pieces, app, lease)
+        except BaseException:
+            if lease is not None:
+                lease.end()
+            raise
 
-    def _post(self, key: int, frames: List[Any], pieces: Optional[_TakesPieces] = None) -> _Pending:
+    def _check(self) -> None:
         courier = self._courier
         if os.getpid() != self._process:
             raise RequestError(f"this client was made in process {self._process} and cannot be used in "
@@ -366,8 +433,16 @@ class Client:
         if len(courier.waiting) >= IN_FLIGHT_MAX:
             raise Rejected(f"this client has {IN_FLIGHT_MAX} requests without a reply; wait for some first",
                            "too many in flight")
-        pending = _Pending(courier, key)
+
+    def _post(self, key: int, frames: List[Any], pieces: Optional[_TakesPieces] = None, app: str = "",
+              lease: Optional[Lease] = None) -> _Pending:
+        self._check()
+        courier = self._courier
+        pending = _Pending(courier, key, app)
         pending.stream = pieces
+        if lease is not None and not lease.is_empty():
+            pending.lease = lease
+            lease.slab.lent[key] = lease
         courier.waiting[key] = pending
         courier.post(frames, pending)
         if courier.closed:

@@ -20,7 +20,16 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 import msgpack
 import zmq
 
-from edgeserve.errors import BadInput, Cancelled, ConfigError, Malformed, Rejected, RequestError, TooLarge
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    ConfigError,
+    Malformed,
+    NotAllowed,
+    Rejected,
+    RequestError,
+    TooLarge,
+)
 from edgeserve.ipc import wire
 from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up
 from edgeserve.ipc.credentials import NOBODY, AllowedKeys, Authenticator, Credential, Credentials, require_keys
@@ -38,6 +47,7 @@ from edgeserve.ipc.endpoints import (
 )
 from edgeserve.ipc.flood import PENALTY_NS, Flood
 from edgeserve.ipc.memory import GiveBack
+from edgeserve.ipc.segments import Offers, Segment, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
@@ -142,10 +152,10 @@ class _Peer:
     """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
     their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
     their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
-    which cannot send heartbeats while it waits."""
+    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
 
     __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential", "owner", "uid",
-                 "bytes", "unread", "key")
+                 "bytes", "unread", "key", "memory")
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
         self.client = client
@@ -161,6 +171,7 @@ class _Peer:
         self.bytes = 0
         self.unread = Unread()
         self.key = ""
+        self.memory = None if connection is None else connection.memory
 
 
 class Bus:
@@ -172,7 +183,8 @@ class Bus:
     whose keys lie there are let in, and ``control_keys`` (names) may control the server. ``ask_type`` is the class of
     the records of requests: :class:`Ask`, or one that extends it. Bounds in bytes of the messages of requests in
     flight: ``pending_bytes_max`` of all, ``client_bytes_max`` of one connection, ``app_bytes_max`` by app;
-    ``unread_bytes_max`` of the answers that one client has not read.
+    ``unread_bytes_max`` of the answers that one client has not read. ``shared_memory_bytes``: what a client on this
+    host may share for its large tensors, all together ``pending_bytes_max``; 0 for none.
     """
 
     def __init__(self, endpoints: Sequence[str], *, clock_ns: Callable[[], int], message_bytes_max: int,
@@ -180,7 +192,7 @@ class Bus:
                  client_keys: str = "", control_keys: Sequence[str] = (), ask_type: Callable[[], Ask] = Ask,
                  context: zmq.Context[Any] | None = None, pending_bytes_max: int = BYTES_MAX,
                  client_bytes_max: int = BYTES_MAX, unread_bytes_max: int = BYTES_MAX,
-                 app_bytes_max: Mapping[str, int] | None = None) -> None:
+                 app_bytes_max: Mapping[str, int] | None = None, shared_memory_bytes: int = 0) -> None:
         self._clock_ns = clock_ns
         self._pending_bytes_max = max(pending_bytes_max, message_bytes_max)
         self._client_bytes_max = max(client_bytes_max, message_bytes_max)
@@ -224,6 +236,7 @@ class Bus:
         self._here = [(self.socket, _POLLIN)]
         self._monitor = watch_socket(self.socket, self._context, _WATCHED)
         self._monitor_file = int(self._monitor.getsockopt(zmq.FD))
+        self._offers: Offers | None = None
         self._pack = msgpack.Packer().pack
         self._recv = self.socket.recv
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
@@ -233,6 +246,7 @@ class Bus:
             self._has_inproc = any(endpoint.startswith("inproc") for endpoint in endpoints)
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
             self._file = self.fileno()
+            self._offers = offers_for(endpoints, shared_memory_bytes, self._pending_bytes_max, clock_ns)
         except BaseException:
             self.close()
             raise
@@ -419,18 +433,18 @@ class Bus:
                 kind = wire.take_kind({"kind": kind})
                 named = None if kind in ("beat", "bye") else wire.take_key(fields)
                 key = None if kind == "cancel" else named
-                self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
-                return
+                return self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
             named = fields.pop("id", None)
             key = named if type(named) is int and 0 <= named < 2**63 else wire.check_key(named)
             if refusal is not None:
                 raise refusal
+            if peer.memory is not None:
+                total += peer.memory.find(fields, buffers)
             if total > self._message_bytes_max or peer.bytes + total > self._client_bytes_max \
                     or self._bytes + total > self._pending_bytes_max or self._surplus is not None \
                     or key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise self._why_not(peer, key, total)
-            ask = self._ask_type()
-            _read_ask(ask, fields, buffers, self._message_bytes_max, is_req)
+            ask = _read_ask(self._ask_type(), fields, buffers, self._message_bytes_max, is_req, peer.memory)
             if ask.app in self._app_bytes:
                 self._enter_app(ask.app, total)
         except RequestError as error:
@@ -517,6 +531,7 @@ class Bus:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
         number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
         name = wire.take_model(fields) if kind == "reload" else ""
+        token = wire.take_token(fields) if kind == "memory" else b""
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if self._surplus is not None:
             raise _too_large(0, self._message_bytes_max, True)
@@ -534,12 +549,24 @@ class Bus:
             ask = peer.open.get(key)
             if isinstance(ask, Ask):
                 news.append(Cancel(ask))
+        elif kind == "memory":
+            self._send(peer, is_req, (wire.encode_info(key, {"bytes": self._claim(peer, token)}),))
         else:
             if key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise _not_new(peer, key)
             control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
             self._in_flight += 1
             news.append(control)
+
+    def _claim(self, peer: _Peer, token: bytes) -> int:
+        """Shared memory for a connection, as it was passed to its process; how many bytes it has."""
+        connection = self._connections.by_file.get(peer.file) if peer.file is not None else None
+        if self._offers is None or connection is None:
+            raise NotAllowed("token: this server gives no shared memory to this connection; send frames")
+        if connection.memory is not None:
+            raise Malformed("token: this connection has its shared memory already")
+        peer.memory = connection.memory = self._offers.claim(token, connection.owner, connection.uid)
+        return peer.memory.bytes
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
@@ -560,8 +587,9 @@ class Bus:
         if ask.app in self._app_bytes:
             self._app_bytes[ask.app] -= size
         try:
+            room = None if ask.room is None or peer.memory is None else peer.memory.room(ask.room)
             frames = wire.encode_answer(key, outputs, self._message_bytes_max, reason, late, finished_ns, total_ns,
-                                        breakdown, ask.id, self._pack, quality, branches)
+                                        breakdown, ask.id, self._pack, quality, branches, room)
         except RequestError as error:
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
@@ -825,6 +853,7 @@ class Bus:
         for ask in asks:
             self._leave(peer, ask)
         peer.open.clear()
+        peer.memory = None  # what its connection shares lasts as long as that
         if asks:
             self._news.append(ClientGone(peer.client, asks, reason))
 
@@ -834,6 +863,8 @@ class Bus:
             return
         self.socket.disable_monitor()
         self._monitor.close(0)
+        if self._offers is not None:
+            self._offers.close()
         for path, inode in self._paths.items():
             remove_socket(path, inode)
         self.socket.close(CLOSE_LINGER_MS)
@@ -853,10 +884,16 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
     return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
 
 
-def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Any], message_bytes_max: int, is_req: bool) -> None:
+def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: List[Any], message_bytes_max: int, is_req: bool,
+              memory: Segment | None) -> Ask:
+    if memory is not None:
+        memory.copy(buffers)
     wire.decode_infer(ask, fields, buffers, message_bytes_max)
     if ask.pieces and is_req:
         raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
+    if ask.room is not None:
+        check_room(ask.room, memory)
+    return ask
 
 
 def _name_for(peer: _Peer, ask: Ask) -> str:

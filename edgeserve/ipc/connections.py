@@ -16,6 +16,8 @@ import socket
 import struct
 from typing import Callable, Dict, FrozenSet, List, Optional, Tuple
 
+from edgeserve.ipc.segments import Segment
+
 log = logging.getLogger("edgeserve")
 
 FILES_KEPT = 256
@@ -35,9 +37,9 @@ UNKNOWN = "unknown"
 class Connection:
     """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is, for shares among clients: the process on
     this host, the address on another (``UNKNOWN`` where it closed before it was looked at). ``uid`` is the user on this
-    host, -1 beyond it."""
+    host, -1 beyond it. ``memory``: what it shares with the server, once it has claimed some."""
 
-    __slots__ = ("file", "same_host", "owner", "uid", "number")
+    __slots__ = ("file", "same_host", "owner", "uid", "number", "memory")
 
     def __init__(self, file: int, same_host: bool, owner: str, uid: int, number: int) -> None:
         self.file = file
@@ -45,6 +47,7 @@ class Connection:
         self.owner = owner
         self.uid = uid
         self.number = number
+        self.memory: Optional[Segment] = None
 
 
 class Connections:

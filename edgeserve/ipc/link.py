@@ -6,8 +6,9 @@ message of the old one can reach a restarted server. It does not know requests, 
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import zmq
 
@@ -22,6 +23,7 @@ from edgeserve.ipc.endpoints import (
     split_endpoint,
     watch_socket,
 )
+from edgeserve.ipc.slab import Slab, Wish, may_share
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.wire import Reply
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, ms_to_ns
@@ -31,6 +33,9 @@ BEATS_PER_SILENCE = 4  # or four times within what the server tolerates, if that
 REPLY_BYTES_MAX = 1024**3  # until the server has said its own bound
 RECONNECT_MS = 20  # while the server is still starting
 CLOSE_LINGER_MS = 100  # the goodbye still goes out
+MEMORY_LOOK_NS = 2 * NS_PER_MS  # how often to see whether shared memory has come, while it is wished for
+MEMORY_NS_MAX = 2 * NS_PER_S  # how long to wait for it; frames do until then, and afterwards
+_MEMORY_KEY = b"memory"  # the id of the claim: no request's, those are numbers
 _WATCHED = (zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -43,10 +48,12 @@ class Link:
 
     ``client_key`` is the file of this client's own keys, where the server lets only some in.
     ``connect_ns`` bounds the time until the server's first sign of life, ``silence_ns`` the time without one later.
+    ``memory`` is what it shares with the server for large tensors, once :meth:`wish_for_memory` was granted;
+    ``shared_memory`` says whether it may.
     """
 
     def __init__(self, endpoint: str, context: zmq.Context[Any], clock_ns: Callable[[], int], *, connect_ns: int,
-                 silence_ns: int, server_key: str = "", client_key: str = "") -> None:
+                 silence_ns: int, server_key: str = "", client_key: str = "", shared_memory: bool = False) -> None:
         self._clock_ns = clock_ns
         self._endpoint = endpoint
         self._connect_ns = connect_ns
@@ -57,6 +64,10 @@ class Link:
         self._beat_ns = BEAT_NS_MAX
         self._connected = False
         self._waiting = False
+        self.memory: Optional[Slab] = None
+        self._may_wish = shared_memory and may_share(endpoint)
+        self._wish: Optional[Wish] = None
+        self._wish_until_ns = 0
         self._heard_ns = self._said_ns = self._since_ns = clock_ns()
         split_endpoint(endpoint)
         self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
@@ -95,12 +106,13 @@ class Link:
         for index, frame in enumerate(frames):
             send(frame, _MORE if index < last else _NOBLOCK, type(frame) is bytes)
 
-    def check_size(self, frames: Sequence[Any]) -> None:
-        """Raise :class:`TooLarge` for what the server would refuse unread."""
+    def check_size(self, frames: Sequence[Any]) -> int:
+        """How many bytes a message has. Raises :class:`TooLarge` for what the server would refuse unread."""
         total = sum(frame.nbytes if type(frame) is memoryview else len(frame) for frame in frames)
         if total > self.message_bytes_max:
             raise TooLarge(f"the request has {total} bytes, the server takes {self.message_bytes_max}; "
                            "raise [server] message_max")
+        return total
 
     def receive(self, count_max: int = 64) -> List[Reply]:
         """Replies that wait, without heartbeats; sets ``lost`` when the server sent what cannot be understood."""
@@ -111,16 +123,51 @@ class Link:
             self._heard_ns = self._clock_ns()
             self._connected = True
             try:
-                reply = wire.decode_reply(frames, self.message_bytes_max)
+                reply = wire.decode_reply(frames, self.message_bytes_max,
+                                          wire.NO_WINDOWS if self.memory is None else self.memory.lent)
             except RequestError as error:
                 # Not one request's fault: nothing that follows on this connection can be trusted.
                 self.lost = f"it answered with something that is no reply: {error}"
                 break
             if reply.kind == "beat":
                 self._learn(reply)
+            elif type(reply.key) is bytes and reply.key == _MEMORY_KEY:
+                self._take_memory(reply)
             else:
                 replies.append(reply)
         return replies
+
+    # --- shared memory ------------------------------------------------------------------------------------------------
+
+    def wish_for_memory(self) -> None:
+        """Large tensors travel here: ask the server for shared memory, once. Until it is there they go in frames."""
+        if self._may_wish:
+            self._may_wish = False
+            with contextlib.suppress(OSError):  # nobody gives any there: an older server, or one that has it off
+                self._wish = Wish(self._endpoint)
+                self.due_ns = self._clock_ns()
+                self._wish_until_ns = self.due_ns + MEMORY_NS_MAX
+
+    def _look_for_memory(self, wish: Wish, now_ns: int) -> None:
+        try:
+            if not wish.token and wish.look():
+                self.send((wire.encode_memory(_MEMORY_KEY, wish.token),))
+        except (OSError, ValueError):  # refused, or this process may not map so much
+            now_ns = self._wish_until_ns
+        if now_ns >= self._wish_until_ns:
+            self._end_wish()
+
+    def _take_memory(self, reply: Reply) -> None:
+        if self._wish is not None and reply.error is None:
+            self.memory = self._wish.slab
+        self._end_wish()
+
+    def _end_wish(self) -> None:
+        if self._wish is not None:
+            self._wish.close()
+            self._wish = None
+
+    # --- whether the server is there ----------------------------------------------------------------------------------
 
     def _receive_frames(self) -> List[Any]:
         frames: List[Any] = []
@@ -145,6 +192,13 @@ class Link:
         file is readable. ``waiting``: there are requests in flight."""
         now_ns = self._clock_ns()
         self._watch()
+        if self._wish is not None:
+            self._look_for_memory(self._wish, now_ns)
+        self._look_at_server(waiting, now_ns)
+        if self._wish is not None:
+            self.due_ns = min(self.due_ns, now_ns + MEMORY_LOOK_NS)
+
+    def _look_at_server(self, waiting: bool, now_ns: int) -> None:
         if waiting and not self._waiting:
             self._since_ns = self._said_ns = now_ns
         self._waiting = waiting
@@ -180,6 +234,7 @@ class Link:
             return
         if goodbye and not self.lost:
             self.send((wire.encode_plain("bye"),))
+        self._end_wish()
         self.socket.disable_monitor()
         self._monitor.close(0)
         self.socket.close(CLOSE_LINGER_MS if goodbye else 0)

@@ -5,7 +5,7 @@ The half of the wire format that requests and replies share. Pure functions; the
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -28,6 +28,20 @@ _BOOL = DTYPES["bool"]
 Buffer = Union[bytes, memoryview]
 
 
+class Place(NamedTuple):
+    """Where a tensor lies in shared memory, instead of in a frame."""
+
+    offset: int
+    nbytes: int
+
+
+class Places(Protocol):
+    """Shared memory that large tensors are put into."""
+
+    def put(self, value: np.ndarray) -> Optional[int]:
+        """Copy an array there; its offset, ``None`` where no room is left."""
+
+
 def show(value: Any) -> str:
     """A value for an error text: short, whatever it is."""
     if isinstance(value, (dict, list)):
@@ -39,11 +53,12 @@ def show(value: Any) -> str:
 
 
 def encode_values(values: Mapping[str, Any], fields: Dict[str, Any], frames: List[Any], what: str,
-                  lists: bool = True) -> int:
-    """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the frames.
+                  lists: bool = True, places: Optional[Places] = None) -> int:
+    """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the tensors.
 
     numpy arrays and scalars and Python numbers travel as tensors (a number as a 0-d one), strings (and lists of
-    strings where ``lists``) as texts. Anything else raises ``TypeError`` naming it.
+    strings where ``lists``) as texts. Anything else raises ``TypeError`` naming it. Large tensors go into shared memory
+    instead of frames where ``places`` has room.
     """
     table: List[Any] = []
     total = 0
@@ -60,8 +75,12 @@ def encode_values(values: Mapping[str, Any], fields: Dict[str, Any], frames: Lis
             value, code = _as_little(value, name, what)
         size = value.nbytes
         total += size
-        table.append((name, code, value.shape))
-        frames.append(value.tobytes() if size < LARGE_BYTES else np.ascontiguousarray(value).data)
+        offset = None if places is None or size < LARGE_BYTES else places.put(value)
+        if offset is None:
+            table.append((name, code, value.shape))
+            frames.append(value.tobytes() if size < LARGE_BYTES else np.ascontiguousarray(value).data)
+        else:
+            table.append((name, code, value.shape, offset, size))
     if table:
         fields["tensors"] = table
         if len(table) > TENSORS_MAX:
@@ -83,6 +102,24 @@ def _as_little(value: np.ndarray, name: str, what: str) -> Tuple[np.ndarray, str
     if code is None:
         raise TypeError(f"{what} {name!r} has dtype {value.dtype}; expected one of {', '.join(DTYPES)}")
     return value.astype(little), code
+
+
+def insert_places(table: Any, buffers: List[Any]) -> int:
+    """Take the places in shared memory out of the entries of a table and put them among its frames; how many bytes they
+    have together. Whether they lie within that memory is for its owner to check; a table that is none is left alone."""
+    total = 0
+    if type(table) is not list or len(table) > TENSORS_MAX:
+        return total
+    for index, entry in enumerate(table):
+        if type(entry) is list and len(entry) == 5:
+            offset, nbytes = entry[3:]
+            if type(offset) is not int or type(nbytes) is not int or offset < 0 or nbytes < 0:
+                raise Malformed(f"tensors: place {show(offset)}, {show(nbytes)}: expected an offset and a number of "
+                                "bytes, whole numbers from 0")
+            del entry[3:]
+            buffers.insert(index, Place(offset, nbytes))
+            total += nbytes
+    return total
 
 
 def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int) -> Dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 import msgpack
 import numpy as np
@@ -30,7 +30,7 @@ from edgeserve.errors import (
     WrongVersion,
     nearest,
 )
-from edgeserve.ipc.tensors import TEXTS_MAX, Buffer, decode_tensors, encode_values, show
+from edgeserve.ipc.tensors import TEXTS_MAX, Buffer, Place, Places, decode_tensors, encode_values, insert_places, show
 
 VERSION = 1
 """First byte of every header. A server answers another version with the error ``wrong_version``."""
@@ -43,7 +43,7 @@ _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor ta
 _REQUEST_MAP_LEN_MAX = 64
 
 CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain", "reload")
-REQUEST_KINDS = ("infer", "cancel", "beat", "bye") + CONTROL_KINDS
+REQUEST_KINDS = ("infer", "cancel", "beat", "bye", "memory") + CONTROL_KINDS
 
 _VERSION_BYTE = bytes([VERSION])
 
@@ -57,7 +57,8 @@ class Ask:
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
-    ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has.
+    ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has, with its tensors in
+    shared memory. ``room``: where in that memory (offset, bytes) large tensors of the answer may be put.
     ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``origin`` is
     for whom a front asks, empty where it asks for itself. ``peer``,
     ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
@@ -67,7 +68,7 @@ class Ask:
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client", "origin", "quality_min", "pieces", "bytes")
+        "on_late", "hints", "client", "origin", "quality_min", "pieces", "bytes", "room")
     __slots__ = fields
 
     id: int
@@ -88,6 +89,7 @@ class Ask:
     quality_min: Optional[float]
     pieces: bool
     bytes: int
+    room: Optional[Sequence[int]]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(
@@ -185,15 +187,16 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 
 _ORIGIN = re.compile(rf"[A-Za-z0-9.:/_-]{{1,{NAME_CHARS_MAX}}}\Z")
 _INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-               "hints", "client", "origin", "quality_min", "pieces")
+               "hints", "client", "origin", "quality_min", "pieces", "room")
 
 
 def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
-                   options: Mapping[str, Any] | None = None) -> List[Any]:
+                   options: Mapping[str, Any] | None = None, places: Optional[Places] = None) -> List[Any]:
     """An inference request as frames: header, then one buffer per tensor. ``options`` are header keys
     (``slo_ms``, ``class``, ...) that are not ``None``. Raises :class:`BadInput` for a value that cannot travel.
 
-    Buffers from :data:`LARGE_BYTES` on are views of the caller's arrays, not copies.
+    Buffers from :data:`LARGE_BYTES` on are views of the caller's arrays, not copies; or in shared memory and no buffers
+    at all, where ``places`` has room.
     """
     fields: Dict[str, Any] = {"kind": "infer", "id": key, "app": app}
     if sent_ns is not None:
@@ -202,7 +205,7 @@ def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int |
         fields.update(options)
     frames: List[Any] = [None]
     try:
-        encode_values(inputs, fields, frames, "input", lists=False)
+        encode_values(inputs, fields, frames, "input", lists=False, places=places)
         frames[0] = header = _VERSION_BYTE + msgpack.packb(fields, default=_number_of_numpy)
     except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"the request for app {app!r} cannot be sent: {error}") from None
@@ -238,7 +241,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     slo_ms = ask.slo_ms = take("slo_ms", None)
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
-    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = None
+    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = None
     ask.client = ask.origin = ""
     ask.pieces = False
     if fields:
@@ -265,6 +268,11 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     pieces = ask.pieces = take("pieces", False)
     if type(pieces) is not bool:
         raise Malformed(f"pieces = {show(pieces)}: expected true or false")
+    room = take("room", None)
+    if room is not None:
+        if type(room) is not list or len(room) != 2 or not all(type(size) is int and size >= 0 for size in room):
+            raise Malformed(f"room = {show(room)}: expected [offset, bytes] in this connection's shared memory")
+        ask.room = room
     hints = take("hints", None)
     if hints is not None:
         if type(hints) is not dict or len(hints) > HINTS_MAX:
@@ -314,17 +322,17 @@ _ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq12sq3s")
 def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, reason: str = "", late: bool = False,
                   finished_ns: int = 0, total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0),
                   request_id: int = 0, pack: Callable[[Any], bytes] = msgpack.packb, quality: float = 1.0,
-                  branches: Sequence[str] = ()) -> List[Any]:
+                  branches: Sequence[str] = (), places: Optional[Places] = None) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
     ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` travels with the names of the
-    ``branches`` that took part, where there are any."""
+    ``branches`` that took part, where there are any. Large tensors go where ``places`` has room."""
     rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from the outputs, "tensors" and "texts"
     if branches:
         rest["quality"], rest["branches"] = quality, list(branches)
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
-        total = encode_values(outputs, rest, frames, "output")
+        total = encode_values(outputs, rest, frames, "output", places=places)
         frames[0] = header = _ANSWER.pack(
             VERSION, 0x88 + len(rest), b"\xa4kind\xa6answer", b"\xa7outcome\xa9completed", b"\xa4late",
             0xc3 if late else 0xc2, b"\xabfinished_ns\xd3", finished_ns, b"\xa8total_ns\xd3", total_ns,
@@ -412,6 +420,19 @@ def take_model(fields: Dict[str, Any]) -> str:
     return model
 
 
+def take_token(fields: Dict[str, Any]) -> bytes:
+    """What came with the shared memory that a connection claims, removed from the fields of a ``memory`` header."""
+    token = fields.pop("token", None)
+    if type(token) is not bytes or len(token) > ID_BYTES_MAX:
+        raise Malformed(f"token = {show(token)}: expected the bytes that came with the shared memory")
+    return token
+
+
+def encode_memory(key: Key, token: bytes) -> bytes:
+    """The claim of the shared memory that came with a token, for this connection."""
+    return pack_header({"kind": "memory", "id": key, "token": token})
+
+
 def take_after(fields: Dict[str, Any]) -> int:
     """The number of a step, removed from the fields of a ``trace`` header; 0 when it is left out."""
     after = fields.pop("after", 0)
@@ -433,10 +454,22 @@ def encode_plain(kind: str, key: Key | None = None) -> bytes:
     return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
 
 
-def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
+class Windows(Protocol):
+    """The room in shared memory that a client kept free for an answer."""
+
+    def window(self, place: Place) -> memoryview:
+        """What lies at a place of it; raises :class:`Malformed` for one outside."""
+
+
+NO_WINDOWS: Mapping[Any, Windows] = {}
+
+
+def decode_reply(frames: Sequence[Buffer], message_bytes_max: int,
+                 windows: Mapping[Any, Windows] = NO_WINDOWS) -> Reply:
     """What a client got. Raises :class:`Malformed` (or its kin) when a server sent something that is no reply.
 
-    Keys that this version does not know are passed over: a newer server may say more."""
+    Keys that this version does not know are passed over: a newer server may say more. ``windows``: by the id of a
+    request, the room that its answer may lie in."""
     if not frames:
         raise Malformed("the reply has no frames, expected a header")
     fields = unpack_header(frames[0], TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
@@ -446,7 +479,7 @@ def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
     if kind == "piece":
         _read_outputs(fields, frames[1:], message_bytes_max, reply)
     elif kind == "answer":
-        _read_answer(fields, frames[1:], message_bytes_max, reply)
+        _read_answer(fields, _with_windows(fields, frames[1:], windows.get(reply.key)), message_bytes_max, reply)
     elif kind == "error":
         reply.error = _read_error(fields)
         reply.reason = getattr(reply.error, "reason", "")
@@ -455,6 +488,15 @@ def decode_reply(frames: Sequence[Buffer], message_bytes_max: int) -> Reply:
         if type(reply.info) is not dict:
             raise Malformed(f"info = {show(reply.info)}: expected a map")
     return reply
+
+
+def _with_windows(fields: Mapping[str, Any], frames: Sequence[Buffer], windows: Optional[Windows]) -> Sequence[Buffer]:
+    """The frames of an answer, and what lies in shared memory in its place among them."""
+    if windows is None:
+        return frames
+    buffers: List[Any] = list(frames)
+    insert_places(fields.get("tensors"), buffers)
+    return [windows.window(buffer) if type(buffer) is Place else buffer for buffer in buffers]
 
 
 def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int, reply: Reply) -> None:

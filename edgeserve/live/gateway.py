@@ -68,7 +68,8 @@ class Gateway:
                        ask_type=LiveRequest, pending_bytes_max=server.pending_bytes_max,
                        client_bytes_max=server.client_bytes_max, unread_bytes_max=server.unread_bytes_max,
                        app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values()
-                                      if app.pending_bytes_max})
+                                      if app.pending_bytes_max},
+                       shared_memory_bytes=server.shared_memory_bytes)
         self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
         self._gone_count = 0

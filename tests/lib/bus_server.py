@@ -20,6 +20,7 @@ class BusServer:
                                        **options}
         self.wanted = endpoint
         self.endpoint = ""
+        self.bus: Any = None  # for assertions about its tables
         self.news: List[Any] = []
         self.stopping = False
         self.told: Dict[Any, Any] = {}  # what control questions are answered with, instead of the usual
@@ -59,7 +60,7 @@ class BusServer:
             self._error = error
             self._ready.set()
             return
-        self.endpoint = bus.endpoints[0]
+        self.bus, self.endpoint = bus, bus.endpoints[0]
         self._ready.set()
         try:
             while not self.stopping:

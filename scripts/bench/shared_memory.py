@@ -1,0 +1,159 @@
+"""Large tensors over the bus: shared memory against frames, side by side in one run on this machine.
+
+    python scripts/bench/shared_memory.py [--quick] [--json FILE]
+
+One server whose engine returns its input (that of ``scripts/bench/bus.py``), asked by two clients of the same process
+in turn, one with shared memory and one without; beside them a bare pyzmq ROUTER that returns its messages, asked by a
+bare DEALER. The order changes from round to round; medians of rounds and of the ratios within a round are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable, Deque, Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+import numpy as np
+import psutil
+import zmq
+from lib import bus_load as load
+from lib.checks import Checks
+
+from bench import bus
+from edgeserve.client import Client
+
+DEPTH = 16
+IMAGE = (3, 224, 224)  # float32: 602 KB
+FRAME = (1080, 1920, 3)  # uint8: 6.2 MB
+TRITON = 0.51
+"""What Triton reached with its system shared memory, as a share of bare frames, in a run of its own on a machine of the
+same kind: the figure that this bench is to exceed."""
+
+
+class Asker:
+    """A client, and how it asks."""
+
+    def __init__(self, endpoint: str, shared: bool) -> None:
+        self.client = Client(endpoint, shared_memory=shared)
+
+    def rate(self, x: np.ndarray, depth: int, seconds: float) -> float:
+        """Answers per second with ``depth`` requests in flight."""
+        waiting: Deque[Any] = deque()
+        done = 0
+        ends = time.perf_counter() + seconds
+        while time.perf_counter() < ends:
+            while len(waiting) < depth:
+                waiting.append(self.client.submit("echo", {"x": x}, copy=False))
+            waiting.popleft().result(30)
+            done += 1
+        while waiting:
+            waiting.popleft().result(30)
+        return done / seconds
+
+    def p50_us(self, x: np.ndarray, seconds: float) -> float:
+        """The median time of one request alone."""
+        took: List[float] = []
+        ends = time.perf_counter() + seconds
+        while time.perf_counter() < ends:
+            began = time.perf_counter()
+            self.client.infer("echo", {"x": x})
+            took.append(time.perf_counter() - began)
+        return statistics.median(took) * 1e6
+
+    def settle(self, x: np.ndarray) -> None:
+        """Ask until the memory is there, where there is some; check that what comes back is what was sent."""
+        ends = time.monotonic() + 10
+        while True:
+            answer = self.client.infer("echo", {"x": x})
+            if not (answer["x"] == x).all():
+                raise SystemExit("the answer is not what was sent")
+            if self.client._courier.slab is not None or time.monotonic() > ends:
+                return
+
+    def has_memory(self) -> bool:
+        """Whether it shares memory with the server."""
+        return self.client._courier.slab is not None
+
+
+def rounds(count: int, measures: Dict[str, Callable[[], float]]) -> Dict[str, List[float]]:
+    """Measure each in turn, ``count`` times after one warm-up round."""
+    for measure in measures.values():
+        measure()
+    results: Dict[str, List[float]] = {name: [] for name in measures}
+    for index in range(count):
+        for name in (list(measures) if index % 2 == 0 else list(measures)[::-1]):
+            results[name].append(measures[name]())
+    return results
+
+
+def compare(server: bus.Server, bare: bus.Server, shared: Asker, frames: Asker, count: int, seconds: float,
+            checks: Checks) -> Dict[str, Dict[str, List[float]]]:
+    """Rates of 602 KB and of a full-HD frame at 16 in flight, one request alone, and the server's CPU time."""
+    image, frame = np.random.default_rng(1).random(IMAGE).astype(np.float32), np.zeros(FRAME, np.uint8)
+    shared.settle(image)
+    if not shared.has_memory():
+        raise SystemExit("the server gives no shared memory: see its log")
+    message = load.message("echo", image)
+    cpu: Dict[str, List[float]] = {"shared": [], "frames": []}
+    askers = {"shared": shared, "frames": frames}
+
+    def measure(name: str) -> float:
+        before = server.cpu_s()
+        rate = askers[name].rate(image, DEPTH, seconds)
+        cpu[name].append((server.cpu_s() - before) / (rate * seconds) * 1e6)
+        return rate
+
+    found = {"602 KB, 16 in flight, requests/s": rounds(count, {
+        "shared": lambda: measure("shared"), "frames": lambda: measure("frames"),
+        "bare": lambda: len(load.closed_loop(bare.endpoint, message, DEPTH, seconds)) / seconds})}
+    found["602 KB, 16 in flight, server CPU per request, us"] = cpu
+    found["602 KB, one request alone, p50 us"] = rounds(count, {
+        name: lambda name=name: askers[name].p50_us(image, seconds) for name in askers})  # type: ignore[misc]
+    found["6.2 MB, 4 in flight, requests/s"] = rounds(count, {
+        name: lambda name=name: askers[name].rate(frame, 4, seconds) for name in askers})  # type: ignore[misc]
+    for name, results in found.items():
+        bus.show(name, results)
+    rates, large = found["602 KB, 16 in flight, requests/s"], found["6.2 MB, 4 in flight, requests/s"]
+    checks.at_least("602 KB, 16 in flight: rate of shared memory to frames", bus.ratio(rates, "shared", "frames"), 2.0)
+    checks.at_least("602 KB, 16 in flight: rate of shared memory to bare frames", bus.ratio(rates, "shared", "bare"),
+                    TRITON)
+    alone = found["602 KB, one request alone, p50 us"]
+    checks.at_most("602 KB, one alone: p50 of shared memory to frames", bus.ratio(alone, "shared", "frames"), 1.0)
+    checks.at_least("6.2 MB, 4 in flight: rate of shared memory to frames", bus.ratio(large, "shared", "frames"), 2.0)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="shorter rounds (same checks; noisier)")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    count, seconds = (3, 1.0) if args.quick else (7, 3.0)
+    checks = Checks("scripts/bench/shared_memory.py")
+    load_before = psutil.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        server, bare = bus.edgeserve(folder, "echo", bus.ECHO_TOML), bus.by_hand(folder, "echo")
+        shared, frames = Asker(server.endpoint, True), Asker(server.endpoint, False)
+        try:
+            found = compare(server, bare, shared, frames, count, seconds, checks)
+        finally:
+            shared.client.close()
+            frames.client.close()
+            server.stop()
+            bare.stop()
+    return checks.finish(args.json, {
+        "python": sys.version.split()[0], "pyzmq": zmq.__version__, "libzmq": zmq.zmq_version(),
+        "machine": platform.machine(), "cores": len(bus.CORES), "rounds": count, "seconds": seconds,
+        "load_before": round(load_before, 2)}, results=found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""Shared memory for large tensors: which part is whose, places in a header, and copies of what may change."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+from edgeserve.errors import Malformed
+from edgeserve.ipc import wire
+from edgeserve.ipc.segments import ALIGN, Copies, Room, Segment, check_room, is_supported
+from edgeserve.ipc.slab import PAGE, Lease, Slab
+from edgeserve.ipc.tensors import LARGE_BYTES, Place, insert_places
+
+BYTES_MAX = 10**8
+LARGE = np.arange(LARGE_BYTES, dtype=np.float32)
+SMALL = np.arange(4, dtype=np.int32)
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no sealed memory without a name")
+
+
+@pytest.fixture
+def segment():
+    one = Segment(64 * PAGE * 8)
+    slab = Slab(one.file, one.bytes)
+    one.open()
+    return one, slab
+
+
+def asked(segment, frames):
+    """What the server reads of a request's frames."""
+    fields, buffers = wire.unpack_header(frames[0]), [bytes(frame) for frame in frames[1:]]
+    fields.pop("kind")
+    fields.pop("id")
+    total = segment.find(fields, buffers)
+    segment.copy(buffers)
+    ask = wire.Ask()
+    wire.decode_infer(ask, fields, buffers, BYTES_MAX)
+    return ask, total
+
+
+def test_places_never_overlap_and_all_come_back(segment):
+    _, slab = segment
+    rng = random.Random(5)
+    taken = {}
+    fell_back = 0
+    for _ in range(3000):
+        if taken and rng.random() < 0.5:
+            offset = rng.choice(sorted(taken))
+            slab.give_back(offset, taken.pop(offset))
+            continue
+        nbytes = rng.randrange(1, 40 * PAGE)
+        offset = slab.take(nbytes)
+        if offset is None:
+            fell_back += 1
+            continue
+        assert offset % PAGE == 0
+        assert offset + nbytes <= slab.bytes
+        assert all(offset + nbytes <= other or other + size <= offset for other, size in taken.items())
+        taken[offset] = nbytes
+    assert fell_back > 10, "a full slab was not tried"
+    for offset, nbytes in taken.items():
+        slab.give_back(offset, nbytes)
+    assert slab.free_bytes() == slab.bytes
+    assert slab.take(slab.bytes) == 0, "the holes did not grow together"
+
+
+def test_a_request_and_its_answer_through_memory(segment):
+    shared, slab = segment
+    lease = Lease(slab)
+    room = lease.reserve(LARGE.nbytes)
+    frames = wire.encode_request(1, "a", {"s": SMALL, "x": LARGE, "t": SMALL}, options={"room": room}, places=lease)
+    assert len(frames) == 3, "the large one needs no frame"
+    ask, total = asked(shared, frames)
+    assert total == LARGE.nbytes
+    assert (ask.inputs["x"] == LARGE).all()
+    assert (ask.inputs["s"] == SMALL).all()
+    assert (ask.inputs["t"] == SMALL).all()
+    check_room(ask.room, shared)
+    outputs = {"y": LARGE.reshape(2, -1).T, "n": SMALL}  # not contiguous
+    answer = wire.encode_answer(1, outputs, BYTES_MAX, places=shared.room(ask.room))
+    assert len(answer) == 2
+    reply = wire.decode_reply(answer, BYTES_MAX, {1: lease})
+    lease.end()
+    assert (reply.outputs["y"] == outputs["y"]).all()
+    assert (reply.outputs["n"] == SMALL).all()
+    assert not reply.outputs["y"].flags.writeable
+    assert np.shares_memory(reply.outputs["y"], slab.memory)
+    assert slab.free_bytes() == slab.bytes - LARGE.nbytes, "the input's place is free, the answer's is held"
+    part = reply.outputs["y"][:1]
+    del reply
+    gc.collect()
+    assert slab.free_bytes() == slab.bytes - LARGE.nbytes, "a part of the answer still lives"
+    del part
+    gc.collect()
+    assert slab.free_bytes() == slab.bytes
+
+
+def test_what_the_client_writes_later_does_not_reach_the_server(segment):
+    shared, slab = segment
+    lease = Lease(slab)
+    ask, _ = asked(shared, wire.encode_request(1, "a", {"x": LARGE > 5}, places=lease)
+                   if (LARGE > 5).nbytes >= LARGE_BYTES else pytest.fail("too small to be shared"))
+    slab.memory[:] = 255
+    assert (ask.inputs["x"] == (LARGE > 5)).all()
+    assert ask.inputs["x"].flags.writeable is False
+
+
+def test_where_no_room_is_left_tensors_travel_in_frames(segment):
+    shared, slab = segment
+    assert slab.take(slab.bytes) == 0
+    lease = Lease(slab)
+    assert lease.reserve(10) is None
+    frames = wire.encode_request(1, "a", {"x": LARGE}, places=lease)
+    assert lease.is_empty()
+    ask, total = asked(shared, frames)
+    assert total == 0
+    assert (ask.inputs["x"] == LARGE).all()
+    small = Room(shared._map, 0, LARGE.nbytes - 1)
+    assert len(wire.encode_answer(1, {"y": LARGE}, BYTES_MAX, places=small)) == 2
+
+
+def test_tensors_of_an_answer_begin_at_cache_lines(segment):
+    shared, slab = segment
+    odd = np.zeros(LARGE_BYTES + 1, np.uint8)
+    room = shared.room([0, slab.bytes])
+    offsets = [room.put(odd) for _ in range(3)]
+    assert offsets == [0, LARGE_BYTES + ALIGN, 2 * (LARGE_BYTES + ALIGN)]
+
+
+@pytest.mark.parametrize("entry", [
+    ["x", "uint8", [4], -1, 4], ["x", "uint8", [4], 0, 2**63], ["x", "uint8", [4], 0.0, 4],
+    ["x", "uint8", [4], None, 4], ["x", "uint8", [4], 64 * PAGE * 8 - 3, 4], ["x", "uint8", [5], 0, 4],
+    ["x", "uint8", [4], 0], ["x", "uint8", [4], True, 4]])
+def test_places_that_are_none_are_refused(segment, entry):
+    shared, _ = segment
+    with pytest.raises(Malformed):
+        asked(shared, [wire.pack_header({"kind": "infer", "id": 1, "app": "a", "tensors": [entry]})])
+
+
+@pytest.mark.parametrize("tables", [None, 5, "x", [None, 1], {"x": 1}])
+def test_a_table_that_is_none_is_left_to_others(tables):
+    buffers = [b"1"]
+    assert insert_places(tables, buffers) == 0
+    assert buffers == [b"1"]
+
+
+def test_room_is_within_the_memory(segment):
+    shared, _ = segment
+    check_room([0, shared.bytes], shared)
+    with pytest.raises(Malformed, match="which has"):
+        check_room([1, shared.bytes], shared)
+    with pytest.raises(Malformed, match="claim some"):
+        check_room([0, 1], None)
+    for room in (5, [1], [0, -1], [0, 1, 2], [0.0, 1], ["0", 1]):
+        with pytest.raises(Malformed, match="room"):
+            wire.decode_infer(wire.Ask(), {"app": "a", "room": room}, [], BYTES_MAX)
+
+
+def test_an_answer_outside_the_room_is_no_reply(segment):
+    _, slab = segment
+    lease = Lease(slab)
+    begin, size = lease.reserve(8 * PAGE)
+    for offset, nbytes in ((begin + 8 * PAGE - 1, 2), (begin + size, 4)):
+        with pytest.raises(Malformed, match="room for this answer"):
+            lease.window(Place(offset, nbytes))
+    other = Lease(slab)
+    with pytest.raises(Malformed, match="room for this answer"):
+        other.window(Place(begin, 4))
+
+
+def test_memory_of_copies_is_used_again_within_a_bound():
+    copies = Copies(16 * PAGE)
+    held = np.arange(3 * PAGE - 5, dtype=np.uint32).view(np.uint8)[:3 * PAGE - 5]
+    first = copies.of(held)
+    place = np.frombuffer(first, np.uint8).ctypes.data
+    second = copies.of(held)
+    array = np.ndarray((3,), np.uint8, second)  # as a request's input holds it
+    assert bytes(first) == bytes(second) == held.tobytes()
+    assert np.frombuffer(second, np.uint8).ctypes.data != place, "the first is still in use"
+    del first
+    gc.collect()
+    again = copies.of(held)
+    assert np.frombuffer(again, np.uint8).ctypes.data == place
+    del second
+    gc.collect()
+    assert np.frombuffer(copies.of(held), np.uint8).ctypes.data not in (place, array.ctypes.data), "both are in use"
+    del again, array
+    kept = [copies.of(held) for _ in range(20)]
+    del kept
+    gc.collect()
+    copies.of(held)
+    assert copies._spare_bytes <= 16 * PAGE
+    assert copies.of(held[:0]) == b""
+
+
+def test_nobody_can_make_the_memory_shorter():
+    one = Segment(PAGE)
+    import os
+    for size in (0, 2 * PAGE):
+        with pytest.raises(PermissionError):
+            os.ftruncate(one.file, size)
