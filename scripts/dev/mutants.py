@@ -20,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from multiprocessing import Pipe
@@ -40,6 +41,9 @@ SCHED = "edgeserve/sched"
 EQUIVALENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "equivalent_mutants.toml")
 CPU_S_MAX = 600
 """CPU time that a test may need without any mutant."""
+RECORDED_AT_ONCE = 32
+"""Tests that one fork notes the calls of: a fork has a bound on its time (``forking.py``), which all tests together
+reach on a machine that is busy with other work."""
 CPU_S_MIN, CPU_TIMES = 10, 5
 """With a mutant it may need so many times what it needed then, and some seconds; with more it hangs."""
 
@@ -362,7 +366,8 @@ def hunt(mutants: Sequence[Mutant], selection: Selection, clean: ChangedTree, jo
 
 def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str, Dict[str, Any]], str]:
     """Run the tests without any mutant: which test calls what, and which fails if one does. ``file`` keeps that for the
-    next time, when only the tests that it does not know run; the others are taken to pass."""
+    next time, when only the tests that it does not know run; the others are taken to pass. The file grows with each
+    piece of the tests: a run that was interrupted goes on where it was."""
     record: Dict[str, Dict[str, Any]] = {}
     if file and os.path.exists(file):
         with open(file, encoding="utf-8") as opened:
@@ -372,15 +377,20 @@ def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str,
     def one(part: int, tree: ChangedTree) -> None:
         tests = Tests(tree)
         new = [(name, CPU_S_MAX) for name in sorted(tests.names)[part::jobs] if name not in record]
-        answer = tests.answer(Job(new, record=True))
-        record.update(answer.record)
-        failed.extend([answer.failed] if answer.failed else [])
+        for first in range(0, len(new), RECORDED_AT_ONCE):
+            answer = tests.answer(Job(new[first:first + RECORDED_AT_ONCE], record=True))
+            with lock:
+                record.update(answer.record)
+                if file:
+                    with open(file, "w", encoding="utf-8") as opened:
+                        json.dump(record, opened)
+            if answer.failed:
+                failed.append(answer.failed)
+                break
         tests.close()
 
+    lock = threading.Lock()
     in_copies(range(jobs), one, clean, jobs)
-    if file and not failed:
-        with open(file, "w", encoding="utf-8") as opened:
-            json.dump(record, opened)
     return record, ", ".join(failed)
 
 

@@ -137,3 +137,35 @@ def test_tests_that_cannot_be_collected_without_any_mutant_notice_nothing(monkey
         with pytest.raises(RuntimeError, match="cannot be collected without any mutant"):
             mutants.Tests(tree)
         assert mutants.Tests(tree, is_changed=True).answer(mutants.Job([])).failed == "the collection of the tests"
+
+
+def test_what_tests_call_is_kept_piece_by_piece_so_that_a_cut_run_goes_on(monkeypatch, tmp_path):
+    asked = []
+
+    class Recorded:
+        names = ("a", "b", "c", "d", "e")
+        hangs = True
+
+        def __init__(self, tree):
+            pass
+
+        def answer(self, job):
+            tests = [name for name, _ in job.tests]
+            asked.append(tests)
+            if self.hangs and "c" in tests:
+                return mutants.Answer("a hang")
+            return mutants.Answer("", {name: {"seconds": 1.0, "functions": []} for name in tests})
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(mutants, "Tests", Recorded)
+    monkeypatch.setattr(mutants, "RECORDED_AT_ONCE", 2)
+    monkeypatch.setattr(mutants, "in_copies", lambda parts, one, clean, jobs: [one(part, clean) for part in parts])
+    file = str(tmp_path / "covering.json")
+    assert mutants.called_by_tests(None, 1, file)[1] == "a hang"
+    assert asked == [["a", "b"], ["c", "d"]]
+    monkeypatch.setattr(Recorded, "hangs", False)
+    record, failed = mutants.called_by_tests(None, 1, file)
+    assert (sorted(record), failed) == (["a", "b", "c", "d", "e"], "")
+    assert asked[2:] == [["c", "d"], ["e"]]
