@@ -129,6 +129,7 @@ def test_a_policy_sees_the_rest_of_a_pipeline_and_its_lanes(picky):
     assert [lane.name for lane in board.lanes] == ["cpu0"]
     assert list(board.lanes_of("a")) == list(board.lanes)
     assert (board.rest_ns(app, app.by_name["a"]), board.rest_lane_ns(app, app.by_name["vote"])) == (10 * MS, 0)
+    assert board.rest_ns(app, app.by_name["vote"]) == 0
     assert board.latency("a", "cpu0").estimate_ns[1] == 10 * MS
     assert board.is_resident("a", board.lanes[0])
     assert board.device("cpu").name == "cpu"

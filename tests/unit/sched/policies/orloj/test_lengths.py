@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 
+import numpy as np
 import pytest
 
 from edgeserve.sched.latency.distribution import timing_constant
@@ -14,11 +16,13 @@ from edgeserve.sched.policies.orloj.lengths import (
     BIAS_LEN,
     POINTS_MAX,
     SEEDS_PER_SAMPLE,
+    Lengths,
     LengthWindow,
     SizeBias,
     learnt_of,
     lengths_of,
 )
+from edgeserve.sched.policies.orloj.published import Table
 
 UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 
@@ -253,3 +257,11 @@ def test_batches_that_contradict_times_alone_correct_their_size():
     assert set(slower) - {2} == {4} and slower[4] > 1.3, "10 + 4 * 21 would be 94"
     assert all(0.9 < factor < 1.1 for factor in as_told.values())
     assert learnt(model, rows(4, 170, BIAS_LEN), {"a": alone}, corrected=False)[1] == {}
+
+
+def test_an_expected_time_is_rounded_up_to_a_whole_nanosecond():
+    mix = np.array([0.0, 0.5, 1.0])
+    lengths = Lengths(0.0, {1: 1.0}, np.array([10.0, 10.5, 11.5]), {}, mix)
+    mean_ns = lengths.expected("a", 1, 1).mean_ns()
+    assert mean_ns != int(mean_ns)
+    assert Table(lengths, (1,), own=True, rate_per_ns=1e-10).expected_ns("a", 1) == math.ceil(mean_ns)
