@@ -537,6 +537,19 @@ def test_only_a_client_that_has_something_pending_beside_others_is_over_its_shar
     assert world.arrive("a", client="y") == [ended(4, "rejected", "over_share")]
 
 
+def test_a_client_below_its_part_of_the_lane_time_displaces_the_newest_that_wait_of_one_above():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")  # room for 66 ms
+    for _ in range(7):
+        world.arrive("a", client="pid:1 #1")
+    assert world.arrive("a", client="pid:2 #1") == [ended(7, "dropped", "over_share"), ended(6, "dropped", "over_share")]
+
+
+def test_what_runs_is_not_displaced():
+    world = Driver({"m": {1: 70}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")
+    world.arrive("a", client="pid:1 #1")
+    assert world.arrive("a", client="pid:2 #1") == []
+
+
 def test_the_place_of_a_request_that_ended_is_free_again():
     world = one(app={"pending_max": 2, "slo": "5s"})
     world.arrive("a", count=2, client="x")
