@@ -541,7 +541,8 @@ def test_a_client_below_its_part_of_the_lane_time_displaces_the_newest_that_wait
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")  # room for 66 ms
     for _ in range(7):
         world.arrive("a", client="pid:1 #1")
-    assert world.arrive("a", client="pid:2 #1") == [ended(7, "dropped", "over_share"), ended(6, "dropped", "over_share")]
+    assert world.arrive("a", client="pid:2 #1") == [ended(7, "dropped", "over_share"),
+                                                    ended(6, "dropped", "over_share")]
 
 
 def test_what_runs_is_not_displaced():
