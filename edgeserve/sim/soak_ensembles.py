@@ -82,8 +82,8 @@ def draw_said(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
-    """Two ensembles of one policy that share models, at times scored first by a node that takes as long as a model, with
-    memory for some of the models, one of them slow or failing, and a history that is recorded where lanes idle."""
+    """Two ensembles of one policy that share models, at times scored first by a node that takes as long as a model,
+    with memory for some of the models, one of them slow or failing, and a history recorded where lanes idle."""
     kind = draw.choice(ENSEMBLE_KINDS)
     options = draw_ensemble_options(draw, kind)
     if options.get("planner") == "published":
