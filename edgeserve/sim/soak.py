@@ -18,7 +18,7 @@ from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_said
+from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
 from edgeserve.sim.soak_language import LANGUAGE_MARKS, draw_language
 from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
@@ -52,11 +52,12 @@ class SoakResult(NamedTuple):
 
 
 def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
-         hardware: bool = False, language: bool = False) -> SoakResult:
-    """Run one seed, on ``deep`` lanes, on ``hardware`` that gets warm or with ``language`` models if asked. Raises
+         hardware: bool = False, language: bool = False, pair: bool = False) -> SoakResult:
+    """Run one seed, on ``deep`` lanes, on ``hardware`` that gets warm, with ``language`` models or with a ``pair`` of
+    ensembles if asked. Raises
     (ReferenceModelError, AccountsError, SimError, PolicyError, AssertionError) when a rule is broken. ``record`` names
     a file for the recording, which is then complete up to the broken step."""
-    scenario, drain = draw_scenario(seed, policies, deep, hardware, language)
+    scenario, drain = draw_scenario(seed, policies, deep, hardware, language, pair)
     return hold(scenario, seed, drain, record)
 
 
@@ -114,11 +115,11 @@ def missing_marks(results: Sequence[SoakResult]) -> List[str]:
 
 
 def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
-                  hardware: bool = False, language: bool = False) -> Tuple[Scenario, bool]:
+                  hardware: bool = False, language: bool = False, pair: bool = False) -> Tuple[Scenario, bool]:
     """The scenario of a seed, and whether the run ends with a drain. ``deep``: the same with lanes that hold several
     works launched, times to pack, and devices whose lanes slow each other. ``hardware``: the same on devices whose
     clocks, heat, power and memory change, and that tell the scheduler of it. ``language``: the same and one or two apps
-    of language models."""
+    of language models. ``pair``: the same and two ensembles that share models."""
     draw = random.Random(f"{seed}/scenario")
     table: Dict[str, Any] = {"model": {}, "app": {}, "truth": {}, "workload": {}, "policy": {}}
     _lanes(draw, table)
@@ -144,6 +145,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
     _workloads(draw, random.Random(f"{seed}/work"), table)
     if language:
         draw_language(random.Random(f"{seed}/language"), table)
+    if pair:
+        draw_pair(random.Random(f"{seed}/pair"), table)
     if deep:
         _deepen(random.Random(f"{seed}/depth"), table)
     if hardware:

@@ -79,3 +79,46 @@ def draw_said(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
             hints[f"{name}.label"], hints[f"{name}.margin"] = [0, 2], [0.0, 1.0]
             hints[f"{name}.gate"] = hints[f"{name}.local"] = [0.0, 1.0]
     return {"hints": hints} if hints else {}
+
+
+def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
+    """Two ensembles of one policy that share models, at times scored first by a node that takes as long as a model,
+    with memory for some of the models, one of them slow or failing, and a history recorded where lanes idle."""
+    kind = draw.choice(ENSEMBLE_KINDS)
+    options = draw_ensemble_options(draw, kind)
+    if options.get("planner") == "published":
+        options["planner"] = "exact"  # the same plans: Algorithm 1 as printed takes seconds for six models
+    table["policy"]["pair"] = {"kind": kind, **options}
+    lanes = sorted(table["lane"])
+    for index in range(4):
+        table["model"][f"shared{index}"] = {
+            "engine": "synthetic", "batch": [1, 4], "memory": "20MB", "load": "5ms",
+            "expected": {"1": f"{1 + index}ms", "4": f"{3 + 2 * index}ms"}, "lanes": draw.sample(lanes, 1)}
+        table["truth"][f"shared{index}"] = {"state": "0B"}
+    for name in ("pair_score", "pair_vote"):
+        table["model"][name] = {"engine": "synthetic", "expected": {"1": "1ms"}, "memory": "1MB"}
+        table["truth"][name] = {"state": "0B"}
+    table["truth"]["pair_score"]["says"] = ["difficulty"]
+    if draw.random() < 0.4:
+        table["truth"]["pair_score"]["times"] = {"1": f"{draw.randrange(2, 12)}ms"}
+    trouble = draw.choice(("", "slow", "fail"))
+    if trouble:
+        model = f"shared{draw.randrange(4)}"
+        table["truth"][model].update({"fail": 0.5} if trouble == "fail" else {"times": {"1": "15ms", "4": "30ms"}})
+    if draw.random() < 0.5:
+        for device in table["device"].values():
+            device["memory"] = f"{max(70, max(int(model['memory'][:-2]) for model in table['model'].values()) + 10)}MB"
+    for app, models in (("pair0", (0, 1, 2)), ("pair1", (1, 2, 3))):
+        names = [f"b{index}" for index in models]
+        scored = draw.random() < 0.5
+        nodes = [{"name": "score", "model": "pair_score"}] if scored else []
+        nodes += [{"name": name, "model": f"shared{index}", "after": ["score"] if scored else []}
+                  for name, index in zip(names, models)]
+        nodes.append({"name": "sum", "model": "pair_vote", "after": names, "join": "policy"})
+        table["app"][app] = {"policy": "pair", "slo": f"{draw.randrange(15, 120)}ms", "node": nodes,
+                             "on_late": draw.choice(("drop", "partial")), "history": "history.npz",
+                             "history_share": draw.choice((0.0, 0.5, 1.0))}
+        if draw.random() < 0.7:
+            table["app"][app]["ensemble"] = {"models": names, "edges": [0.5], "agreement": [
+                [*monotone([draw.random() for _ in range(8)])] for _ in range(2)]}
+        table["workload"][app] = {"app": app, "kind": "poisson", "rate": draw.choice((20.0, 60.0, 150.0))}

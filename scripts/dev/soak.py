@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--deep", action="store_true", help="lanes of depth 2 and 3, packing, contention")
     parser.add_argument("--hardware", action="store_true", help="clocks, heat, power and memory that change")
     parser.add_argument("--language", action="store_true", help="apps of language models among the others")
+    parser.add_argument("--pair", action="store_true", help="two ensembles that share models among the others")
     parser.add_argument("--recovery", action="store_true", help="the soak of edgeserve/sim/soak_recovery.py instead")
     parser.add_argument("--record", default="", help="with --seed: write the recording here")
     args = parser.parse_args()
@@ -38,12 +39,12 @@ def main() -> int:
         return run_recovery([args.seed] if args.seed is not None else range(args.start, args.start + args.runs), kinds)
     if args.seed is not None:
         print(f"seed {args.seed}", flush=True)
-        result = soak(args.seed, args.record, tuple(args.policies), args.deep, args.hardware, args.language)
+        result = soak(args.seed, args.record, tuple(args.policies), args.deep, args.hardware, args.language, args.pair)
         print(f"{result.requests} requests in {result.steps} steps, digest {result.digest}")
         print(", ".join(f"{name} {count}" for name, count in sorted(result.marks.items())))
         print_accounts([result])
         return 0
-    return run_many(args.start, args.runs, tuple(args.policies), args.deep, args.hardware, args.language)
+    return run_many(args.start, args.runs, tuple(args.policies), args.deep, args.hardware, args.language, args.pair)
 
 
 def run_recovery(seeds: Sequence[int], kinds: Sequence[str]) -> int:
@@ -75,17 +76,20 @@ def print_accounts(results: Sequence[SoakResult]) -> None:
               + ", ".join(f"{name} {count}" for name, count in sorted(ends.items())))
 
 
-def run_many(start: int, runs: int, policies: Sequence[str], deep: bool, hardware: bool, language: bool) -> int:
+def run_many(start: int, runs: int, policies: Sequence[str], deep: bool, hardware: bool, language: bool,
+             pair: bool) -> int:
     """Run the seeds one after another; a broken one is named at once and the others go on."""
     some = "" if set(policies) == set(POLICY_KINDS) else f" --policies {' '.join(policies)}"
     some += (" --deep" if deep else "") + (" --hardware" if hardware else "") + (" --language" if language else "")
+    some += " --pair" if pair else ""
     print(f"seeds {start} to {start + runs - 1}; a failing one again: "
           f"python scripts/dev/soak.py --seed N{some}", flush=True)
     results: List[SoakResult] = []
     failed: List[int] = []
     for seed in range(start, start + runs):
         try:
-            results.append(soak(seed, policies=policies, deep=deep, hardware=hardware, language=language))
+            results.append(soak(seed, policies=policies, deep=deep, hardware=hardware, language=language,
+                                pair=pair))
         except Exception as error:  # noqa: BLE001 whatever it raises, it is this seed's failure
             failed.append(seed)
             where = traceback.extract_tb(error.__traceback__)[-1]

@@ -32,6 +32,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_device.json": "Reactions to the device: clocks, idle gaps, memory, power and heat, in simulation",
     "replicate_orloj.json": "Orloj, replicated in simulation, and surpassed",
     "replicate_schemble.json": "Schemble, replicated in simulation, and surpassed",
+    "replicate_schemble_between.json": "Ensembles in trouble, in simulation",
     "replicate_rtlm.json": "RT-LM, replicated in simulation, and surpassed",
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
     "bench_calibration.json": "Whether stated batch times hold, in simulation",

@@ -77,6 +77,15 @@ def test_every_rule_holds_among_ensembles(deep):
     assert took_part > 0  # branches were left out
 
 
+def test_every_rule_holds_with_two_ensembles_that_share_models():
+    """With memory for some of the models, one that is slow or fails, a slow score, and histories that are recorded."""
+    seen = Counter()
+    for seed in range(300, 306):
+        seen.update(soak(seed, policies=("edf",), pair=True, deep=seed % 4 == 0).marks)
+    wanted = ("LeaveOut", "RetainInputs", "ReleaseInputs", "probe", "EvictModel")
+    assert [mark for mark in wanted if not seen[mark]] == []
+
+
 def test_every_rule_holds_among_language_models():
     """Answers that end one by one, predicted well, wrongly or not at all; slots and memory for some of them only."""
     seen = Counter()
