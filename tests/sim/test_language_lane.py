@@ -1,4 +1,4 @@
-"""A language model beside a voice detector on one lane: the real scheduler and the real loop of steps in virtual time."""
+"""A language model beside a voice detector on one lane: the real scheduler and loop of steps in virtual time."""
 
 from __future__ import annotations
 
