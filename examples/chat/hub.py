@@ -23,7 +23,7 @@ THINGS = ("light", "music", "heating", "blinds")
 INTENT_TOKENS = 3
 
 FITTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assistant.length.npz")
-"""What ``edgeserve fit`` learnt from recorded answers (README.md), where somebody has run it."""
+"""What ``edgeserve fit`` learnt from recorded answers (README.md)."""
 
 LENGTHS = load_length_model(FITTED) if os.path.exists(FITTED) else None
 TOKENS_MAX = 192

@@ -183,8 +183,13 @@ async def with_rooms(bus: Any, questions: Sequence[Question], rooms: int, times:
 
 
 async def load(bus: Any, args: argparse.Namespace, name: str) -> Times:
-    """Both parts; prints what came of them. Returns the times of the second."""
+    """Both parts, and the sound before by itself; prints what came of them. Returns the times of the last."""
     await ask_all(bus, [short_question(0.0, 0), short_question(0.0, 2)], Times())  # first runs are slower
+    if args.rooms and args.alone:
+        silence = Times()
+        work = asyncio.ensure_future(asyncio.sleep(args.alone))
+        await asyncio.gather(work, *(room(bus, number, work, silence) for number in range(args.rooms)))
+        report(f"{name}: nobody asks anything", silence)
     beside = Times()
     await beside_one_long(bus, args.rooms, beside)
     report(f"{name}: one long answer, ten short ones after half a second", beside)
@@ -200,7 +205,7 @@ async def load(bus: Any, args: argparse.Namespace, name: str) -> Times:
 def report(title: str, times: Times) -> None:
     """Print one part."""
     print(title)
-    for kind in ("short", "long"):
+    for kind in ("short", "long") if times.seconds["short"] or times.seconds["long"] else ():
         print(f"  {times.line(kind)}")
     if times.frames_sent:
         share = times.frames_in_time / times.frames_sent
@@ -225,9 +230,14 @@ async def compare(args: argparse.Namespace) -> List[Times]:
         table = read_toml(args.config)
         table["policy"]["words"] = {"kind": kind, "method": method} if method else {"kind": kind}
         if args.one_lane:
-            table["model"]["voice"]["lanes"] = table["model"]["chat"]["lanes"]
-            table["model"]["chat"]["options"]["turn"] = args.turn
+            chat = table["model"]["chat"]
+            table["model"]["voice"]["lanes"] = chat["lanes"]
+            chat["options"]["turn"] = args.turn
+            chat["batch"] = [size for size in chat["batch"] if size <= args.together]
             del table["lane"]["cpu1"]
+        if args.one_policy:
+            table["app"]["ears"]["policy"] = "words"
+            del table["policy"]["voices"]
         if args.model:
             table["model"]["chat"]["file"] = args.model
         async with edgeserve.AsyncRuntime(parse_config(table, os.path.dirname(args.config))) as runtime:
@@ -244,11 +254,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--one-lane", action="store_true", help="with --compare: voices on the language model's lane")
     parser.add_argument("--turn", default="20ms",
                         help="with --one-lane: how long reading prompts may take before the lane can serve others")
+    parser.add_argument("--together", type=int, default=4, help="with --one-lane: answers that make steps together")
+    parser.add_argument("--one-policy", action="store_true",
+                        help="with --compare: one policy for words and voices, so there is no auction between two")
     parser.add_argument("--model", default="", help="with --compare: another file of the language model")
     parser.add_argument("--config", default=os.path.join(HERE, "edge.toml"), help="what --compare serves")
     parser.add_argument("--seconds", type=float, default=20.0, help="of mixed questions")
     parser.add_argument("--rate", type=float, default=2.0, help="questions a second")
     parser.add_argument("--long-share", type=float, default=0.25, help="of the questions that are long")
+    parser.add_argument("--alone", type=float, default=0.0, help="seconds of sound alone, before")
     parser.add_argument("--rooms", type=int, default=2, help="streams of sound")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", default="", metavar="FILE", help="append prompts and their numbers of tokens")
