@@ -205,15 +205,14 @@ class Bus:
         self._clients_max = clients_max
         self._client_silence_ns = client_silence_ns
         self._peers: Dict[bytes, _Peer] = {}
-        self._files: Dict[int, bytes] = {}  # connection -> the client on it
+        self._files: Dict[int, bytes] = {}  # connection -> client
         self._connections = Connections(connections_max(clients_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._surplus: _Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = 0
         self._dead: Dict[bytes, None] = {}
         self._flood: Flood | None = None  # since the socket was empty last
-        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
-        self._refused: Dict[bytes, _Peer] = {}  # while messages always wait: who is no client
+        self._flooders, self._refused = _no_flooders()
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self._in_flight = 0
@@ -872,6 +871,11 @@ class Bus:
             self._authenticator.stop()
         if self._own_context:
             self._context.term()
+
+
+def _no_flooders() -> Tuple[Dict[str, int], Dict[bytes, _Peer]]:
+    """Owners that may not connect, and until when; while messages always wait, who asked and is no client."""
+    return {}, {}
 
 
 def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
