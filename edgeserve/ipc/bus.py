@@ -205,15 +205,14 @@ class Bus:
         self._clients_max = clients_max
         self._client_silence_ns = client_silence_ns
         self._peers: Dict[bytes, _Peer] = {}
-        self._files: Dict[int, bytes] = {}  # connection -> the client on it
+        self._files: Dict[int, bytes] = {}  # connection -> client
         self._connections = Connections(connections_max(clients_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._surplus: _Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = 0
         self._dead: Dict[bytes, None] = {}
         self._flood: Flood | None = None  # since the socket was empty last
-        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
-        self._refused: Dict[bytes, _Peer] = {}  # while messages always wait: who is no client
+        self._flooders, self._refused = _no_flooders()
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self._in_flight = 0
@@ -420,11 +419,8 @@ class Bus:
                 self._surplus = peer if more else None
                 break
             buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
-        if refusal is not None:
-            if refusal is _DEAD:
-                return
-            if self._flood is not None:
-                self._refused[client] = peer
+        if refusal is not None and self._is_over(peer, refusal):
+            return
         key: Any = None  # of a request that shall be answered, also with an error
         try:
             fields = wire.unpack_header(header)
@@ -459,6 +455,12 @@ class Bus:
         peer.open[key] = ask
         peer.patient = peer.patient or is_req
         news.append(ask)
+
+    def _is_over(self, peer: _Peer, refusal: RequestError) -> bool:
+        """Whether nobody is there any more to be refused."""
+        if self._flood is not None:
+            self._refused[peer.client] = peer
+        return refusal is _DEAD
 
     def _refuse(self, peer: _Peer, is_req: bool, key: Any, error: RequestError) -> None:
         self._send(peer, is_req, (wire.encode_error(key, error),))
@@ -715,10 +717,11 @@ class Bus:
             self._peers[client] = peer
         else:
             before = self._peers.get(self._files.get(file, b""))
-            if before is not None:  # one of two is of an earlier connection of this number, and nobody can tell which
-                self._die(client)
-                self._cut(before, "its connection closed")
-                return peer, _DEAD
+            if before is not None:  # one of two is of an earlier connection of this number: libzmq numbered it before
+                if self._number_of(client) < self._number_of(before.client):
+                    self._die(client)
+                    return peer, _DEAD
+                self._closed(before)
             self._peers[client] = peer
             self._files[file] = client
         return peer, None
@@ -735,8 +738,12 @@ class Bus:
 
     def _is_chosen(self, client: bytes) -> bool:
         """Whether a routing id that begins as libzmq's own do is none of these."""
-        number = (int.from_bytes(client[1:], "big") - self._first_id) & 0xFFFFFFFF
-        return not self._has_inproc and (len(client) != 5 or not 0 < number <= self._connections.accepted)
+        return not self._has_inproc and (
+            len(client) != 5 or not 0 < self._number_of(client) <= self._connections.accepted)
+
+    def _number_of(self, client: bytes) -> int:
+        """libzmq's number of a connection, from the first on."""
+        return (int.from_bytes(client[1:], "big") - self._first_id) & 0xFFFFFFFF
 
     def _forget_idle(self) -> bool:
         """Make room: forget the client without requests in flight that was silent longest."""
@@ -872,6 +879,11 @@ class Bus:
             self._authenticator.stop()
         if self._own_context:
             self._context.term()
+
+
+def _no_flooders() -> Tuple[Dict[str, int], Dict[bytes, _Peer]]:
+    """Owners that may not connect, and until when; while messages always wait, who asked and is no client."""
+    return {}, {}
 
 
 def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:

@@ -165,13 +165,18 @@ def raise_file_limit() -> int:
     return FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
+def connections_below(files: int, in_use: int = 0) -> int:
+    """How many connections fit below a limit of open files, of which so many are open already."""
+    return max(8, files - max(in_use, 16) - min(FILES_KEPT, files // 4))
+
+
 def connections_max(clients_max: int) -> int:
     """How many connections the limit of open files allows: twice the clients, so that old ones may still close while
     new ones come, and less where files are few."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = FILES_MAX if files == resource.RLIM_INFINITY else files
     in_use = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    room = max(8, files - max(in_use, 16) - min(FILES_KEPT, files // 4))
+    room = connections_below(files, in_use)
     if room < clients_max:
         log.warning("only %d connections fit below the limit of %d open files, [server] clients_max is %d; raise the "
                     "limit (ulimit -n, LimitNOFILE=)", room, files, clients_max)

@@ -25,6 +25,10 @@ import msgpack
 import numpy as np
 import zmq
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.checks import Checks
+
 from edgeserve.client import Client
 
 STALL_MS_MAX = 50.0
@@ -122,13 +126,17 @@ def asleep(self, *args):
     return found
 LoopIO.gather, LoopIO._sleep = turn, asleep
 
-received = [0]
-read_one = Bus._receive_one
+received = [0, 0]  # read; dropped, since their connection was over
+read_one, drop_one = Bus._receive_one, Bus._drop_message
 
 def counted(self, *args):
     received[0] += 1
     read_one(self, *args)
-Bus._receive_one = counted
+
+def dropped(self, *args):
+    received[1] += 1
+    drop_one(self, *args)
+Bus._receive_one, Bus._drop_message = counted, dropped
 
 class Mallinfo(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in (
@@ -181,7 +189,7 @@ for name, app in stats["apps"].items():
     assert app["received"] == sum(app["outcomes"].values()) + app["open"], (name, app)
 runtime.stop()
 stalls.sort()
-print(json.dumps({"received": received[0], "turn": turns, "stall_ms": stalls[-1] * 1e3,
+print(json.dumps({"received": received[0], "dropped": received[1], "turn": turns, "stall_ms": stalls[-1] * 1e3,
                   "stall_ms_p99": stalls[int(len(stalls) * 0.99)] * 1e3, "open": stats["open"],
                   "outcomes": {name: app["outcomes"] for name, app in stats["apps"].items()}}), flush=True)
 """
@@ -301,8 +309,10 @@ class Attacker(threading.Thread):
                     break
                 while reads and not is_req and one.poll(0):
                     one.recv_multipart()
-            if draw.random() < 0.7:
-                one.poll(20)
+            due = time.monotonic() + 2.0
+            if draw.random() < 0.8:  # else it vanishes while what it sent is being read
+                while one.poll(50) and time.monotonic() < due:
+                    one.recv_multipart()
             left -= burst
             self._sent(burst)
             one.close()
@@ -384,17 +394,18 @@ class Server:
             pipe.close()
 
 
-def attack(messages: int, seed: int, attackers: int = 2) -> Dict[str, Any]:
+def attack(messages: int, seed: int, attackers: int = 2, rest_s: float = REST_S) -> Dict[str, Any]:
     """Run it; what was found."""
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         server = Server(folder)
         try:
-            return _attack(server, f"ipc://{folder}/bus", messages, seed, attackers)
+            return _attack(server, f"ipc://{folder}/bus", messages, seed, attackers, rest_s)
         finally:
             server.close()
 
 
-def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: int) -> Dict[str, Any]:
+def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: int,
+            rest_s: float) -> Dict[str, Any]:
     healthy = Healthy(endpoint)
     healthy.start()
     sent: List[int] = []
@@ -408,7 +419,7 @@ def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: 
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.1)
             memory.append(server.ask("memory"))
-        memory.append(_at_rest(server))
+        memory.append(_at_rest(server, rest_s))
         if part == "warm":
             rest = memory[-1]
     took_s, after = time.monotonic() - begin, memory[-1]
@@ -423,15 +434,14 @@ def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: 
             **end}
 
 
-def _at_rest(server: Server) -> Dict[str, int]:
+def _at_rest(server: Server, rest_s: float) -> Dict[str, int]:
     """What the server has when nobody attacks any more and it has given back what it does not use."""
     seen = server.ask("memory")
-    if REST_S:
-        due = time.monotonic() + REST_S
-        while time.monotonic() < due:
-            time.sleep(0.5)
-            now = server.ask("memory")
-            seen = now if now["rss"] < seen["rss"] else seen
+    due = time.monotonic() + rest_s
+    while time.monotonic() < due:
+        time.sleep(0.5)
+        now = server.ask("memory")
+        seen = now if now["rss"] < seen["rss"] else seen
     return seen
 
 
@@ -457,14 +467,20 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--attackers", type=int, default=2)
+    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
     found = attack(args.messages, args.seed, args.attackers)
-    for name, value in found.items():
-        print(f"{name}: {value}")
+    checks = Checks("scripts/dev/hostile.py")
+    checks.at_most("growth of memory", found["memory_after"]["rss"] / found["memory_warm"]["rss"] - 1, GROWTH_MAX)
+    checks.at_most("longest turn of the loop, ms of its processor time", found["turn"]["work_ms"], STALL_MS_MAX)
+    checks.at_most("wrong answers to the healthy client", len(found["healthy_wrong"]), 0)
+    checks.at_most("requests still open", found["open"], 0)
+    checks.at_most("exit status of the server", found["status"], 0)
+    status = checks.finish(args.json, found)
     wrong = failures(found)
     print("FAILS: " + "; ".join(wrong) if wrong else "holds")
-    return bool(wrong)
+    return int(bool(status or wrong))
 
 
 if __name__ == "__main__":

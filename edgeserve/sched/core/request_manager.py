@@ -178,7 +178,11 @@ class RequestManager(RequestMoves):
                 request.note(self._board.now_ns, "held: its stream has a request in flight")
                 return
             self._state.actions.extend(self._streams.bound(app.name, app.streams_max))
-        self._open(request)
+        if app.simple and request.on_late != PARTIAL:  # as _open does, without its call: most requests are such
+            move_request(request, "open")
+            self._begin(request, app.nodes[0], (), request.breakdown)
+        else:
+            self._open(request)
 
     def _open(self, request: RequestRecord) -> None:
         move_request(request, "open")

@@ -26,7 +26,7 @@ from edgeserve.device.boards import Board, detect_board
 from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, installed
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import default_endpoint
-from edgeserve.tools.doctor.access import check_cache, check_locked_memory, check_nodes
+from edgeserve.tools.doctor.access import check_cache, check_locked_memory, check_nodes, check_open_files
 from edgeserve.tools.doctor.bus import check_bus
 from edgeserve.tools.doctor.configuration import check_config_file
 from edgeserve.tools.doctor.engines import check_engines
@@ -61,6 +61,7 @@ __all__ = ["GOOD", "NOTE", "WRONG", "Finding", "check_board", "check_bus", "chec
 
 
 SUBJECT_COLUMNS = 13
+CLIENTS_USUAL = 256  # [server] clients_max where no configuration is given
 
 
 def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List[Finding]:
@@ -78,6 +79,7 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
     found += gpu  # what is wrong with a GPU does not hinder a configuration that uses none
     endpoint = (config.server.endpoint if config is not None else "") or default_endpoint()
     found += check_bus(endpoint, os.getuid(), config.curve_secret_key_path if config is not None else "")
+    found += check_open_files(config.server.clients_max if config is not None else CLIENTS_USUAL)
     found += check_config_file(config_path, cores) if config_path else []
     return list({(finding.status, finding.text): finding for finding in reversed(found)}.values())[::-1]
 

@@ -1,4 +1,4 @@
-"""What this user may do: device nodes, locked memory, and the directory where plans and measurements are kept."""
+"""What this user may do: device nodes, locked memory, open files, and where plans and measurements are kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import List, Optional
 
 from edgeserve.device.boards import Board
 from edgeserve.device.files import listing, read_text
+from edgeserve.ipc.connections import connections_below
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.units import format_size
 
@@ -62,6 +63,21 @@ def check_locked_memory(board: Board) -> List[Finding]:
         return []
     return [Finding("locked memory", NOTE, f"at most {format_size(soft)} can be locked: pinned buffers may not fit",
                     "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, docker run --ulimit memlock=-1")]
+
+
+def check_open_files(clients_max: int) -> List[Finding]:
+    """Whether the limit of open files (the hard one: the server raises the soft one) lets as many clients in as are
+    configured."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY:
+        return [Finding("open files", GOOD, "no limit")]
+    room = connections_below(hard)
+    text = f"at most {hard}: room for {room} connections"
+    if room >= clients_max:
+        return [Finding("open files", GOOD, text)]
+    return [Finding("open files", NOTE, f"{text}, and [server] clients_max is {clients_max}: more are refused",
+                    f"ulimit -n {hard + 2 * (clients_max - room)}, LimitNOFILE= in the systemd unit, docker run "
+                    "--ulimit nofile=..., or a smaller clients_max")]
 
 
 def check_cache(directory: str, root: str = "/") -> List[Finding]:

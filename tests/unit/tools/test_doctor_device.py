@@ -139,6 +139,16 @@ def test_locked_memory_is_looked_at_beside_a_gpu(monkeypatch):
     assert access.check_locked_memory(ORIN) == []
 
 
+def test_the_limit_of_open_files_bounds_the_clients(monkeypatch):
+    monkeypatch.setattr(access.resource, "getrlimit", lambda which: (1024, 1024))
+    assert by_subject(access.check_open_files(256))["open files"].status == GOOD
+    finding = by_subject(access.check_open_files(4000))["open files"]
+    assert (finding.status, "room for 752 connections" in finding.text) == (NOTE, True)
+    more = int(finding.mend.split()[2].rstrip(","))
+    monkeypatch.setattr(access.resource, "getrlimit", lambda which: (1024, more))
+    assert by_subject(access.check_open_files(4000))["open files"].status == GOOD, "what it advises is enough"
+
+
 def test_memory_in_pieces_swap_in_memory_and_a_desktop(tmp_path):
     files = {**AGX_XAVIER.files, "proc/buddyinfo": "Node 0, zone Normal 9 9 9 0 0 0 0 0 0 0 0\n",
              "proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 5\n"}

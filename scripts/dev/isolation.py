@@ -1,0 +1,264 @@
+"""What a well-behaved client finishes beside one attacker of each kind, against what it finishes alone.
+
+    python scripts/dev/isolation.py [--seconds 8] [--rounds 2] [--json FILE]
+
+The server, the client and each attacker are processes of their own. The client asks at a steady rate, less than half of
+what the lane can do, and counts the answers that come in time. Attackers run at the lowest priority of the system: what
+is measured is what the server gives away, not how the system shares its cores. Each measurement beside an attacker
+stands between two of the client alone, and is compared with their mean. The class ``critical`` is restricted, as it
+must be where clients are not trusted with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.checks import Checks
+
+CONFIG = """
+[server]
+endpoint = "ipc://{folder}/bus/socket"
+message_max = "8MiB"
+client_bytes_max = "64MiB"
+pending_bytes_max = "256MiB"
+pending_max = 256
+critical_for = ["uid:4294967294"]
+[lane.cpu0]
+[model.m]
+engine = "synthetic"
+batch = [1]
+expected = {{ 1 = "10ms" }}
+[policy.edf]
+[policy.pard_local]
+[app.mine]
+model = "m"
+policy = "edf"
+slo = "500ms"
+[app.other]
+model = "m"
+policy = "edf"
+slo = "500ms"
+[app.chain]
+policy = "pard_local"
+slo = "500ms"
+[[app.chain.node]]
+name = "first"
+model = "m"
+[[app.chain.node]]
+name = "second"
+model = "m"
+[app.stream]
+model = "m"
+policy = "edf"
+slo = "500ms"
+stream = "newest_wins"
+"""
+
+RATE = 30.0
+"""Requests a second of the client; the lane does 100."""
+
+SHARE_MIN = 0.95
+
+CLIENT = """
+import json, sys, threading, time
+from edgeserve.client import Client
+endpoint, seconds, rate = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+told = {}
+lock = threading.Lock()
+def done(future):
+    error = future.exception()
+    name = "completed" if error is None else type(error).__name__
+    with lock:
+        told[name] = told.get(name, 0) + 1
+with Client(endpoint, timeout_ms=20_000, connect_ms=20_000) as client:
+    client.health()
+    futures = []
+    begin = time.monotonic()
+    for number in range(round(seconds * rate)):
+        time.sleep(max(0.0, begin + number / rate - time.monotonic()))
+        futures.append(client.submit("mine", {}))
+        futures[-1].add_done_callback(done)
+    for future in futures:
+        future.exception(30)
+print(json.dumps(told))
+"""
+
+BEGIN = """
+import itertools, os, random, socket, struct, sys, time
+import msgpack, zmq
+os.nice(19)
+endpoint = sys.argv[1]
+context = zmq.Context()
+numbers = itertools.count()
+def dealer(**options):
+    one = context.socket(zmq.DEALER)
+    one.linger, one.sndtimeo = 0, 100
+    for name, value in options.items():
+        setattr(one, name, value)
+    one.connect(endpoint)
+    return one
+def ask(one, app="mine", frames=(), **fields):
+    header = b"\\1" + msgpack.packb({"kind": "infer", "id": next(numbers), "app": app, **fields})
+    try:
+        one.send_multipart([header, *frames])
+    except zmq.Again:
+        pass
+def read(one):
+    while one.poll(0):
+        one.recv_multipart()
+"""
+
+ATTACKS: Dict[str, str] = {
+    "asks ten times as much": """
+one = dealer()
+while True:
+    ask(one); read(one); time.sleep(1 / 300)
+""",
+    "asks three apps from many connections": """
+many = [dealer() for _ in range(64)]
+while True:
+    for one in many:
+        ask(one, random.choice(("mine", "other", "chain"))); read(one)
+        time.sleep(1 / 400)
+""",
+    "asks with class critical": """
+one = dealer()
+while True:
+    ask(one, **{"class": "critical"}); read(one); time.sleep(1 / 300)
+""",
+    "tells hints without measure": """
+one = dealer()
+while True:
+    ask(one, "chain", hints={"first.steps": 65536, "second.work": 1e6}, on_late="answer"); read(one); time.sleep(0.005)
+""",
+    "floods and does not read": """
+one = dealer(sndhwm=0)
+while True:
+    for _ in range(1000):
+        ask(one)
+    time.sleep(0.01)
+""",
+    "sends garbage": """
+one = dealer()
+while True:
+    one.send(os.urandom(100)); read(one); time.sleep(0.0005)
+""",
+    "sends many frames": """
+one = dealer(sndhwm=0)
+while True:
+    ask(one, frames=[b""] * 60000); time.sleep(0.2); read(one)
+""",
+    "sends large messages": """
+one = dealer()
+while True:
+    ask(one, frames=[bytes(4 << 20)], tensors=[["x", "uint8", [4 << 20]]]); read(one); time.sleep(0.02)
+""",
+    "connects and vanishes": """
+while True:
+    one = dealer(); ask(one); ask(one, "chain"); time.sleep(0.002); one.close()
+""",
+    "connects and does nothing": """
+path = endpoint[6:]
+while True:
+    many = []
+    for _ in range(600):
+        one = socket.socket(socket.AF_UNIX)
+        try:
+            one.connect(path)
+        except OSError:
+            time.sleep(0.01)
+        many.append(one)
+    time.sleep(1)
+    for one in many:
+        one.close()
+""",
+    "opens streams": """
+one = dealer()
+while True:
+    ask(one, "stream", stream=f"s{random.randrange(100000)}"); read(one); time.sleep(1 / 300)
+""",
+}
+
+
+def measure(endpoint: str, seconds: float, attack: str = "") -> Dict[str, int]:
+    """How the client's requests ended, beside the attacker where one is given."""
+    attacker = None
+    if attack:
+        attacker = subprocess.Popen([sys.executable, "-c", BEGIN + attack, endpoint], stderr=subprocess.DEVNULL)
+        time.sleep(1.0)
+    try:
+        client = subprocess.run([sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)], timeout=300,
+                                capture_output=True, text=True, check=False)
+        if client.returncode:
+            return {"ended": client.returncode}
+        told: Dict[str, int] = json.loads(client.stdout)
+        if attacker is not None and attacker.poll() is not None:
+            raise SystemExit(f"the attacker ended by itself with {attacker.returncode}")
+        return told
+    finally:
+        if attacker is not None:
+            attacker.kill()
+            attacker.wait()
+            time.sleep(1.0)
+
+
+def run(seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
+    """Every attack in turn, so many times."""
+    rows: List[Dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="es-") as folder:
+        config = Path(folder) / "edge.toml"
+        config.write_text(CONFIG.format(folder=folder))
+        server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", str(config)],
+                                  stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        endpoint = f"ipc://{folder}/bus/socket"
+        try:
+            measure(endpoint, 2.0)
+            for _ in range(rounds):
+                before = measure(endpoint, seconds)
+                for name, attack in ATTACKS.items():
+                    beside, after = measure(endpoint, seconds, attack), measure(endpoint, seconds)
+                    alone = (before.get("completed", 0) + after.get("completed", 0)) / 2
+                    rows.append({"attack": name, "alone": alone, "beside": beside,
+                                 "share": beside.get("completed", 0) / max(1.0, alone)})
+                    say(rows[-1])
+                    before = after
+                    if server.poll() is not None:
+                        raise SystemExit(f"the server ended with {server.returncode}, attacked by one that {name}")
+            server.send_signal(signal.SIGTERM)
+            rows.append({"status": server.wait(60)})
+        finally:
+            if server.poll() is None:
+                server.kill()
+                server.wait()
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    rows = run(args.seconds, args.rounds, lambda row: print(row, flush=True))
+    checks = Checks("scripts/dev/isolation.py")
+    checks.at_most("exit status of the server", rows.pop()["status"], 0)
+    for name in ATTACKS:
+        shares = [row["share"] for row in rows if row["attack"] == name]
+        checks.at_least(f"share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
+    return checks.finish(args.json, {"seconds": args.seconds, "rounds": args.rounds, "rate": RATE,
+                                     "load_average": os.getloadavg()[0]}, rows=rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
