@@ -47,7 +47,7 @@ from edgeserve.ipc.endpoints import (
 )
 from edgeserve.ipc.flood import PENALTY_NS, Flood
 from edgeserve.ipc.memory import GiveBack
-from edgeserve.ipc.segments import Offers, Segment, check_room, offers_for
+from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
@@ -199,7 +199,7 @@ class Bus:
         self._unread_bytes_max = max(unread_bytes_max, 2 * message_bytes_max)
         self._app_bytes_max = app_bytes_max or {}
         self._app_bytes = dict.fromkeys(self._app_bytes_max, 0)
-        self._bytes = 0
+        self._bytes = self._in_flight = 0
         self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
         self._clients_max = clients_max
@@ -209,22 +209,19 @@ class Bus:
         self._connections = Connections(connections_max(clients_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._surplus: _Peer | None = None  # whose message's rest is being dropped
-        self._surplus_frames = 0
+        self._surplus_frames = self._first_id = 0
         self._dead: Dict[bytes, None] = {}
         self._flood: Flood | None = None  # since the socket was empty last
         self._flooders, self._refused = _no_flooders()
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
-        self._in_flight = 0
         self._looked_ns = clock_ns()  # when it was last known which connections are open
-        self._stirred = False  # something happened to a connection
-        self._quiet = False
+        self._stirred = self._quiet = False  # whether something happened to a connection; whether the last wait knows
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
         self._check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, client_silence_ns // 4))  # who is silent
         self._check_at_ns = self._looked_ns + self._check_ns
         self._give_back = GiveBack(self._looked_ns)
         self._received_ns = self._awake_ns = self._looked_ns  # when was read last, and since when without a pause
-        self._first_id = 0
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
         self._credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
@@ -440,7 +437,7 @@ class Bus:
                     or self._bytes + total > self._pending_bytes_max or self._surplus is not None \
                     or key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
                 raise self._why_not(peer, key, total)
-            ask = _read_ask(self._ask_type(), fields, buffers, self._message_bytes_max, is_req, peer.memory)
+            ask = _read_ask(self._ask_type(), fields, buffers, self._message_bytes_max, is_req, peer, now_ns)
             if ask.app in self._app_bytes:
                 self._enter_app(ask.app, total)
         except RequestError as error:
@@ -450,8 +447,6 @@ class Bus:
             self._take_name(peer, ask.client)
         ask.client = peer.name if not ask.origin else _name_for(peer, ask)
         peer.bytes, self._bytes, self._in_flight = peer.bytes + total, self._bytes + total, self._in_flight + 1
-        if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
-            ask.sent_ns = None
         peer.open[key] = ask
         peer.patient = peer.patient or is_req
         news.append(ask)
@@ -897,14 +892,16 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
 
 
 def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: List[Any], message_bytes_max: int, is_req: bool,
-              memory: Segment | None) -> Ask:
-    if memory is not None:
-        memory.copy(buffers)
+              peer: _Peer, now_ns: int) -> Ask:
+    if peer.memory is not None:
+        peer.memory.copy(buffers)
     wire.decode_infer(ask, fields, buffers, message_bytes_max)
     if ask.pieces and is_req:
         raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
     if ask.room is not None:
-        check_room(ask.room, memory)
+        check_room(ask.room, peer.memory)
+    if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
+        ask.sent_ns = None
     return ask
 
 
