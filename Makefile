@@ -14,7 +14,7 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-torch gpu-check test-compiled lint soak plant-bugs mutants hostile site release ci clean
+.PHONY: help demo assets clients test test-torch test-ray gpu-check test-compiled lint soak plant-bugs mutants hostile site release ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
@@ -22,6 +22,7 @@ help:
 	@echo "make clients     install what the Node.js package needs, so that its tests run (npm)"
 	@echo "make test        the tests that need no GPU"
 	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
+	@echo "make test-ray    the tests of the deployment on Ray, in an environment of their own (Python 3.11: RAY_PYTHON)"
 	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
@@ -87,6 +88,18 @@ $(TORCH_VENV)/.torch: $(NEEDS)
 test-torch: $(TORCH_VENV)/.torch
 	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/conformance/test_torch_cuda.py \
 		tests/unit/engines tests/live/test_torch.py tests/gpu $(ARGS)
+
+# Ray is large, and not for every Python that this project supports.
+RAY_PYTHON ?= python3.11
+RAY_VENV ?= .venv-ray
+
+$(RAY_VENV)/.ray: $(NEEDS)
+	$(RAY_PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[test,ray]'
+	@touch $@
+
+test-ray: $(RAY_VENV)/.ray
+	$(RAY_VENV)/bin/python -m pytest tests/unit/ray tests/live/test_ray.py $(ARGS)
 
 gpu-check: $(VENV)/.test
 	$(IN) scripts/gpu_check.py $(ARGS)

@@ -67,6 +67,10 @@ class AsyncRuntime:
         """See :meth:`Runtime.stats`."""
         return await self._elsewhere(self.runtime.stats)
 
+    async def expected(self) -> Dict[str, Dict[str, Any]]:
+        """See :meth:`Runtime.expected`."""
+        return await self._elsewhere(self.runtime.expected)
+
     async def story(self, request_id: int) -> List[str]:
         """See :meth:`Runtime.story`."""
         return await self._elsewhere(lambda: self.runtime.story(request_id))

@@ -242,6 +242,13 @@ class Runtime:
         what is resident and queued. Plain numbers and strings."""
         return self._ask(lambda core: core.stats())
 
+    def expected(self) -> Dict[str, Dict[str, Any]]:
+        """Per app, what a request could expect that arrived now: ``slo_ms``, the app's own; ``expected_ms``, what it
+        would take alone, after ``wait_ms`` of waiting for its lane and its model; ``slo_ms_min``, the smallest deadline
+        for which its policy would not give it up. What waits already is not counted, since a request may pass it. None
+        where no lane could run it."""
+        return self._ask(lambda core: core.expected())
+
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, a line each: by the ``id`` of a future, an answer or an error. No line when it is
         not remembered: it was refused before the scheduler saw it, or is none of the last that ended."""

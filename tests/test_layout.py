@@ -40,6 +40,7 @@ ROOMS = {
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
+    "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
               "http", ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
@@ -71,10 +72,10 @@ OPTIONAL = {"onnxruntime": {"engines.onnx", "engines.lm"}, "tensorrt": {"engines
             "google": {"http.grpc_messages", "http.grpc_service"}, "PIL": {"http.images", "tools"},
             "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
             "tokenizers": {"engines.lm", "tools.lm_model"}, "jinja2": {"engines.lm"}, "llama_cpp": {"engines.lm"},
-            "gguf": {"tools.lm_model"}, "hypothesis": set()}
+            "gguf": {"tools.lm_model"}, "ray": {"ray.deployment"}, "hypothesis": set()}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
-MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "tools", "testing.engine_conformance",
+MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "ray.calls", "tools", "testing.engine_conformance",
                       "engines.tensorrt.build_process")  # a program of its own
 IMPURE = {"time", "datetime", "threading", "socket", "select", "selectors", "asyncio", "multiprocessing", "subprocess",
           "queue", "concurrent", "signal", "os", "io", "random", "zmq", "ssl", "ctypes", "mmap", "secrets", "uuid"}

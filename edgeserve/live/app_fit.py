@@ -34,6 +34,13 @@ class AppFit(NamedTuple):
         expected_ms = None if self.alone_ns is None else ns_to_ms(self.alone_ns)
         return {"slo_ms": ns_to_ms(self.slo_ns), "expected_ms": expected_ms, "expected_on": self.lane}
 
+    def prospect(self, since_ns: int = 0) -> Dict[str, Any]:
+        """What a request could expect that arrived ``since_ns`` after this was worked out."""
+        wait_ns = max(0, self.wait_ns - since_ns)
+        known = self.alone_ns is not None
+        return {**self.table(), "wait_ms": ns_to_ms(wait_ns) if known else None,
+                "slo_ms_min": ns_to_ms(wait_ns + self.needs_ns) if known else None}
+
 
 def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
     """What is believed of an app now: by the shared estimate, or by what its policy judges by."""

@@ -417,6 +417,12 @@ class RuntimeCore:
         state = self.scheduler.state
         return app_fit(state, state.apps[app]).table()
 
+    def expected(self) -> Dict[str, Dict[str, Any]]:
+        """Per app, what a request could expect that arrived now."""
+        state = self.scheduler.state
+        since_ns = max(0, clock_ns() - state.board.now_ns)  # the estimate is of the last step
+        return {app.name: app_fit(state, app, by_policy=True).prospect(since_ns) for app in state.apps.values()}
+
     def _lane_tables(self) -> Dict[str, Dict[str, Any]]:
         now_ns, lanes = clock_ns(), self.config.lanes
         return {name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)

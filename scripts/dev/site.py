@@ -11,6 +11,8 @@ another host. Exit status 1 when something is wrong.
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import json
 import os
 import re
 import shutil
@@ -46,7 +48,28 @@ def linked(page: str, root: Path = ROOT) -> Set[str]:
 
 def in_navigation(config: str) -> List[str]:
     """The pages that the navigation of a ``mkdocs.yml`` names, in order."""
-    return re.findall(r"(?m)^\s+- [^:\n]+: (\S+\.md)$", config.partition("\nnav:\n")[2])
+    return re.findall(r'(?m)^\s+- (?:"[^"*][^"\n]*"|[^:"\n]+): (\S+\.md)$', config.partition("\nnav:\n")[2])
+
+
+def whole_navigation(config: str, root: Path = ROOT) -> str:
+    """The configuration with each ``- "*": PATTERN`` of its navigation replaced by the pages that are named nowhere
+    else, under their own headings."""
+    named = set(in_navigation(config))
+    lines: List[str] = []
+    for line in config.splitlines():
+        pattern = re.match(r'(\s+- )"\*": (\S+)$', line)
+        if pattern is None:
+            lines.append(line)
+            continue
+        for page in pages(root):
+            if page not in named and fnmatch.fnmatchcase(page, pattern[2]):
+                lines.append(f"{pattern[1]}{json.dumps(title_of((root / page).read_text(encoding='utf-8')))}: {page}")
+    return "\n".join(lines) + "\n"
+
+
+def title_of(text: str) -> str:
+    """A page's first heading."""
+    return re.sub(r"[`*]", "", re.findall(r"(?m)^# (.*)$", text)[0]).strip()
 
 
 def adapted(text: str) -> str:
@@ -70,7 +93,7 @@ def stage(place: Path, root: Path = ROOT) -> None:
             if not name.endswith(".md") and (root / name).is_file():
                 (place / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(root / name, place / "pages" / name)
-    write(place / "mkdocs.yml", (root / CONFIG).read_text(encoding="utf-8"))
+    write(place / "mkdocs.yml", whole_navigation((root / CONFIG).read_text(encoding="utf-8"), root))
 
 
 def write(path: Path, text: str) -> None:

@@ -12,8 +12,17 @@ CONFIG = (site.ROOT / site.CONFIG).read_text(encoding="utf-8")
 
 
 def test_every_page_is_in_the_navigation_once():
-    named = site.in_navigation(CONFIG)
-    assert sorted(named) == site.pages()
+    named = site.in_navigation(site.whole_navigation(CONFIG))
+    assert sorted(named) == site.pages(), "docs/mkdocs.yml names each page in one place"
+
+
+def test_a_star_stands_for_the_pages_that_are_named_nowhere_else(tmp_path):
+    config = 'x\nnav:\n  - One: docs/one.md\n  - More:\n      - "*": docs/*.md\n'
+    for name, heading in (("one", "One"), ("two", "The `two`: more"), ("three", "Three")):
+        site.write(tmp_path / "docs" / f"{name}.md", f"text\n# {heading}\n")
+    whole = site.whole_navigation(config, tmp_path)
+    assert whole.splitlines()[-2:] == ['      - "Three": docs/three.md', '      - "The two: more": docs/two.md']
+    assert site.in_navigation(whole) == ["docs/one.md", "docs/three.md", "docs/two.md"]
 
 
 def test_what_pages_link_to_is_staged_beside_them(tmp_path):

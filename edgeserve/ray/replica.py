@@ -1,0 +1,106 @@
+"""One replica: a runtime for one device, inside a process that Ray started. Knows neither Ray nor other replicas."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Protocol
+
+from edgeserve.async_runtime import AsyncRuntime
+from edgeserve.config.loading import load_config
+from edgeserve.config.schema import Config
+from edgeserve.errors import DeadlineExpired, Dropped, EdgeServeError, Rejected, RequestError
+from edgeserve.live.errors import label
+from edgeserve.ray.calls import Call, Outlook, Outlooks, Reply
+from edgeserve.units import ns_to_ms
+
+LEFT_MS_MIN = 0.001
+"""The deadline given to a request whose own has passed and that wants a late answer."""
+
+
+class Meters(Protocol):
+    """What counts the ends of requests; see ``deployment.RayMeters``."""
+
+    def ended(self, app: str, outcome: str, reason: str, late: bool, total_ms: float) -> None:
+        """A request ended. ``reason`` is of a closed set or a policy's code."""
+
+    def open(self, count: int) -> None:
+        """So many requests have not ended."""
+
+
+class Replica:
+    """Embeds a :class:`~edgeserve.runtime.Runtime` and answers calls with it. Made inside the process that Ray starts;
+    returns from the constructor when every model is loaded and warm."""
+
+    def __init__(self, config: str | Config, meters: Optional[Meters] = None) -> None:
+        self._config = load_config(config) if isinstance(config, str) else config
+        self._runtime = AsyncRuntime(self._config)
+        self._meters = meters
+        self._open = 0
+        self._runtime.runtime.start()
+
+    async def infer(self, call: Call) -> Reply:
+        """Serve a call. Its deadline counts from when it was sent, so the way here has cost part of it. Every end is a
+        reply: what this raises is a fault, or the caller's own cancellation."""
+        age_ms = call.sent.age_ms()
+        app = self._config.apps.get(call.app)
+        slo_ms = ns_to_ms(app.slo_ns) if call.slo_ms is None and app is not None else call.slo_ms
+        reply = Reply(slo_ms=slo_ms or 0.0)
+        self._count(1)
+        try:
+            reply.answer = await self._runtime.infer(call.app, call.inputs, **self._options(call, slo_ms, age_ms))
+        except RequestError as error:
+            reply.error = error
+        finally:
+            self._count(-1)
+        if self._meters is not None:
+            self._meters.ended(*outcome_of(call.app if app is not None else "", reply, age_ms))
+        return reply
+
+    def _options(self, call: Call, slo_ms: Any, age_ms: float) -> Dict[str, Any]:
+        options = dict(call.options)
+        if isinstance(slo_ms, (int, float)) and slo_ms > 0:  # anything else is the runtime's to refuse
+            left_ms = slo_ms - age_ms
+            on_late = options.get("on_late") or self._config.apps[call.app].on_late if call.app in self._config.apps \
+                else ""
+            if left_ms <= 0 and on_late != "answer":
+                raise DeadlineExpired(f"app {call.app!r}: the deadline ({slo_ms:g} ms after sending) had passed "
+                                      f"{-left_ms:.1f} ms before the request reached a replica")
+            slo_ms = max(LEFT_MS_MIN, left_ms)
+        return {**options, "slo_ms": slo_ms}
+
+    def _count(self, change: int) -> None:
+        self._open += change
+        if self._meters is not None:
+            self._meters.open(self._open)
+
+    async def outlook(self) -> Outlooks:
+        """Per app, what a request that arrived now could expect."""
+        expected = await self._runtime.expected()
+        return {app: Outlook(row["slo_ms"], row["expected_ms"], row["slo_ms_min"], self._open)
+                for app, row in expected.items()}
+
+    async def stats(self) -> Dict[str, Any]:
+        """See :meth:`Runtime.stats`."""
+        return await self._runtime.stats()
+
+    async def story(self, request_id: int) -> List[str]:
+        """See :meth:`Runtime.story`."""
+        return await self._runtime.story(request_id)
+
+    def check_health(self) -> None:
+        """Ray Serve asks now and then, and starts a replica anew that raises."""
+        if not self._runtime.runtime.is_alive:
+            raise EdgeServeError("the runtime's loop has ended; its log says why")
+
+    def close(self) -> None:
+        """Accept nothing more, let accepted requests end, give everything back."""
+        self._runtime.runtime.stop()
+
+
+def outcome_of(app: str, reply: Reply, age_ms: float) -> tuple[str, str, str, bool, float]:
+    """The arguments of :meth:`Meters.ended`: no text of a client or an exception becomes a label."""
+    if reply.answer is not None:
+        return app, "completed", "", reply.answer.late, reply.answer.total_ms + age_ms
+    error = reply.error
+    assert error is not None, "a reply has an answer or an error"
+    reason = label(error.code, error.reason) if isinstance(error, (Rejected, Dropped)) else ""
+    return app, error.code, reason, False, age_ms

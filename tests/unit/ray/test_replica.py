@@ -1,0 +1,160 @@
+"""A replica embeds a runtime: deadlines count from sending, and every error travels as a value."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import numpy as np
+import pytest
+
+from edgeserve.answers import Answer
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import BadInput, DeadlineExpired, EdgeServeError, Rejected, TimedOut, UnknownApp
+from edgeserve.ray.calls import Call, Reply, Stamp, boot_id
+from edgeserve.ray.client import ClusterClient, answer_of, call_of
+from edgeserve.ray.replica import Replica, outcome_of
+
+CONFIG = {"model": {"m": {"engine": "synthetic", "expected": {"1": "50ms"}}},
+          "app": {"a": {"model": "m", "slo": "20s"}, "late": {"model": "m", "slo": "10s", "on_late": "answer"}}}
+
+
+class Meters:
+    def __init__(self):
+        self.ends, self.opened = [], []
+
+    def ended(self, *end):
+        self.ends.append(end)
+
+    def open(self, count):
+        self.opened.append(count)
+
+
+@pytest.fixture(scope="module")
+def replica():
+    made = Replica(parse_config(CONFIG), Meters())
+    yield made
+    made.close()
+    with pytest.raises(EdgeServeError, match="has ended"):
+        made.check_health()
+
+
+def sent_ago(seconds):
+    now = Stamp.now()
+    return Stamp(now.boot, now.monotonic_ns - int(seconds * 1e9), now.wall_ns - int(seconds * 1e9))
+
+
+def asked(replica, *call, **more):
+    return asyncio.run(replica.infer(Call(*call, **more)))
+
+
+def test_a_call_is_answered_and_counted(replica):
+    reply = asked(replica, "a", {"x": np.zeros(2)})
+    assert reply.answer.outcome == "completed" and reply.slo_ms == 20_000
+    app, outcome, reason, late, total_ms = replica._meters.ends[-1]
+    assert (app, outcome, reason, late) == ("a", "completed", "", False) and total_ms >= reply.answer.total_ms
+    assert replica._meters.opened[-2:] == [1, 0]
+    replica.check_health()
+
+
+def test_the_way_has_cost_a_part_of_the_deadline(replica):
+    reply = asked(replica, "a", {}, sent=sent_ago(19.99))  # of the app's 20 s: 50 ms do not fit in what is left
+    assert reply.error is None or reply.error.code in ("rejected", "dropped", "deadline_expired")
+    assert reply.answer is None or reply.answer.late
+    gone = asked(replica, "a", {}, 30.0, sent=sent_ago(5))
+    assert isinstance(gone.error, DeadlineExpired) and "reached a replica" in str(gone.error)
+    assert asked(replica, "late", {}, sent=sent_ago(60)).answer is not None, "its app wants late answers"
+
+
+def test_what_is_wrong_with_a_request_comes_back_typed(replica):
+    assert isinstance(asked(replica, "nobody", {}).error, UnknownApp)
+    assert isinstance(asked(replica, "a", {}, options={"klass": "royal"}).error, BadInput)
+    assert isinstance(asked(replica, "a", {}, "soon").error, BadInput)
+    assert replica._meters.ends[-3][:3] == ("", "unknown_app", ""), "a client's word becomes no label"
+
+
+def test_the_outlook_says_what_a_request_could_expect(replica):
+    outlook = asyncio.run(replica.outlook())["a"]
+    assert outlook.slo_ms == 20_000
+    assert 40 < outlook.expected_ms <= outlook.slo_ms_min < 20_000
+
+
+def test_replies_survive_the_way():
+    error = Rejected("app 'a': no", "cannot_make_deadline")
+    error.id, error.slo_ms_min, error.lane = 7, 70.0, "gpu0"
+    again = pickle.loads(pickle.dumps(Reply(error=error, tried=("x",)))).error
+    assert type(again) is Rejected and str(again) == str(error)
+    assert (again.id, again.reason, again.slo_ms_min, again.lane) == (7, "cannot_make_deadline", 70.0, "gpu0")
+    answer = pickle.loads(pickle.dumps(Reply(Answer({"y": np.arange(3)}, total_ms=5.0, id=9)))).answer
+    assert answer["y"].tolist() == [0, 1, 2] and answer.id == 9 and sum(answer.breakdown_ms.values()) == 5.0
+
+
+def test_times_count_from_sending_to_the_client():
+    call = Call("a", {}, 100.0, sent=sent_ago(0.25))
+    answer = answer_of(Reply(Answer({}, total_ms=5.0, breakdown_ms={"execute": 5.0}), slo_ms=100.0), call)
+    assert answer.total_ms >= 250 and answer.late
+    assert sum(answer.breakdown_ms.values()) == pytest.approx(answer.total_ms)
+    with pytest.raises(Rejected):
+        answer_of(Reply(error=Rejected("no")), call)
+
+
+def test_ages_are_exact_on_one_machine_and_never_negative_between_two():
+    now = Stamp.now()
+    if boot_id():
+        assert Stamp(now.boot, now.monotonic_ns, now.wall_ns + 10**12).age_ms() < 60_000, "wall clocks do not count"
+    assert Stamp("another machine", 0, now.wall_ns + 10**12).age_ms() == 0.0
+    assert Stamp("another machine", 0, now.wall_ns - 2 * 10**9).age_ms() >= 2000
+    assert boot_id("/no/such/file") == ""
+
+
+def test_labels_are_bounded():
+    assert outcome_of("a", Reply(error=Rejected("x", "queue_full")), 1.0)[1:3] == ("rejected", "queue_full")
+    assert outcome_of("a", Reply(error=Rejected("x", "a client's words: " * 9)), 1.0)[1:3] == ("rejected", "other")
+
+
+class FakePending:
+    def __init__(self, end):
+        self.end, self.cancelled = end, False
+
+    def result(self, timeout_s=None):
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class FakeFront:
+    """Of a deployment's handle, what the client uses."""
+
+    def __init__(self, end):
+        self.pending = FakePending(end)
+        self.infer, self.calls = self, []
+
+    def remote(self, call):
+        self.calls.append(call)
+        return self.pending
+
+
+def test_the_client_asks_with_the_arguments_of_a_runtime():
+    front = FakeFront(Reply(Answer({"y": 1})))
+    assert ClusterClient(front).infer("a", {"x": 1}, slo_ms=50, klass="critical", stream="s")["y"] == 1
+    call, = front.calls
+    assert (call.app, call.inputs, call.slo_ms) == ("a", {"x": 1}, 50)
+    assert call.options == {"klass": "critical", "stream": "s"}
+    assert call_of("a", {}, None, value=2).options == {"value": 2}
+
+
+def test_a_client_that_waits_no_longer_cancels():
+    front = FakeFront(TimeoutError())
+    with pytest.raises(TimedOut, match="timeout_ms = 5"):
+        ClusterClient(front).infer("a", {}, timeout_ms=5)
+    assert front.pending.cancelled
+
+
+def test_a_lost_dispatcher_is_a_typed_error_and_a_fault_is_none():
+    with pytest.raises(EdgeServeError, match="did not reply: OSError"):
+        ClusterClient(FakeFront(OSError("gone")), (OSError,)).infer("a", {})
+    with pytest.raises(ZeroDivisionError):
+        ClusterClient(FakeFront(ZeroDivisionError()), (OSError,)).infer("a", {})
