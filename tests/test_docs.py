@@ -2,8 +2,9 @@
 up to date.
 
 A comment before a fenced block says what is done with it: ``<!-- file: NAME -->`` saves it, ``<!-- run: NAME -->``
-saves and runs it (``NAME.sh`` with ``sh``), ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve CONFIG`` runs, and ``<!--
-prints -->`` is what the run before it must have printed. Files whose name starts with ``test_`` are run by pytest.
+saves and runs it (``NAME.sh`` with ``sh``), ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve
+CONFIG`` runs, and ``<!-- prints -->`` is what the run before it must have printed. Files whose name starts with
+``test_`` are run by pytest.
 Blocks without a comment must at least be well-formed.
 """
 
@@ -45,7 +46,8 @@ READY_S_MAX = 60.0
 
 
 def pages():
-    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "docs/tutorials/*.md", "examples/*/*.md", "jetson/*.md", "profiles/*.md")
+    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "docs/tutorials/*.md", "examples/*/*.md", "jetson/*.md",
+                "profiles/*.md")
     found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
     return sorted(os.path.relpath(path, ROOT) for path in found)
 
