@@ -87,7 +87,7 @@ $(TORCH_VENV)/.torch: $(NEEDS)
 
 test-torch: $(TORCH_VENV)/.torch
 	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/conformance/test_torch_cuda.py \
-		tests/unit/engines tests/live/test_torch.py tests/gpu $(ARGS)
+		tests/unit/engines tests/live/test_torch.py tests/live/test_init_files.py tests/gpu $(ARGS)
 
 # Ray is large, and not for every Python that this project supports.
 RAY_PYTHON ?= python3.11

@@ -2,8 +2,9 @@
 up to date.
 
 A comment before a fenced block says what is done with it: ``<!-- file: NAME -->`` saves it, ``<!-- run: NAME -->``
-saves and runs it, ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve CONFIG`` runs, and ``<!--
-prints -->`` is what the run before it must have printed. Files whose name starts with ``test_`` are run by pytest.
+saves and runs it (``NAME.sh`` with ``sh``), ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve
+CONFIG`` runs, and ``<!-- prints -->`` is what the run before it must have printed. Files whose name starts with
+``test_`` are run by pytest.
 Blocks without a comment must at least be well-formed.
 """
 
@@ -45,7 +46,8 @@ READY_S_MAX = 60.0
 
 
 def pages():
-    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "examples/*/*.md", "jetson/*.md", "profiles/*.md")
+    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "docs/tutorials/*.md", "examples/*/*.md", "jetson/*.md",
+                "profiles/*.md")
     found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
     return sorted(os.path.relpath(path, ROOT) for path in found)
 
@@ -102,17 +104,32 @@ def place():
 
 
 def environment(place):
-    return {**os.environ, "XDG_RUNTIME_DIR": place, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "XDG_RUNTIME_DIR": place, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": os.path.join(place, "bin") + os.pathsep + os.environ.get("PATH", "")}
 
 
-HURRIED = {"too_short.py": 4}
+def write_command(place):
+    """``edgeserve`` and ``python`` of this checkout, for the pages' shell commands."""
+    os.makedirs(os.path.join(place, "bin"), exist_ok=True)
+    for name, words in (("edgeserve", "-m edgeserve.cli"), ("python", "")):
+        path = os.path.join(place, "bin", name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        os.chmod(path, 0o700)
+
+
+HURRIED = {"too_short.py": 4, "late.py": 4}
 """Examples that show what happens within a few milliseconds -> how often they may be started: a machine that is busy
 with something else for that long shows another outcome."""
 
 
 def run(place, *command):
+    program = sys.executable
+    if command[0].endswith(".sh"):
+        write_command(place)
+        program, command = "sh", ("-e", *command)
     for _ in range(HURRIED.get(command[0], 1)):
-        done = subprocess.run([sys.executable, *command], cwd=place, env=environment(place), capture_output=True,
+        done = subprocess.run([program, *command], cwd=place, env=environment(place), capture_output=True,
                               text=True, timeout=100)
         if done.returncode == 0:
             break
@@ -322,7 +339,8 @@ def test_the_indexes_lead_to_every_policy_and_to_every_page_of_one():
 
 def test_every_page_of_the_docs_is_in_the_index():
     index = read(os.path.join("docs", "README.md"))
-    own = {os.path.basename(path) for path in PAGES if os.path.dirname(path) == "docs"} - {"README.md"}
+    own = {os.path.relpath(path, "docs") for path in PAGES if os.path.dirname(path) in (
+        "docs", os.path.join("docs", "tutorials"))} - {"README.md"}
     assert [name for name in sorted(own) if f"]({name}" not in index] == []
 
 

@@ -23,12 +23,16 @@ TEXT_BYTES_MAX = 64 * 1024**2
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _TEXT, _ARRAY = 8, 9
 
+TEMPLATE = "tokenizer.chat_template"
+"""How a conversation is written for the model; a model without it continues texts."""
+
 FACTS = ("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv")
 """Keys below the architecture's name that are kept."""
 
 
 def describe(path: str) -> FileDescription:
-    """What the header says. ``facts`` has ``architecture``, ``name`` and those of :data:`FACTS` that are there."""
+    """What the header says. ``facts`` has ``architecture``, ``name`` and those of :data:`FACTS` that are there,
+    and ``chat`` where the file has a template for conversations."""
     header = read_header(path)
     architecture = header.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
@@ -39,6 +43,8 @@ def describe(path: str) -> FileDescription:
         value = header.get(f"{architecture}.{key}")
         if isinstance(value, int):
             facts[key] = value
+    if header.get(TEMPLATE):
+        facts["chat"] = True
     return FileDescription("lm", facts=facts)
 
 

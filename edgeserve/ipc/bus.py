@@ -42,6 +42,7 @@ from edgeserve.ipc.endpoints import (
     read_server_keys,
     readable,
     remove_socket,
+    socket_mode,
     split_endpoint,
     watch_socket,
 )
@@ -296,7 +297,7 @@ class Bus:
             raise ConfigError(f"[server] endpoint = {endpoint!r} cannot be bound: {error.strerror}{taken}; "
                               "give another endpoint") from None
         if transport == "ipc":
-            os.chmod(address, 0o600)
+            os.chmod(address, socket_mode(address))
             self._paths[address] = os.stat(address).st_ino
         return last_endpoint(self.socket) if transport == "tcp" else endpoint
 

@@ -165,6 +165,29 @@ def _check_port(endpoint: str) -> None:
             raise ConfigError(f"[server] endpoint = {endpoint!r}: {why}; stop it, or give another endpoint") from None
 
 
+def socket_mode(path: str) -> int:
+    """Who may open the bus's socket: its user; the group too where the directory is for the group, and for nobody
+    else (mode 0750)."""
+    mode = stat.S_IMODE(os.stat(os.path.dirname(path) or ".").st_mode)
+    return 0o660 if mode & 0o010 and not mode & 0o007 else 0o600
+
+
+def why_nobody_answers(endpoint: str) -> str:
+    """Why no connection came about, for the message: who connects to another user's ``ipc`` socket hears nothing."""
+    transport, address = split_endpoint(endpoint)
+    if transport == "ipc":
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+                one.settimeout(0)
+                one.connect(address)
+        except PermissionError:
+            return (f"permission denied: user id {os.geteuid()} may not open its socket, which is for the user that "
+                    "runs the server; ask as that user, or over TCP with keys, or over HTTP")
+        except OSError:
+            pass
+    return "nobody listens there"
+
+
 def remove_socket(path: str, inode: int) -> None:
     """Remove a socket file that libzmq leaves behind, unless another server has put its own there."""
     try:

@@ -22,6 +22,7 @@ from edgeserve.ipc.endpoints import (
     readable,
     split_endpoint,
     watch_socket,
+    why_nobody_answers,
 )
 from edgeserve.ipc.slab import Slab, Wish, may_share
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
@@ -208,11 +209,16 @@ class Link:
         bound_ns = self._silence_ns if self._connected else self._connect_ns
         if now_ns - max(self._heard_ns, self._since_ns) > bound_ns:
             self.lost = (f"it said nothing for {format_duration(bound_ns)}" if self._connected else
-                         f"nobody listens there (waited {format_duration(bound_ns)}); start it with: edgeserve serve")
+                         self._unheard(bound_ns))
         elif now_ns - self._said_ns >= self._beat_ns:
             self._said_ns = now_ns
             self.send((wire.encode_plain("beat"),))
         self.due_ns = now_ns + min(self._beat_ns, bound_ns)
+
+    def _unheard(self, bound_ns: int) -> str:
+        why = why_nobody_answers(self._endpoint)
+        return why if why.startswith("permission") else (f"{why} (waited {format_duration(bound_ns)}); start it with: "
+                                                         "edgeserve serve")
 
     def _watch(self) -> None:
         """What libzmq's monitor tells of the connection."""

@@ -7,7 +7,7 @@ Pure draws from the generator that is handed in, for apps of these policies alon
 from __future__ import annotations
 
 import random
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 from edgeserve.config.ensemble_profile import monotone
 
@@ -111,7 +111,7 @@ def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
     for app, models in (("pair0", (0, 1, 2)), ("pair1", (1, 2, 3))):
         names = [f"b{index}" for index in models]
         scored = draw.random() < 0.5
-        nodes = [{"name": "score", "model": "pair_score"}] if scored else []
+        nodes: List[Dict[str, Any]] = [{"name": "score", "model": "pair_score"}] if scored else []
         nodes += [{"name": name, "model": f"shared{index}", "after": ["score"] if scored else []}
                   for name, index in zip(names, models)]
         nodes.append({"name": "sum", "model": "pair_vote", "after": names, "join": "policy"})

@@ -86,6 +86,7 @@ def read_image(path: str) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError:
-        raise BadInput(f"--in {path}: reading images needs pillow (pip install pillow); or give a .npy file") from None
+        raise BadInput(f"--in {path}: reading images needs pillow: pip install 'edgeserve-runtime[images]'; or give a "
+                       ".npy file") from None
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))

@@ -10,6 +10,7 @@ medians of rounds and of the ratios within a round are reported.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import re
 import statistics
@@ -100,7 +101,7 @@ def main() -> int:
         bench(folder, count, seconds, checks)
     versions: Dict[str, Any] = {"python": sys.version.split()[0], "starlette": starlette.__version__,
                                 "uvicorn": uvicorn.__version__, "machine": platform.machine(), "cores": len(bus.CORES),
-                                "rounds": count, "seconds": seconds}
+                                "rounds": count, "seconds": seconds, "load_average": round(os.getloadavg()[0], 1)}
     return checks.finish(args.json, versions)
 
 

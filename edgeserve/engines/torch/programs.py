@@ -293,8 +293,8 @@ def describe(path: str) -> FileDescription:
         named = _names_for_outputs(path)
         model = replace(model, options={"outputs": named} if named else {})
         program = read_program(model, Options(model, ("outputs",)), "/", device, None)
-        outputs = tuple(Port(name, np.dtype(np.float32), ()) for name in program.outputs)
-        return FileDescription("torch", tuple(program.inputs), outputs, facts={"outputs": named} if named else {})
+        return FileDescription("torch", tuple(program.inputs), _output_ports(path, program.outputs),
+                               facts={"outputs": named} if named else {})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -306,6 +306,18 @@ def describe(path: str) -> FileDescription:
     names = [argument.name for argument in module.forward.schema.arguments[1:] if not argument.has_default_value()]
     return FileDescription("torch", tuple(Port(name, np.dtype(np.float32), ()) for name in names),
                            (Port("output", np.dtype(np.float32), ()),), opaque=True)
+
+
+def _output_ports(path: str, names: Sequence[str]) -> Tuple[Port, ...]:
+    """What an exported program returns, batch axis included: a state is an input that one of these replaces."""
+    program = torch.export.load(path)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    ports = []
+    for name, node in zip(names, program.graph_signature.user_outputs):
+        value = values.get(str(node))
+        known = isinstance(value, torch.Tensor) and value.dtype in NUMPY_OF
+        ports.append(_port_of_value(name, name, value) if known else Port(name, np.dtype(np.float32), ()))
+    return tuple(ports)
 
 
 def _names_for_outputs(path: str) -> List[str]:

@@ -84,9 +84,13 @@ def _language_options(facts: Mapping[str, Any]) -> List[str]:
     context = facts.get("context_length")
     lines = [f"# {facts.get('name') or 'a language model'}: {facts['architecture']}, "
              f"{format_size(int(facts['size_bytes']))}" + (f", trained for {context} tokens" if context else "")]
-    slots = min(4096, int(context)) if context else 4096
-    lines.append(_commented(f"options = {{ slots = 2, context = {slots}, max_tokens = 256 }}",
-                            "sequences at once, tokens of each with its answer, tokens of an answer"))
+    tokens = min(4096, int(context)) if context else 4096
+    lines += [_commented("batch = [1, 2]", "sequences that make a step together"),
+              _commented("slots = 2", "sequences that keep their memory at once"),
+              "# Tokens of a sequence with its answer, tokens of an answer" +
+              ("; chat: the prompt is what a user says, written in the model's own template" if facts.get("chat") else
+               "; the prompt is a text to continue, since the file has no template for conversations"),
+              f"options = {{ context = {tokens}, max_tokens = 256" + (", chat = true }" if facts.get("chat") else " }")]
     return lines
 
 
@@ -103,7 +107,7 @@ def _app(item: Found, slo: Slo) -> List[str]:
             lines.append(f"{_key(port.name)} = {_inline(app_input(port, item.tried.shapes, roles.shapes_given))}")
     elif roles.description.engine == "lm":
         lines += [_commented(f"[app.{item.name}.inputs]", "what a request must bring"),
-                  'prompt = { dtype = "text" }']
+                  'prompt = { dtype = "text" }', 'max_tokens = { dtype = "any", optional = true }']
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")
     return [*lines, ""]

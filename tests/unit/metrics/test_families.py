@@ -142,3 +142,23 @@ def test_the_board_asks_for_series_and_labels_that_exist():
         assert not set(re.findall(r"[a-z_]{2,}", rest)) - WORDS - known, title
     places = [tuple(panel["gridPos"][key] for key in "xy") for panel in board["panels"]]
     assert len(set(places)) == len(places)
+
+
+def test_a_million_names_of_clients_make_no_series():
+    counts = AppCounts()
+    stats = stats_of(0)
+    ends = [(Outcome.DROPPED, "made room for {}"), (Outcome.CANCELLED, "client_gone: {}"), (Outcome.FAILED, "said {}"),
+            (Outcome.REJECTED, "over_share")]
+
+    def series(first, last):
+        for number in range(first, last):
+            outcome, reason = ends[number & 3]
+            counts.ended(outcome, reason.format(f"pid:{number}"))
+        counts.received = last
+        stats["apps"]["detect"].update(counts.table())
+        return set(samples(stats))
+
+    few = series(0, 1_000)
+    assert series(1_000, 1_000_000) == few and len(few) < 200
+    found = samples(stats)
+    assert sum([value for (name, _), value in found.items() if name == "edgeserve_requests_unanswered_total"]) == 10**6

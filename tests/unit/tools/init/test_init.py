@@ -12,6 +12,7 @@ from edgeserve import cli
 from edgeserve.config.loading import load_config
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
+from edgeserve.engines.lm.engine import KNOWN_OPTIONS
 from edgeserve.engines.ports import Port
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.tools.init import model_files, read_shapes
@@ -137,7 +138,10 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path):
                                     "size_bytes": os.path.getsize(path)}
     config = written(tmp_path, path)
     assert config.models["tiny"].engine == "lm"
-    assert config.models["tiny"].options["context"] == 2048
+    options = config.models["tiny"].options
+    assert options["context"] == 2048 and "chat" not in options
+    assert config.models["tiny"].slots == max(config.models["tiny"].batch) == 2
+    assert not set(options) - set(KNOWN_OPTIONS)  # the engine refuses what it does not know
     assert config.apps["tiny"].inputs["prompt"].dtype == "text"
 
 

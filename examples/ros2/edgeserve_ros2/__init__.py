@@ -1,0 +1,1 @@
+"""A ROS 2 node in front of an EdgeServe server."""

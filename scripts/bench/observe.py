@@ -1,0 +1,119 @@
+"""What looking costs a server of 1,000 requests a second: a scrape of its metrics, a look of ``edgeserve top``.
+
+    python scripts/bench/observe.py [--quick] [--json FILE]
+
+One process sends small requests at 1,000/s. Rounds without looks alternate with rounds of many looks a second of one
+kind (:data:`LOOKS_HZ`), so that a look's share stands out of the noise; what a look costs is the server's processor
+time beyond that of the rounds without, by look. Reported is the share of a core at one look a second, the rate of
+``top`` and more than that of any Prometheus. What happens between looks is a part of every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Callable, Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+import numpy as np
+from lib.checks import Checks
+
+import edgeserve
+from bench import bus
+
+RATE_HZ = 1000.0
+LOOKS_HZ = 40.0
+TOML = bus.ECHO_TOML.replace("[lane.cpu0]", 'metrics = "127.0.0.1:{port}"\n[lane.cpu0]')
+X = {"x": np.zeros(64, np.float32)}
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def send(endpoint: str) -> None:
+    """Small requests at :data:`RATE_HZ`, until the process is ended."""
+    with edgeserve.Client(endpoint) as client:
+        due_s = time.monotonic()
+        while True:
+            client.submit("echo", X)
+            due_s = max(due_s + 1 / RATE_HZ, time.monotonic() - 1.0)  # what it is behind is made up for
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+def look_often(look: Callable[[], object], seconds: float) -> int:
+    """Look :data:`LOOKS_HZ` times a second; how often it was."""
+    count, end_s = 0, time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        began_s = time.monotonic()
+        look()
+        count += 1
+        time.sleep(max(0.0, began_s + 1 / LOOKS_HZ - time.monotonic()))
+    return count
+
+
+def bench(folder: str, rounds: int, seconds: float, checks: Checks) -> Dict[str, float]:
+    """Costs of both kinds of looks. Returns the rate that was reached."""
+    port = free_port()
+    server = bus.edgeserve(folder, "echo", TOML, port=str(port))
+    load = subprocess.Popen([sys.executable, __file__, "--send", server.endpoint])
+    costs: Dict[str, List[float]] = {"metrics": [], "top": []}
+    try:
+        with edgeserve.Client(server.endpoint) as client:
+            looks: Dict[str, Callable[[], object]] = {
+                "metrics": lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read(),
+                "top": client.stats}
+            time.sleep(1.0)
+            began, began_s = client.stats()["apps"]["echo"]["received"], time.monotonic()
+            for _ in range(rounds):
+                for name, look in looks.items():
+                    before_s = server.cpu_s()
+                    time.sleep(seconds)
+                    plain_s = (server.cpu_s() - before_s) / seconds
+                    before_s, at_s = server.cpu_s(), time.monotonic()
+                    count = look_often(look, seconds)
+                    took_s = time.monotonic() - at_s
+                    costs[name].append((server.cpu_s() - before_s - plain_s * took_s) / count)
+            rate = (client.stats()["apps"]["echo"]["received"] - began) / (time.monotonic() - began_s)
+    finally:
+        load.kill()
+        load.wait()
+        server.stop()
+    for name, what in (("metrics", "a scrape"), ("top", "a look of top")):
+        print(f"{what}: {', '.join(f'{1e3 * cost:.2f}' for cost in costs[name])} ms of the server")
+        checks.at_most(f"{what} a second, of a core", statistics.median(costs[name]), 0.01)
+    return {"rate": round(rate)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds (noisier)")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--send", metavar="ENDPOINT", help="only send: for the script itself")
+    args = parser.parse_args()
+    if args.send:
+        send(args.send)
+    rounds, seconds = (3, 3.0) if args.quick else (7, 5.0)
+    checks = Checks("scripts/bench/observe.py")
+    with tempfile.TemporaryDirectory() as folder:
+        reached = bench(folder, rounds, seconds, checks)
+    return checks.finish(args.json, {"python": sys.version.split()[0], "machine": platform.machine(),
+                                     "cores": len(bus.CORES), "rounds": rounds, "seconds": seconds,
+                                     "load_average": round(os.getloadavg()[0], 1), **reached})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
