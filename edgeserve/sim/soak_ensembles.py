@@ -104,7 +104,8 @@ def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
     trouble = draw.choice(("", "slow", "fail"))
     if trouble:
         model = f"shared{draw.randrange(4)}"
-        table["truth"][model].update({"fail": 0.5} if trouble == "fail" else {"times": {"1": "15ms", "4": "30ms"}})
+        slow: Dict[str, Any] = {"times": {"1": "15ms", "4": "30ms"}}
+        table["truth"][model].update({"fail": 0.5} if trouble == "fail" else slow)
     if draw.random() < 0.5:
         for device in table["device"].values():
             device["memory"] = f"{max(70, max(int(model['memory'][:-2]) for model in table['model'].values()) + 10)}MB"
