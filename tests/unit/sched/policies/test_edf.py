@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import MS, Driver, ended, ids, like, ran
+from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.edf import STARTS_LEN
+from edgeserve.sched.policies.edf import STARTS_LEN, ModelQueues
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -196,3 +196,16 @@ def test_who_will_have_arrived_counts_for_the_second_batch(every_ms, size):
     burst(world, 12 + 11.5, *[12 + 30] * 5)
     (batch,) = [action for action in world.finish(at=world.now_ms + 12) if isinstance(action, RunBatch)]
     assert batch.size == size
+
+
+def test_the_rate_counts_what_came_since_the_first_start_without_streams():
+    app = app_of("m", stream="newest_wins")
+    queues = ModelQueues("m")
+    assert queues.rate(4) == 0.0  # nothing has started
+    queues.add(job(1, app), 0)
+    queues.starts.append((10, queues.arrived[0], queues.arrived[1]))
+    assert queues.rate(10) == 0.0
+    for seq in (2, 3):
+        queues.add(job(seq, app), 11)
+    queues.add(job(4, app, stream="s"), 12)
+    assert queues.rate(14) == 2 / 4
