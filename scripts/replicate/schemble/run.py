@@ -254,7 +254,8 @@ def main() -> int:
             results["lanes"] = lanes_table(setup, seeds, checks, (1.0, 2.0) if args.quick else LOADS,
                                            20.0 if args.quick else 60.0)
     print("agreement of the subsets with all models:", ensemble.agreements(ensemble.draw_items(ITEMS, 1)))
-    return checks.finish(args.json, {"seeds": len(seeds), "first_seed": seeds[0], "segment_s": segment_s, "synthetic ensemble": "yes"},
+    return checks.finish(args.json, {"seeds": len(seeds), "first_seed": seeds[0], "segment_s": segment_s,
+                                     "synthetic ensemble": "yes"},
                          results=results)
 
 
