@@ -86,6 +86,7 @@ class Dispatcher:
                  retried: Callable[[str, str, str], None] = lambda first, second, why: None) -> None:
         self._members = {name: Member(name, handles[name]) for name in sorted(handles)}
         self._lost = lost
+        self._silent_or_lost: Tuple[Type[BaseException], ...] = (asyncio.TimeoutError, *lost)
         self._retried = retried
         self._streams: OrderedDict[Tuple[str, str], str] = OrderedDict()
         self._watchers: Set[asyncio.Task[None]] = set()
@@ -239,7 +240,7 @@ class Dispatcher:
             gone = member.gone
             try:
                 outlooks = await asyncio.wait_for(self._outlook(member), SILENT_S_MAX)
-            except (asyncio.TimeoutError, *self._lost) as error:
+            except self._silent_or_lost as error:
                 self._lose(member, gone, error)
                 await asyncio.sleep(AGAIN_S)
                 continue
