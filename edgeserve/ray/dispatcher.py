@@ -24,8 +24,12 @@ STREAMS_MAX = 65536
 ASK_S_MAX = 1.0
 """How long a replica may take to say what it expects; one that takes longer is not asked for this call."""
 
-OUTLOOK_S = 1.0
+OUTLOOK_S = 0.5
 """How often the replicas are asked what they expect, for the choice among them."""
+
+SILENT_S_MAX = 1.0
+"""A replica that does not answer that question for so long counts as lost: Ray holds back what is sent to a process
+that has ended, until another has started."""
 
 AGAIN_S = 0.2
 """How long a replica that did not answer is left alone before it is asked again."""
@@ -47,7 +51,7 @@ class Handle(Protocol):
 class Member:
     """What the dispatcher knows of one replica. ``backlog_ms``: the expected time of the calls that it has."""
 
-    __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "restarts")
+    __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "returns")
 
     def __init__(self, name: str, handle: Handle) -> None:
         self.name = name
@@ -56,7 +60,7 @@ class Member:
         self.backlog_ms = 0.0
         self.in_flight = 0
         self.gone: Optional[asyncio.Event] = None  # set when it is lost; None until it has answered
-        self.restarts = 0
+        self.returns = 0
 
     @property
     def is_up(self) -> bool:
@@ -82,6 +86,7 @@ class Dispatcher:
                  retried: Callable[[str, str, str], None] = lambda first, second, why: None) -> None:
         self._members = {name: Member(name, handles[name]) for name in sorted(handles)}
         self._lost = lost
+        self._silent_or_lost: Tuple[Type[BaseException], ...] = (asyncio.TimeoutError, *lost)
         self._retried = retried
         self._streams: OrderedDict[Tuple[str, str], str] = OrderedDict()
         self._watchers: Set[asyncio.Task[None]] = set()
@@ -105,7 +110,7 @@ class Dispatcher:
 
     def table(self) -> Dict[str, Dict[str, Any]]:
         """Per replica: whether it answers, the calls that it has, how often it came back, which apps it serves."""
-        return {member.name: {"up": member.is_up, "in_flight": member.in_flight, "restarts": member.restarts,
+        return {member.name: {"up": member.is_up, "in_flight": member.in_flight, "returns": member.returns,
                               "apps": sorted(member.outlooks)} for member in self._members.values()}
 
     # --- one call -----------------------------------------------------------------------------------------------------
@@ -234,14 +239,14 @@ class Dispatcher:
         while True:
             gone = member.gone
             try:
-                outlooks = await self._outlook(member)
-            except self._lost as error:
+                outlooks = await asyncio.wait_for(self._outlook(member), SILENT_S_MAX)
+            except self._silent_or_lost as error:
                 self._lose(member, gone, error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             member.outlooks = outlooks
             if not member.is_up:
-                member.restarts += member.gone is not None
+                member.returns += member.gone is not None
                 member.gone = asyncio.Event()
                 self._changed.set()
                 log.info("replica %s answers: apps %s", member.name, ", ".join(sorted(outlooks)))

@@ -210,13 +210,13 @@ def test_a_killed_replica_loses_no_request_and_comes_back(cluster, tmp_path):
     victim = cluster_pid("a")
     os.kill(victim, signal.SIGKILL)
     until(lambda: not cluster.stats()["dispatcher"]["a"]["up"]
-          or cluster.stats()["dispatcher"]["a"]["restarts"], "the loss being noticed")
+          or cluster.stats()["dispatcher"]["a"]["returns"], "the loss being noticed")
     gate.touch()
     replies = [call.result(timeout_s=WAIT_S_MAX) for call in calls]
     assert [str(reply.error) for reply in replies if reply.error is not None] == []
     assert victim not in {reply.answer["pid"] for reply in replies}
     assert sum(reply.tried == ("a", "b") for reply in replies) > 5, "what it had was tried on the other"
-    until(lambda: cluster.stats()["dispatcher"]["a"]["restarts"] == 1, "the replica coming back")
+    until(lambda: cluster.stats()["dispatcher"]["a"]["returns"] == 1, "the replica coming back")
     assert cluster_pid("a") != victim
 
 

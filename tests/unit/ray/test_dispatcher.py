@@ -156,7 +156,20 @@ def test_a_replica_that_comes_back_gets_calls_again(monkeypatch):
 
     a, b = FakeHandle("a", expected_ms=1.0), FakeHandle("b")
     (first, second, table), _ = dispatched(scenario, a, b)
-    assert (first.answer["from"], second.answer["from"]) == ("b", "a") and table["a"]["restarts"] == 1
+    assert (first.answer["from"], second.answer["from"]) == ("b", "a") and table["a"]["returns"] == 1
+
+
+def test_a_replica_that_says_nothing_any_more_counts_as_lost(monkeypatch):
+    monkeypatch.setattr("edgeserve.ray.dispatcher.SILENT_S_MAX", 0.05)
+    monkeypatch.setattr("edgeserve.ray.dispatcher.OUTLOOK_S", 0.0)
+
+    async def scenario(dispatcher):
+        a.outlook = a.ends = asyncio.Event().wait  # its process has ended, and calls are held back without an error
+        return await dispatcher.infer(Call("a", {})), dispatcher.table()
+
+    a, b = FakeHandle("a", expected_ms=1.0), FakeHandle("b")
+    (reply, table), retries = dispatched(scenario, a, b)
+    assert reply.answer["from"] == "b" and not table["a"]["up"] and retries == [("a", "b", "lost")]
 
 
 def test_a_lost_call_that_nobody_else_can_make_ends_with_a_typed_error():
