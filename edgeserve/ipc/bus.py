@@ -213,7 +213,7 @@ class Bus:
         self._surplus_frames = self._first_id = 0
         self._dead: Dict[bytes, None] = {}
         self._flood: Flood | None = None  # since the socket was empty last
-        self._flooders, self._refused = _no_flooders()
+        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self._looked_ns = clock_ns()  # when it was last known which connections are open
@@ -455,7 +455,7 @@ class Bus:
     def _is_over(self, peer: _Peer, refusal: RequestError) -> bool:
         """Whether nobody is there any more to be refused."""
         if self._flood is not None:
-            self._refused[peer.client] = peer
+            self._flood.refused[peer.client] = peer
         return refusal is _DEAD
 
     def _refuse(self, peer: _Peer, is_req: bool, key: Any, error: RequestError) -> None:
@@ -484,10 +484,9 @@ class Bus:
         """There was more to read than was read."""
         if self._flood is None:
             self._flood = Flood(now_ns)
-            self._refused.clear()
             return
         for client in self._flood.culprits(now_ns):
-            peer = self._peers.get(client) or self._refused.get(client)
+            peer = self._peers.get(client) or self._flood.refused.get(client)
             if peer is not None:
                 self._flooders[peer.owner] = now_ns + PENALTY_NS
                 self._die(client)
@@ -875,11 +874,6 @@ class Bus:
             self._authenticator.stop()
         if self._own_context:
             self._context.term()
-
-
-def _no_flooders() -> Tuple[Dict[str, int], Dict[bytes, _Peer]]:
-    """Owners that may not connect, and until when; while messages always wait, who asked and is no client."""
-    return {}, {}
 
 
 def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:

@@ -9,7 +9,7 @@ much, and more than anybody else. Knows no socket.
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Any, Dict, List
 
 from edgeserve.ipc.memory import resident_bytes
 
@@ -28,12 +28,14 @@ PENALTY_NS = 2_000_000_000
 
 
 class Flood:
-    """A time in which messages always waited. ``counts``: how many of each client were read; the bus adds to it."""
+    """A time in which messages always waited. ``counts``: how many of each client were read; ``refused``: who sent and
+    is no client. The bus adds to both."""
 
-    __slots__ = ("counts", "_memory_bytes", "_look_ns")
+    __slots__ = ("counts", "refused", "_memory_bytes", "_look_ns")
 
     def __init__(self, now_ns: int) -> None:
         self.counts: Dict[bytes, int] = {}
+        self.refused: Dict[bytes, Any] = {}
         self._memory_bytes = resident_bytes()
         self._look_ns = now_ns + LOOK_NS
 
