@@ -256,7 +256,7 @@ def test_unit_tests_never_sleep():
     for path in quiet:
         sleeps = [node.lineno for node in STATEMENTS[path] if isinstance(node, ast.Call)
                   and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"
-                  and not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)]  # asyncio: let others run
+                  and not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)]  # lets others run
         assert sleeps == [], path
 
 
