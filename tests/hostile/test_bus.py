@@ -406,9 +406,9 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
     greedy, modest = dealer(context, "inproc://flood", sndhwm=0), dealer(context, "inproc://flood")
     gone: List[Any] = []
     sent = 0
-    for _ in range(60):
+    for _ in range(400):
         clock[0] += 2 * flood.LOOK_NS
-        memory[0] += 1 << 20
+        memory[0] += 4 << 20
         for _ in range(300):
             greedy.send(header(**INFER, id=sent))
             sent += 1
@@ -439,6 +439,11 @@ def test_growth_of_memory_alone_is_nobodys_flood(monkeypatch: pytest.MonkeyPatch
     watch.counts = {b"one": 9000, b"like one": 8900, b"other": 3000}
     assert watch.culprits(2 * 10**9) == [b"one", b"like one"]
     assert watch.culprits(3 * 10**9) == [], "it did not grow since"
+    watch.counts = {b"one": 4096}
+    memory[0] += 2 * flood.GROWTH_BYTES_MAX
+    assert watch.culprits(4 * 10**9) == [], "all that a client may have in flight, at once"
+    memory[0] += flood.BURST_BYTES_MAX
+    assert watch.culprits(5 * 10**9) == [b"one"]
 
 
 def test_connections_that_libzmq_does_not_close_are_counted_with_their_owner() -> None:
