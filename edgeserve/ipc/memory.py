@@ -16,8 +16,10 @@ SLACK_BYTES = 16 * 1024**2
 """So much more than the least that was seen is worth a look."""
 
 FIRST_NS = 2 * NS_PER_S
-LATEST_NS = 32 * NS_PER_S
-"""Times between two attempts: twice as long after each, since what is in use cannot be given back."""
+LATEST_NS = 3600 * NS_PER_S
+"""Times between two attempts: twice as long after each, since what is in use (models) cannot be given back and an attempt
+delays whoever allocates meanwhile. The pause is
+the first again where memory has grown since by ``SLACK_BYTES``."""
 
 
 def resident_bytes() -> int:
@@ -32,22 +34,29 @@ def resident_bytes() -> int:
 class GiveBack:
     """Gives unused memory back to the system, on a thread of its own: that takes milliseconds."""
 
-    __slots__ = ("_least_bytes", "_pause_ns", "_next_ns")
+    __slots__ = ("_least_bytes", "_last_bytes", "_looked_ns", "_pause_ns", "_next_ns")
 
     def __init__(self, now_ns: int) -> None:
-        self._least_bytes = resident_bytes()
+        self._least_bytes = self._last_bytes = resident_bytes()  # ever; since the last attempt
         self._pause_ns = FIRST_NS
-        self._next_ns = now_ns + FIRST_NS
+        self._looked_ns = self._next_ns = now_ns
 
     def look(self, now_ns: int) -> bool:
         """Call it about once a second. Whether memory is being given back."""
-        if now_ns < self._next_ns:
+        if now_ns < self._next_ns and now_ns - self._looked_ns < FIRST_NS:
             return False
+        self._looked_ns = now_ns
         held_bytes = resident_bytes()
         self._least_bytes = min(self._least_bytes, held_bytes)
+        self._last_bytes = min(self._last_bytes, held_bytes)
         if held_bytes - self._least_bytes <= SLACK_BYTES:
-            self._pause_ns, self._next_ns = FIRST_NS, now_ns + FIRST_NS
+            self._last_bytes, self._pause_ns, self._next_ns = held_bytes, FIRST_NS, now_ns
             return False
+        if held_bytes - self._last_bytes > SLACK_BYTES:
+            self._pause_ns, self._next_ns = FIRST_NS, now_ns
+        if now_ns < self._next_ns:
+            return False
+        self._last_bytes = held_bytes
         self._next_ns = now_ns + self._pause_ns
         self._pause_ns = min(LATEST_NS, 2 * self._pause_ns)
         threading.Thread(target=_trim, name="edgeserve-give-back", daemon=True).start()

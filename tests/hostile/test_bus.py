@@ -486,12 +486,15 @@ def test_unused_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not give_back.look(now_ns)
     held[0] += memory.SLACK_BYTES + 1
     waits = []
-    for _ in range(200):
+    for second in range(300):
         now_ns += 10**9
+        held[0] -= (second == 150) * memory.SLACK_BYTES // 2
+        held[0] += (second == 200) * (memory.SLACK_BYTES + 1)  # another flood, to hardly more than before
         if give_back.look(now_ns):
-            waits.append(now_ns // 10**9)
+            waits.append(second)
     pauses = [later - earlier for earlier, later in zip(waits, waits[1:])]
-    assert pauses[:5] == [2, 4, 8, 16, 32], pauses
+    assert pauses[:6] == [2, 4, 8, 16, 32, 64], "what is in use is tried ever less often"
+    assert 200 <= waits[7] <= 202 and pauses[7:10] == [2, 4, 8], waits
     held[0] = 10**8
     assert not give_back.look(now_ns + 10**12)
 
