@@ -17,9 +17,8 @@ SLACK_BYTES = 16 * 1024**2
 
 FIRST_NS = 2 * NS_PER_S
 LATEST_NS = 3600 * NS_PER_S
-"""Times between two attempts: twice as long after each, since what is in use (models) cannot be given back and an attempt
-delays whoever allocates meanwhile. The pause is
-the first again where memory has grown since by ``SLACK_BYTES``."""
+"""Times between two attempts: twice as long after each, since what is in use (models) cannot be given back, and an
+attempt delays whoever allocates meanwhile. Where memory has grown by ``SLACK_BYTES`` since, the pause is the first."""
 
 
 def resident_bytes() -> int:
