@@ -7,6 +7,8 @@ VENV ?= .venv
 ARGS ?=
 # Four at most: more of them starve the tests that measure time.
 JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores > 4 ? 4 : cores)))
+# And one that mostly waits, which goes before the others (tests/conftest.py).
+TESTERS = $(shell echo $$(($(JOBS) > 0 ? $(JOBS) + 1 : 0)))
 
 IN := $(VENV)/bin/python
 PIP := $(IN) -m pip --disable-pip-version-check --quiet
@@ -14,7 +16,7 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-torch test-ray gpu-check test-compiled lint soak plant-bugs mutants hostile site release ci clean
+.PHONY: help demo assets clients test test-torch test-ray gpu-check test-compiled compiled-core lint soak plant-bugs mutants hostile site release ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
@@ -25,6 +27,7 @@ help:
 	@echo "make test-ray    the tests of the deployment on Ray, in an environment of their own (Python 3.11: RAY_PYTHON)"
 	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
+	@echo "make compiled-core  compile that copy, and stop"
 	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
@@ -72,7 +75,7 @@ clients:
 	cd clients/node && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --silent
 
 test: $(VENV)/.test
-	$(IN) -m pytest -n $(JOBS) $(ARGS)
+	$(IN) -m pytest -n $(TESTERS) $(ARGS)
 
 # torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
 TORCH_PYTHON ?= python3.11
@@ -106,6 +109,9 @@ gpu-check: $(VENV)/.test
 
 test-compiled: $(VENV)/.compile
 	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) $(ARGS)
+
+compiled-core: $(VENV)/.compile
+	$(IN) scripts/dev/compiled_tests.py --build
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .

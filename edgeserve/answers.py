@@ -7,10 +7,11 @@ of :mod:`edgeserve.errors` instead.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Dict, Iterator, Mapping, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from edgeserve.errors import Cancelled, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
@@ -141,4 +142,77 @@ class AnswerStream(Iterator[Dict[str, Any]]):
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.cancel()
+
+
+class AsyncAnswerStream:
+    """The asyncio twin of :class:`AnswerStream`: ``async for piece in stream``, ``await
+    stream.answer()``, ``async with``."""
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[Any] = asyncio.Queue()
+        self._put = self._taken = 0  # each is counted by one thread alone
+        self._over = False
+        self._pending: Future[Answer]
+
+    def follow(self, pending: Future[Answer]) -> AsyncAnswerStream:
+        """Belong to the request that this is the answer of."""
+        self._pending = pending
+        pending.add_done_callback(lambda _: self._hand_over(None))
+        return self
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread."""
+        if self._put - self._taken >= PIECES_UNREAD_MAX:
+            return False
+        self._put += 1
+        return self._hand_over(piece)
+
+    def _hand_over(self, piece: Optional[Dict[str, Any]]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+        except RuntimeError:  # the event loop is closed: nobody reads any more
+            return False
+        return True
+
+    def __aiter__(self) -> AsyncAnswerStream:
+        return self
+
+    async def __anext__(self) -> Dict[str, Any]:
+        if not self._over:
+            try:
+                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), self._timeout_s)
+            except asyncio.TimeoutError:
+                self.cancel()
+                raise TimedOut(f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled") \
+                    from None
+            if piece is not None:
+                self._taken += 1
+                return piece
+            self._over = True
+            await self.answer()  # raises what kept the request from completing
+        raise StopAsyncIteration
+
+    async def answer(self) -> Answer:
+        """The whole answer, when the request has ended."""
+        if self._pending.cancelled():
+            raise Cancelled("the request was cancelled by its caller")
+        try:
+            answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)),
+                                                    self._timeout_s)
+        except asyncio.TimeoutError:
+            self.cancel()
+            raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None
+        return answer
+
+    def cancel(self) -> None:
+        """Nobody wants the rest. Does nothing when the request has ended."""
+        self._pending.cancel()
+
+    async def __aenter__(self) -> AsyncAnswerStream:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
         self.cancel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Callable, Dict, List, Mapping, TypeVar
 
-from edgeserve.answers import Answer
+from edgeserve.answers import Answer, AsyncAnswerStream
 from edgeserve.config.schema import Config
 from edgeserve.errors import TimedOut
 from edgeserve.runtime import Runtime
@@ -49,6 +49,16 @@ class AsyncRuntime:
         error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
         error.id = pending.id
         raise error
+
+    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+               timeout_ms: float | None = None) -> AsyncAnswerStream:
+        """See :meth:`Runtime.stream`. To be called while the event loop runs; iterate with ``async for``."""
+        pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000)
+        return pieces.follow(self.runtime.submit_pieces(pieces, app, inputs, slo_ms=slo_ms, klass=klass, value=value,
+                                                        stream=stream, on_late=on_late, hints=hints,
+                                                        quality_min=quality_min))
 
     async def start(self) -> AsyncRuntime:
         """See :meth:`Runtime.start`. A task that is cancelled meanwhile calls the start off."""

@@ -13,14 +13,14 @@ import select
 import threading
 import time
 import weakref
-from collections import deque
-from concurrent.futures import Future
+from collections import OrderedDict, deque
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
 
 import zmq
 
-from edgeserve.answers import BREAKDOWN_KEYS, PIECES_UNREAD_MAX, UNREAD, Answer, AnswerStream, TimedOut
+from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, AnswerStream, AsyncAnswerStream, TimedOut
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError, ServerGone
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import default_endpoint, read_client_keys, read_public_key, split_endpoint
@@ -35,6 +35,9 @@ __all__ = ["Answer", "AnswerStream", "AsyncAnswerStream", "AsyncClient", "Client
 IN_FLIGHT_MAX = 4096  # requests of one client without a reply, the server's own bound per connection
 CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
 APPS_MAX = 1024  # whose answers' sizes a client remembers
+LEFT_MAX = 256  # cancelled requests whose number may still come
+NUMBER_S = 0.1  # for how long a time-out waits for it
+STAND_S = 0.25  # the first request waits so long at most for the connection, before its time begins
 SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
 
 
@@ -47,7 +50,8 @@ class _TakesPieces(Protocol):
 
 class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
     """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
-    the reply is there. ``lease``: what it has of shared memory."""
+    the reply is there; a cancelled one is numbered when the server confirms. ``lease``: what it has of shared
+    memory."""
 
     def __init__(self, courier: _Courier, key: int, app: str = "", lease: Optional[Lease] = None) -> None:
         super().__init__()
@@ -57,13 +61,21 @@ class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class 
         self.app = app
         self.lease = lease
         self.stream: Optional[_TakesPieces] = None
+        self.numbered: Optional[Future[int]] = None
 
     def cancel(self) -> bool:
         if not super().cancel():
             return False
-        if self.courier.forget(self.key):
+        if self.courier.forget(self):
             self.set_running_or_notify_cancel()  # those who wait for several futures learn it only this way
         return True
+
+    def give_up(self) -> Future[int]:
+        """Cancel; the future gets the request's number when the server confirms."""
+        self.numbered = Future()
+        if not self.cancel():
+            self.numbered.set_result(self.id)
+        return self.numbered
 
 
 class _Courier:
@@ -79,6 +91,7 @@ class _Courier:
         self.waiting: Dict[int, _Pending] = {}
         self.closed = False
         self.slab: Optional[Slab] = None  # the link's memory, for the callers
+        self._left: OrderedDict[int, _Pending] = OrderedDict()  # cancelled, not confirmed yet
         self._answer_bytes: Dict[str, int] = {}  # by app, what its last answer needed of shared memory
         self._make_link = make_link
         self._context = context
@@ -89,6 +102,13 @@ class _Courier:
         os.set_blocking(self._wake_write, False)
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
+        self.stands = threading.Event()  # the server has said something on this connection, or was waited for in vain
+
+    def connect(self) -> None:
+        """Connect before a request's time begins. When the server says nothing yet, the request waits no longer."""
+        self.post((), None)
+        self.stands.wait(STAND_S)
+        self.stands.set()
 
     def post(self, frames: Any, pending: Optional[_Pending]) -> None:
         """Send from any thread; ``pending`` gets the reply."""
@@ -110,11 +130,15 @@ class _Courier:
             lease.reserve(nbytes)
         return lease
 
-    def forget(self, key: int) -> bool:
+    def forget(self, pending: _Pending) -> bool:
         """The caller no longer wants this reply: tell the server. ``False`` when the reply was already being given."""
-        if self.waiting.pop(key, None) is None:
+        if self.waiting.pop(pending.key, None) is None:
             return False
-        self.post((wire.encode_plain("cancel", key),), None)
+        if pending.numbered is not None:
+            self._left[pending.key] = pending
+            if len(self._left) > LEFT_MAX:
+                self._left.popitem(last=False)
+        self.post((wire.encode_plain("cancel", pending.key),), None)
         return True
 
     def stop(self) -> None:
@@ -160,6 +184,7 @@ class _Courier:
                 self._serve(link)
                 if link is not None and link.lost:
                     self.slab = None
+                    self.stands.clear()
                     self._fail_all(ServerGone(f"the server at {self.endpoint} is gone: {link.lost}"))
                     link.close()
                     link = None
@@ -203,6 +228,8 @@ class _Courier:
         for reply in replies:
             self._settle(reply, link)
         self.slab = link.memory
+        if link.connected and not self.stands.is_set():
+            self.stands.set()
         return bool(replies)
 
     def _sleep(self, poll: Any, timeout_ms: Optional[float], link: Link | None) -> bool:
@@ -287,6 +314,10 @@ class _Courier:
     def end(self, key: Any, error: Optional[BaseException], value: Any) -> None:
         """Give a request its one end, unless it has it already."""
         pending = self.waiting.pop(key, None)
+        left = self._left.pop(key, None) if pending is None and self._left else None
+        if left is not None and left.numbered is not None:
+            left.id = error.id if isinstance(error, RequestError) else getattr(value, "request_id", 0)
+            left.numbered.set_result(left.id)
         if pending is None or not pending.set_running_or_notify_cancel():
             return
         if error is not None:
@@ -409,6 +440,8 @@ class Client:
         if not isinstance(inputs, Mapping):
             raise BadInput(f"inputs are a {type(inputs).__name__}, expected a mapping of names to values")
         self._check()  # before anything is written to memory that another process may have
+        if not self._courier.stands.is_set():
+            self._courier.connect()
         key = next(self._keys)
         lease = self._courier.lease(app)
         try:
@@ -456,8 +489,9 @@ class Client:
         except FutureTimeoutError:
             if pending.done() and not pending.cancelled():
                 return pending.result()  # the reply came (or was itself a time-out) at the last moment
-            pending.cancel()
-            raise TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled") from None
+            number = pending.give_up()
+            wait((number,), NUMBER_S)
+            raise _timed_out(what, patience_ms, pending) from None
         except BaseException:
             pending.cancel()  # Ctrl-C while waiting: nobody wants the answer any more
             raise
@@ -534,6 +568,12 @@ class Client:
         self.close()
 
 
+def _timed_out(what: str, patience_ms: float, pending: _Pending) -> TimedOut:
+    error = TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled")
+    error.id = pending.id
+    return error
+
+
 class AsyncClient:
     """The asyncio twin of :class:`Client`: the same arguments, awaited. Cancelling the task that waits cancels the
     request on the server. It runs on the same I/O thread as a :class:`Client`, so there is one client to trust."""
@@ -550,6 +590,9 @@ class AsyncClient:
                     on_late: str | None = None, hints: Mapping[str, float] | None = None,
                     quality_min: float | None = None, timeout_ms: float | None = None) -> Answer:
         """See :meth:`Client.infer`."""
+        courier = self._client._courier
+        if not courier.stands.is_set():
+            await asyncio.get_running_loop().run_in_executor(None, courier.connect)
         pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
@@ -575,8 +618,8 @@ class AsyncClient:
             raise
         if done:
             return future.result()
-        pending.cancel()
-        raise TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled")
+        await asyncio.wait({asyncio.wrap_future(pending.give_up())}, timeout=NUMBER_S)
+        raise _timed_out(what, patience_ms, pending)
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.ask`."""
@@ -622,76 +665,3 @@ class AsyncClient:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
-
-
-class AsyncAnswerStream:
-    """The asyncio twin of :class:`~edgeserve.answers.AnswerStream`: ``async for piece in stream``, ``await
-    stream.answer()``, ``async with``."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[Any] = asyncio.Queue()
-        self._put = self._taken = 0  # each is counted by one thread alone
-        self._over = False
-        self._pending: _Pending
-
-    def follow(self, pending: _Pending) -> AsyncAnswerStream:
-        """Belong to the request that this is the answer of."""
-        self._pending = pending
-        pending.add_done_callback(lambda _: self._hand_over(None))
-        return self
-
-    def put(self, piece: Dict[str, Any]) -> bool:
-        """A piece has come; False when too many are unread."""
-        if self._put - self._taken >= PIECES_UNREAD_MAX:
-            return False
-        self._put += 1
-        return self._hand_over(piece)
-
-    def _hand_over(self, piece: Optional[Dict[str, Any]]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
-        except RuntimeError:  # the event loop is closed: nobody reads any more
-            return False
-        return True
-
-    def __aiter__(self) -> AsyncAnswerStream:
-        return self
-
-    async def __anext__(self) -> Dict[str, Any]:
-        if not self._over:
-            try:
-                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), self._timeout_s)
-            except asyncio.TimeoutError:
-                self.cancel()
-                raise TimedOut(f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled") \
-                    from None
-            if piece is not None:
-                self._taken += 1
-                return piece
-            self._over = True
-            await self.answer()  # raises what kept the request from completing
-        raise StopAsyncIteration
-
-    async def answer(self) -> Answer:
-        """The whole answer, when the request has ended."""
-        if self._pending.cancelled():
-            raise Cancelled("the request was cancelled by its caller")
-        try:
-            answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)),
-                                                    self._timeout_s)
-        except asyncio.TimeoutError:
-            self.cancel()
-            raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None
-        return answer
-
-    def cancel(self) -> None:
-        """Nobody wants the rest. Does nothing when the request has ended."""
-        self._pending.cancel()
-
-    async def __aenter__(self) -> AsyncAnswerStream:
-        return self
-
-    async def __aexit__(self, *_: Any) -> None:
-        self.cancel()

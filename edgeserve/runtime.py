@@ -18,7 +18,7 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError, TimedOut
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
-from edgeserve.live.responders import RequestFuture
+from edgeserve.live.responders import RequestFuture, TakesPieces
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.live.startup import naming_file
 from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
@@ -153,7 +153,7 @@ class Runtime:
         ``None`` means as the app's configuration says. Arrays are neither copied nor changed; do not change them
         before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
         """
-        return self._submit(app, inputs, None, slo_ms, klass, value, stream, on_late, hints, quality_min)
+        return self.submit_pieces(None, app, inputs, slo_ms, klass, value, stream, on_late, hints, quality_min)
 
     def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
                value: float | None = None, stream: str | None = None, on_late: str | None = None,
@@ -163,21 +163,27 @@ class Runtime:
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` bounds the wait for each piece."""
         pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000)
-        return pieces.follow(self._submit(app, inputs, pieces, slo_ms, klass, value, stream, on_late, hints,
-                                          quality_min))
+        return pieces.follow(self.submit_pieces(pieces, app, inputs, slo_ms, klass, value, stream, on_late, hints,
+                                                quality_min))
 
-    def _submit(self, app: str, inputs: Mapping[str, Any], pieces: AnswerStream | None, slo_ms: Any, klass: Any,
-                value: Any, stream: Any, on_late: Any, hints: Any, quality_min: Any) -> RequestFuture:
+    def submit_pieces(self, pieces: TakesPieces | None, app: str, inputs: Mapping[str, Any], slo_ms: Any = None,
+                      klass: Any = None, value: Any = None, stream: Any = None, on_late: Any = None, hints: Any = None,
+                      quality_min: Any = None) -> RequestFuture:
+        """Like :meth:`submit`; ``pieces`` takes what comes ahead of the answer, on the loop's thread."""
         now_ns = clock_ns()
         validator = self._validators.get(app) if isinstance(app, str) else None
         if validator is None:
-            raise unknown_app(app, self._validators)
+            raise self._numbered(app, unknown_app(app, self._validators))
         future = RequestFuture(self._cancel)
         future.stream = pieces
         request = future.request = request_of_call(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
                                                    on_late=on_late, hints=hints, quality_min=quality_min,
                                                    pieces=pieces is not None)
-        validator.check(request, future, now_ns)
+        try:
+            validator.check(request, future, now_ns)
+        except RequestError as error:
+            self._numbered(app, error)
+            raise
         if request.predictors is not None:
             if request.predictors.missing(request.hints):  # on this thread: the loop has others to serve
                 request.hints = request.predictors.complete(request.hints, request.inputs, clock_ns)
@@ -185,6 +191,12 @@ class Runtime:
             request.predictors = None
         self._post_request(request)
         return future
+
+    def _numbered(self, app: Any, error: RequestError) -> RequestError:
+        """The error with a number, under which :meth:`story` finds it."""
+        if self._core is not None:
+            self._core.early.add(app, error)
+        return error
 
     def _post_request(self, request: LiveRequest) -> None:
         if self._core is None or not self._ready.is_set():

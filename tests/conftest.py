@@ -3,16 +3,19 @@
 ``tests/lib`` holds worlds, servers and models made for tests; ``scripts`` (``lib``, ``replicate``, ``draw``) what is
 tested there or shared with a replication.
 
-Several tests run at once (``make test``: ``pytest -n JOBS``). Tests of the live side measure time, start servers and
-load real networks once per module: one process has all of them, one after the other, while the others simulate. What
-else shares something is named in ``TOGETHER``; all other tests go to whichever process is free.
+Several tests run at once (``make test``: ``pytest -n``). Tests of the live side measure time, start servers and load
+real networks once per module: one process has all of them, one after the other, and then other tests that wait. The
+other processes simulate, at a lower priority: what has to happen in time happens first, and no core idles while the
+first process waits. What else shares something is named in ``TOGETHER``.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Dict, List
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,15 +31,46 @@ settings.load_profile("edgeserve")
 TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout.py")
 """The tests of one of these run in one process, in order."""
 
-WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py")
-"""Tests that start processes and wait for them, on machines that others share: a failure counts when it comes twice in
-a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named with ``-rR``."""
+WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py", "tests/unit/tools/test_machine.py",
+             "tests/unit/tools/test_profile.py")
+"""Tests that start processes and wait for them, or measure times, on machines that others share: a failure counts when
+it comes twice in a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named
+with ``-rR``."""
+
+MOSTLY_WAIT = (*WALL_TIME, "tests/jetson/", "tests/unit/offload/")
+"""What the first process takes first, in this order, and the others last."""
+
+NICE = 5
+"""How much lower the priority of the other processes is: a third of the first one's share of a core."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        os.nice(NICE)
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(WALL_TIME):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    keep_what_is_here()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        keep_what_is_here()  # the parsed sources of a file of tests, and what it imported
+
+
+def keep_what_is_here() -> None:
+    """A collection of garbage need not walk through what stays until the end, ten thousand collected tests above all:
+    those collections that the profiler asks for took ten times as long as what it measured."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,5 +82,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+        def schedule(self) -> None:
+            self.is_ordered = self.collection is not None
+            super().schedule()
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """The first process takes from the queue's end, where those are that mostly wait, the others from its
+            beginning."""
+            if not self.is_ordered:
+                self.is_ordered = True
+                for place in reversed(MOSTLY_WAIT):
+                    for scope in [scope for scope in self.workqueue if scope.startswith(place)]:
+                        self.workqueue.move_to_end(scope)
+            if node.gateway.id == "gw0":
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+        def _pending_of(self, workload: Dict[str, Dict[str, bool]]) -> int:
+            """What is done is forgotten: looking through all of it after each test takes the longer the more it is."""
+            for scope in [scope for scope, tests in workload.items() if all(tests.values())]:
+                del workload[scope]
+            return super()._pending_of(workload)
 
     return Together(config, log)

@@ -181,6 +181,13 @@ class Footprint(NamedTuple):
     work_bytes: int = 0
 
 
+class OutputType(NamedTuple):
+    """An output: a numpy dtype or ``"text"``, and its shape without a batch axis, -1 for a size that varies."""
+
+    dtype: str
+    shape: Tuple[int, ...]
+
+
 class Pending:
     """A batch that was launched. One thread asks it, the lane's.
 
@@ -302,6 +309,11 @@ class Engine:
         """One item that the model accepts, for warm-up and profiling. :class:`~edgeserve.errors.ExampleUnknown` when
         it cannot be known (its text says which configuration key gives it)."""
         raise NotImplementedError
+
+    def outputs(self) -> Mapping[str, OutputType]:
+        """What one item's outputs are as far as the model's file tells, asked after ``load``. For those who ask what
+        an app answers; of other outputs the warm-up tells the dtype."""
+        return {}
 
     def open(self, lane: LaneInfo) -> Session:
         """A session for ``lane``, called on its thread after ``load``. Raises :class:`~edgeserve.errors.EngineError`

@@ -32,6 +32,7 @@ from edgeserve.engines.base import (
     Engine,
     Footprint,
     LaneInfo,
+    OutputType,
     Result,
     Session,
     Values,
@@ -144,6 +145,9 @@ class OnnxEngine(Engine):
             item: Values = import_function(self._example, self._directory, where)()
             return item
         return self.loaded_ports().example()
+
+    def outputs(self) -> Mapping[str, OutputType]:
+        return self.loaded_ports().outputs()
 
     def run(self, batch: Batch) -> List[Result]:
         ports = self.loaded_ports()

@@ -23,7 +23,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Result, Values, with_failures
+from edgeserve.engines.base import Batch, OutputType, Result, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, nearest, sent_instead
@@ -88,6 +88,7 @@ class Ports:
         self._state_axis = options.integer("state_axis", 0, 0, 8)
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
+        self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
         constants = options.table("constants")
         multiples = options.dims_by_name("pad_multiple")
@@ -110,6 +111,18 @@ class Ports:
         self._slots = [Slot(port.name, port.dtype, port.dims[1:], model.pad.get(port.name),
                             multiples.get(port.name, ()), self._where) for port in batched]
         self._state_shapes = {port.name: self._state_shape(port) for port in self._state_ports}
+
+    def outputs(self) -> Dict[str, OutputType]:
+        """What an item's outputs are: the model's without the batch axis, recurrent states left out."""
+        states, found = set(self._states.values()), {}
+        for port in self._declared:
+            if port.name in states or not port.dims:
+                continue
+            shape = [-1 if dim is None else dim for dim in port.dims[1:]]
+            for cut in self._crops.get(port.name, ()):
+                shape[cut.axis:cut.axis + 1] = [-1] if cut.axis < len(shape) else []
+            found[port.name] = OutputType(str(port.dtype), tuple(shape))
+        return found
 
     # --- a batch, there and back ---
 

@@ -5,7 +5,7 @@ Used by the live world before it says *ready* and by the profiler. The clock is 
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from edgeserve.engines.base import Batch, Session, Values, run_whole
 
@@ -16,9 +16,11 @@ REPETITIONS_MAX = 12
 
 
 def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int],
-            repetitions: int = REPETITIONS, spend_ns: int = 0) -> Dict[int, List[int]]:
+            repetitions: int = REPETITIONS, spend_ns: int = 0,
+            seen: Optional[Dict[str, Any]] = None) -> Dict[int, List[int]]:
     """Run each batch size ``repetitions`` times with one item; how long each run took, in nanoseconds. Short runs go
-    on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``.
+    on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``. ``seen`` gets the outputs of one
+    item.
 
     The largest size goes first, so that memory grows once. Raises what the engine raises: a model that cannot run its
     example must not be called ready.
@@ -32,15 +34,18 @@ def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: C
         for size, runs in durations.items():
             if round_ < repetitions or spent_ns[size] < spend_ns:
                 begun_ns = clock_ns()
-                runs.append(time_run_ns(session, Batch([example] * size, size), clock_ns))
+                runs.append(time_run_ns(session, Batch([example] * size, size), clock_ns, seen))
                 spent_ns[size] += clock_ns() - begun_ns
     return dict(sorted(durations.items()))
 
 
-def time_run_ns(session: Session, batch: Batch, clock_ns: Callable[[], int]) -> int:
+def time_run_ns(session: Session, batch: Batch, clock_ns: Callable[[], int],
+                seen: Optional[Dict[str, Any]] = None) -> int:
     """How long one batch took: on the device where it can say, else from launch to result. Of a model of sequences
     that counts its turns, how long one of them took."""
     started_ns = clock_ns()
     results, times = run_whole(session, batch)
+    if seen is not None and results:
+        seen.update(results[0].outputs)
     took_ns = times[1] - times[0] if times is not None else clock_ns() - started_ns
     return took_ns // max([1, *[result.turns for result in results]])

@@ -77,9 +77,9 @@ class Front:
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
         bounds = Bounds(self.config.body_bytes_max, ns_to_s(self.config.body_timeout_ns))
-        routes = KServeRoutes(self._service, bounds, self._tokens).routes()
-        routes += ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
-        return Starlette(routes=routes)
+        kserve = KServeRoutes(self._service, bounds, self._tokens)
+        routes = kserve.routes() + ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
+        return kserve.ahead_of(Starlette(routes=routes))
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
         """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""

@@ -206,13 +206,15 @@ class OpenInference:
         return _could_run(name, await self._health())
 
     async def model(self, name: str, version: str = "") -> Dict[str, Any]:
-        """An app's inputs and outputs. An output's type is known once the app has answered; a size of -1 is any."""
+        """An app's inputs and outputs; a size of -1 is any. An output that neither a model's file nor its warm-up has
+        told is known once the app has answered."""
         app = await self.backend.app(name, version)
         inputs = [{"name": key, "datatype": datatype_of(tensor["dtype"]), "shape": _shape(tensor)}
                   for key, tensor in app["inputs"].items()]
-        seen = self.backend.seen.get(name, {})
+        seen = {**{key: (datatype_of(tensor["dtype"]), _shape(tensor)) for key, tensor in app["output_types"].items()},
+                **self.backend.seen.get(name, {})}
         outputs = [{"name": key, "datatype": seen.get(key, ("", []))[0], "shape": seen.get(key, ("", [-1]))[1]}
-                   for key in app["outputs"] or seen]
+                   for key in [output.rpartition(".")[2] for output in app["outputs"]] or seen]
         return {"name": name, "versions": [VERSION], "platform": NAME, "inputs": inputs, "outputs": outputs}
 
     async def model_config(self, name: str, version: str = "") -> Dict[str, Any]:

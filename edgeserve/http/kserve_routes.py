@@ -31,6 +31,7 @@ from edgeserve.http.tensors import to_json as listed
 
 HEADER_LENGTH = b"inference-header-content-length"
 OCTETS = b"application/octet-stream"
+INFER_BEGIN, INFER_END = "/v2/models/", "/infer"
 FORM_PARTS_MAX = 64
 NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing to load, unload or switch here"
 
@@ -54,6 +55,22 @@ class KServeRoutes:
                     "repository" not in path else [path]:
                 found += [Route(place, endpoint, methods=[method]) for method, endpoint in handlers.items()]
         return found
+
+    def ahead_of(self, router: Any) -> Any:
+        """An ASGI application that answers requests for answers itself and gives any other to ``router``."""
+        endpoint = Endpoint(self.infer, self._bounds, self._tokens)
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            path = scope.get("path", "")
+            if path.endswith(INFER_END) and path.startswith(INFER_BEGIN) and scope.get("method") == "POST":
+                name = path[len(INFER_BEGIN):-len(INFER_END)]
+                if name and "/" not in name:
+                    scope["path_params"] = {"name": name}
+                    await endpoint(scope, receive, send)
+                    return
+            await router(scope, receive, send)
+
+        return application
 
     def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
         regions = "/v2/systemsharedmemory/"

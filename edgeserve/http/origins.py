@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Dict, Mapping, Optional
 
 from edgeserve.errors import ConfigError
@@ -70,8 +71,12 @@ def read_tokens(path: str) -> Tokens:
 
 def origin_of(token_name: str, address: str) -> str:
     """Whose request it is. ``address``: of the other end of the connection, ``""`` where it is not known."""
-    if token_name:
-        return f"token:{token_name}"
+    return f"token:{token_name}" if token_name else _of_address(address)
+
+
+@lru_cache(maxsize=1024)
+def _of_address(address: str) -> str:
+    """Kept for the next requests of the same connection: reading an address takes longer than a route's choice."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
     except ValueError:

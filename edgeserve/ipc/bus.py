@@ -47,6 +47,7 @@ from edgeserve.ipc.endpoints import (
     watch_socket,
 )
 from edgeserve.ipc.flood import PENALTY_NS, Flood
+from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form, learn_form
 from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
@@ -87,9 +88,9 @@ AWAY_CHECKS = 2
 """Where nothing was read for so many times the time between two checks for silent clients, the server itself was away
 (stopped, or busy), and every client has its full time again."""
 
-PROBE_MESSAGES_MAX = 8
+PROBE_MESSAGES_MAX = 2
 """Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
-is there. The question costs an eighth of the exception that an empty socket raises."""
+is there. The exception that an empty socket raises costs as much as three questions."""
 
 POLL_NS_MIN = 2 * NS_PER_MS
 """Shorter waits use ``select``, which counts microseconds; ``zmq_poll`` counts milliseconds."""
@@ -156,7 +157,7 @@ class _Peer:
     which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
 
     __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential", "owner", "uid",
-                 "bytes", "unread", "key", "memory")
+                 "bytes", "unread", "key", "memory", "form", "unformed")
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
         self.client = client
@@ -173,6 +174,8 @@ class _Peer:
         self.unread = Unread()
         self.key = ""
         self.memory = None if connection is None else connection.memory
+        self.form: Form | None = None
+        self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
 
 
 class Bus:
@@ -216,6 +219,7 @@ class Bus:
         self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
         self._news: List[News] = []
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
+        self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
         self._looked_ns = clock_ns()  # when it was last known which connections are open
         self._stirred = self._quiet = False  # whether something happened to a connection; whether the last wait knows
         self._look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, client_silence_ns // 4))
@@ -260,6 +264,12 @@ class Bus:
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._message_bytes_max + wire.HEADER_BYTES_MAX)
         self._first_id = self._learn_first_id()
+        self._is_armed = False  # the socket was found empty and not used since: its file tells of what comes
+        self._has_come = False  # the last wait ended for a message
+        self._comes_in_bursts = False  # the last receive read several
+        self._other_file = -1
+        self._poll: Callable[[int], List[Tuple[int, int]]]
+        self._tables: Dict[str, wire.Table] = {}
 
     def _learn_first_id(self) -> int:
         """libzmq numbers the clients that choose no routing id one after the other: the number of the first, which is
@@ -318,24 +328,36 @@ class Bus:
         timeout_ns = min(self._check_at_ns, until_ns) - now_ns
         if self._news or self._stirred or timeout_ns <= 0:
             return False, True
-        socket = self.socket
-        if timeout_ns < POLL_NS_MIN:
-            if readable(socket):
+        if not self._is_armed:
+            if zmq.zmq_poll(self._here, 0):
+                self._has_come = True
                 return False, True
+            self._is_armed = True
+        if timeout_ns < POLL_NS_MIN:
             found = _wait_readable((file, self._file), timeout_ns)
-            return file in found, self._file in found or not found
+            self._has_come = self._file in found
+            return file in found, self._has_come or not found
+        if file != self._other_file:
+            self._poll_too(file)
         rang = came = False
-        ready = zmq.zmq_poll([(socket, _POLLIN), (file, _POLLIN), (self._monitor_file, _POLLIN)],
-                             timeout_ns // NS_PER_MS)
+        ready = self._poll(timeout_ns // NS_PER_MS)
         for found_one, _ in ready:
-            if found_one is socket:
-                came = True
+            if found_one == self._file:
+                came = self._has_come = True
             elif found_one == file:
                 rang = True
             else:
                 self._stirred = came = True
         self._quiet = not self._stirred
         return rang, came or not ready
+
+    def _poll_too(self, file: int) -> None:
+        """Make what :meth:`wait` sleeps on, with the file of its caller."""
+        self._other_file = file
+        poll = select.poll()
+        for one in (self._file, file, self._monitor_file):
+            poll.register(one, select.POLLIN)
+        self._poll = poll.poll
 
     def next_due_ns(self) -> int:
         """When :meth:`receive` wants to be called although nothing arrived, by those who do not :meth:`wait`."""
@@ -357,7 +379,9 @@ class Bus:
         news = self._news
         recv, poll, here = self._recv, zmq.zmq_poll, self._here
         read = dropped = 0
-        all_read = False
+        known = 1 if self._has_come else 0
+        asked = 1 if self._comes_in_bursts else PROBE_MESSAGES_MAX
+        all_read = self._has_come = False
         dead = self._dead
         if self._surplus is not None:
             self._drop_surplus(self._surplus)
@@ -366,7 +390,7 @@ class Bus:
             counts = self._flood.counts
             self._watch()  # who was cut off comes again at once
         while len(news) < count_max and read < READ_MAX and self._surplus is None:
-            if read < PROBE_MESSAGES_MAX and not poll(here, 0):
+            if known <= read < asked and not poll(here, 0):
                 all_read = True
                 break
             try:
@@ -384,6 +408,8 @@ class Bus:
             if counts is not None:
                 counts[client] = counts.get(client, 0) + 1
             self._receive_one(client, now_ns, news)
+        self._is_armed = all_read
+        self._comes_in_bursts = read > PROBE_MESSAGES_MAX
         if all_read:
             self._flood = None
         else:
@@ -419,6 +445,23 @@ class Bus:
             buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
         if refusal is not None and self._is_over(peer, refusal):
             return
+        form = peer.form
+        found = form.match(header, buffers) if form is not None and refusal is None else None
+        if form is None or found is None:
+            return self._read_any(peer, header, buffers, total, is_req, now_ns, news, refusal)
+        key = found[form.key_at]
+        try:
+            self._check_bounds(peer, key, total)
+            ask = self._ask_type()
+            form.fill(ask, found, buffers)
+            self._enter(peer, ask, key, total, is_req, now_ns)
+        except RequestError as error:
+            return self._refuse(peer, is_req, key, error)
+        news.append(ask)
+
+    def _read_any(self, peer: _Peer, header: Any, buffers: List[Any], total: int, is_req: bool, now_ns: int,
+                  news: List[News], refusal: RequestError | None) -> None:
+        """A message that has not the form of an earlier one."""
         key: Any = None  # of a request that shall be answered, also with an error
         try:
             fields = wire.unpack_header(header)
@@ -434,15 +477,20 @@ class Bus:
                 raise refusal
             if peer.memory is not None:
                 total += peer.memory.find(fields, buffers)
-            if total > self._message_bytes_max or peer.bytes + total > self._client_bytes_max \
-                    or self._bytes + total > self._pending_bytes_max or self._surplus is not None \
-                    or key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
-                raise self._why_not(peer, key, total)
-            ask = _read_ask(self._ask_type(), fields, buffers, self._message_bytes_max, is_req, peer, now_ns)
-            if ask.app in self._app_bytes:
-                self._enter_app(ask.app, total)
+            self._check_bounds(peer, key, total)
+            ask = self._ask_type()
+            _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer, header)
+            self._enter(peer, ask, key, total, is_req, now_ns)
         except RequestError as error:
             return self._refuse(peer, is_req, key, error)
+        news.append(ask)
+
+    def _enter(self, peer: _Peer, ask: Ask, key: Key, total: int, is_req: bool, now_ns: int) -> None:
+        """A request is in flight from now on, unless its app has no room."""
+        if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
+            ask.sent_ns = None
+        if ask.app in self._app_bytes:
+            self._enter_app(ask.app, total)
         ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
         if ask.client:
             self._take_name(peer, ask.client)
@@ -450,7 +498,6 @@ class Bus:
         peer.bytes, self._bytes, self._in_flight = peer.bytes + total, self._bytes + total, self._in_flight + 1
         peer.open[key] = ask
         peer.patient = peer.patient or is_req
-        news.append(ask)
 
     def _is_over(self, peer: _Peer, refusal: RequestError) -> bool:
         """Whether nobody is there any more to be refused."""
@@ -459,6 +506,8 @@ class Bus:
         return refusal is _DEAD
 
     def _refuse(self, peer: _Peer, is_req: bool, key: Any, error: RequestError) -> None:
+        if key is not None:
+            self.refused(error, peer.credential.owner)
         self._send(peer, is_req, (wire.encode_error(key, error),))
 
     def _drop_surplus(self, peer: _Peer) -> None:
@@ -499,6 +548,13 @@ class Bus:
                 self._names.clear()
             self._names[peer.owner] = name + OWNER_MARK
         peer.name = f"{self._names.get(peer.owner, '')}{peer.owner}{NAME_MARK}{peer.client.hex()}"
+
+    def _check_bounds(self, peer: _Peer, key: Key, total: int) -> None:
+        """Refuse a request with so many bytes for which there is no room, before it is looked at."""
+        if total > self._message_bytes_max or peer.bytes + total > self._client_bytes_max \
+                or self._bytes + total > self._pending_bytes_max or self._surplus is not None \
+                or key in peer.open or len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+            raise self._why_not(peer, key, total)
 
     def _why_not(self, peer: _Peer, key: Key, total: int) -> RequestError:
         """Why a request with so many bytes is refused before its header is looked at."""
@@ -586,7 +642,7 @@ class Bus:
         try:
             room = None if ask.room is None or peer.memory is None else peer.memory.room(ask.room)
             frames = wire.encode_answer(key, outputs, self._message_bytes_max, reason, late, finished_ns, total_ns,
-                                        breakdown, ask.id, self._pack, quality, branches, room)
+                                        breakdown, ask.id, self._pack, quality, branches, room, self._tables)
         except RequestError as error:
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
@@ -633,6 +689,7 @@ class Bus:
 
     def _send(self, peer: _Peer, is_req: bool, frames: Sequence[Any]) -> bool:
         send, unread = self._send_frame, peer.unread
+        self._is_armed = False
         if unread.total and not self._may_have_more(peer):
             return False
         try:
@@ -886,8 +943,9 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
     return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
 
 
-def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: List[Any], message_bytes_max: int, is_req: bool,
-              peer: _Peer, now_ns: int) -> Ask:
+def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: _Peer,
+              header: Any) -> None:
+    """A request of no known form."""
     if peer.memory is not None:
         peer.memory.copy(buffers)
     wire.decode_infer(ask, fields, buffers, message_bytes_max)
@@ -895,9 +953,10 @@ def _read_ask(ask: Ask, fields: Dict[str, Any], buffers: List[Any], message_byte
         raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
     if ask.room is not None:
         check_room(ask.room, peer.memory)
-    if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
-        ask.sent_ns = None
-    return ask
+    peer.unformed += 1
+    if peer.unformed >= LEARN_AFTER:
+        peer.unformed = 0
+        peer.form = learn_form(header, ask)
 
 
 def _name_for(peer: _Peer, ask: Ask) -> str:

@@ -138,6 +138,11 @@ class Link:
                 replies.append(reply)
         return replies
 
+    @property
+    def connected(self) -> bool:
+        """Whether the server has said something."""
+        return self._connected
+
     # --- shared memory ------------------------------------------------------------------------------------------------
 
     def wish_for_memory(self) -> None:

@@ -30,7 +30,18 @@ from edgeserve.errors import (
     WrongVersion,
     nearest,
 )
-from edgeserve.ipc.tensors import TEXTS_MAX, Buffer, Place, Places, decode_tensors, encode_values, insert_places, show
+from edgeserve.ipc.tensors import (
+    DTYPE_NAMES,
+    LARGE_BYTES,
+    TEXTS_MAX,
+    Buffer,
+    Place,
+    Places,
+    decode_tensors,
+    encode_values,
+    insert_places,
+    show,
+)
 
 VERSION = 1
 """First byte of every header. A server answers another version with the error ``wrong_version``."""
@@ -62,14 +73,15 @@ class Ask:
     ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``origin`` is
     for whom a front asks, empty where it asks for itself. ``peer``,
     ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
-    sent it. ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so
-    that a request is one record from its message to its answer.
+    sent it. ``form`` is what it has in common with an earlier request (``forms.Form``), ``None`` for most first ones.
+    ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so that a
+    request is one record from its message to its answer.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
         "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
         "on_late", "hints", "client", "origin", "quality_min", "pieces", "bytes", "room")
-    __slots__ = fields
+    __slots__ = (*fields, "form")
 
     id: int
     peer: Any
@@ -90,6 +102,7 @@ class Ask:
     pieces: bool
     bytes: int
     room: Optional[Sequence[int]]
+    form: Any
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(" + ", ".join(
@@ -241,7 +254,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     slo_ms = ask.slo_ms = take("slo_ms", None)
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
-    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = None
+    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = ask.form = None
     ask.client = ask.origin = ""
     ask.pieces = False
     if fields:
@@ -319,31 +332,56 @@ def _text_or_none(text: Any, where: str) -> Optional[str]:
 _ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq12sq3s")
 
 
+Table = Tuple[Any, Tuple[int, ...], bytes]
+"""Of a tensor: dtype, shape, and how a header says so together with its name."""
+
+TABLES_MAX = 256
+
+
 def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, reason: str = "", late: bool = False,
                   finished_ns: int = 0, total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0),
                   request_id: int = 0, pack: Callable[[Any], bytes] = msgpack.packb, quality: float = 1.0,
-                  branches: Sequence[str] = (), places: Optional[Places] = None) -> List[Any]:
+                  branches: Sequence[str] = (), places: Optional[Places] = None,
+                  tables: Optional[Dict[str, Table]] = None) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
     ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` travels with the names of the
-    ``branches`` that took part, where there are any. Large tensors go where ``places`` has room."""
-    rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from the outputs, "tensors" and "texts"
-    if branches:
-        rest["quality"], rest["branches"] = quality, list(branches)
+    ``branches`` that took part, where there are any. Large tensors go where ``places`` has room. ``tables`` keeps what
+    answers of one small tensor say of it, for the next ones."""
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
-        total = encode_values(outputs, rest, frames, "output", places=places)
+        table, is_plain = None, tables is not None and len(outputs) == 1 and not reason and not branches
+        if is_plain:
+            (name, value), = outputs.items()
+            table = tables.get(name)  # type: ignore[union-attr]
+        if table is not None and type(value) is np.ndarray and value.dtype is table[0] and value.shape == table[1]:
+            count, tail, total = 1, table[2], value.nbytes
+            frames.append(value.tobytes())
+        else:
+            rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from outputs, "tensors" and "texts"
+            if branches:
+                rest["quality"], rest["branches"] = quality, list(branches)
+            total = encode_values(outputs, rest, frames, "output", places=places) if outputs else 0
+            count, tail = len(rest), pack(rest)[1:]
+            if is_plain and type(value) is np.ndarray and total < LARGE_BYTES and value.dtype in DTYPE_NAMES:
+                _keep_table(tables, name, (value.dtype, value.shape, tail))
         frames[0] = header = _ANSWER.pack(
-            VERSION, 0x88 + len(rest), b"\xa4kind\xa6answer", b"\xa7outcome\xa9completed", b"\xa4late",
+            VERSION, 0x88 + count, b"\xa4kind\xa6answer", b"\xa7outcome\xa9completed", b"\xa4late",
             0xc3 if late else 0xc2, b"\xabfinished_ns\xd3", finished_ns, b"\xa8total_ns\xd3", total_ns,
             b"\xacbreakdown_ns\x94\xd3", queue_ns, b"\xd3", load_ns, b"\xd3", batch_ns, b"\xd3", execute_ns,
-            b"\xaarequest_id\xd3", request_id, b"\xa2id") + pack(key) + pack(rest)[1:]
+            b"\xaarequest_id\xd3", request_id, b"\xa2id") + pack(key) + tail
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
     if total + len(header) > message_bytes_max:
         raise Failed(f"the answer takes {total + len(header)} bytes, at most {message_bytes_max} are allowed; "
                      "raise [server] message_max")
     return frames
+
+
+def _keep_table(tables: Any, name: str, table: Table) -> None:
+    if len(tables) >= TABLES_MAX:
+        tables.clear()
+    tables[name] = table
 
 
 def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int,

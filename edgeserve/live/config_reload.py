@@ -133,4 +133,5 @@ def merged(running: Started, prepared: Prepared, engines: Mapping[Key, Engine],
         {**{key: value for key, value in running.measured.items() if key[0] in kept}, **new.measured},
         {device: [*(name for name in resident.get(device, ()) if name in kept), *names]
          for device, names in new.resident.items()},
-        {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences})
+        {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences},
+        {**{name: value for name, value in running.outputs.items() if name in kept}, **new.outputs})

@@ -7,15 +7,17 @@ is checked by ``request.py``; how a request ended is told by the world, straight
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Protocol, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from edgeserve.config.schema import Config
-from edgeserve.errors import NotAllowed, Rejected, RequestError
+from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
 from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, default_endpoint
+from edgeserve.live.early_refusals import EarlyRefusals
 from edgeserve.live.errors import CLIENT_GONE
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
+from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sched.resources.streams import OWNER_MARK
 from edgeserve.units import NS_PER_S, counted
@@ -55,11 +57,12 @@ class Gateway:
     """The bus of one running server. Knows no policy."""
 
     def __init__(self, config: Config, validators: Mapping[str, RequestValidator], world: LiveWorld,
-                 questions: Questions) -> None:
+                 questions: Questions, early: EarlyRefusals) -> None:
         server = config.server
         self._validators = validators
         self._world = world
         self._questions = questions
+        self._early = early
         self.bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
                        message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
                        client_silence_ns=server.client_silence_ns,
@@ -70,6 +73,7 @@ class Gateway:
                        app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values()
                                       if app.pending_bytes_max},
                        shared_memory_bytes=server.shared_memory_bytes)
+        self.bus.refused = lambda error, owner: early.add("", error, owner)
         self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
         self._gone_count = 0
@@ -113,7 +117,12 @@ class Gateway:
             if request.klass == "critical" and self._critical_for:
                 self._check_critical(request)
         except RequestError as error:
-            request.id, request.ended, request.predictors = 0, True, None  # its client may be gone in the next breath
+            request.ended, request.predictors = True, None  # its client may be gone in the next breath
+            error.id = request.id
+            self._early.add(request.app, error, request.peer.credential.owner)
+            request.id = 0
+            if isinstance(error, DeadlineExpired):
+                self._world.count_refused(request.app, Outcome.REJECTED, "expired")
             self.bus.refuse(request, error)
             return
         owner = request.peer.credential.owner
@@ -130,7 +139,7 @@ class Gateway:
             if control.kind in OWNERS_KINDS:
                 self.bus.refuse(control, NotAllowed(f"{control.kind} {_FOR_THE_OWNER}"))
                 return
-            if control.kind == "story" and self._owners[number % len(self._owners)] != (number, credential.owner):
+            if control.kind == "story" and self._owner_of(number) != credential.owner:
                 self.bus.refuse(control, NotAllowed(f"the story of a request that this client did not send "
                                                     f"{_FOR_THE_OWNER}"))
                 return
@@ -141,6 +150,11 @@ class Gateway:
             self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
         except RequestError as error:
             self.bus.refuse(control, error)
+
+    def _owner_of(self, number: int) -> Optional[str]:
+        """Who sent a request; None when it is not remembered."""
+        kept, owner = self._owners[number % len(self._owners)]
+        return owner if kept == number else self._early.owner(number)
 
     def _check_critical(self, request: LiveRequest) -> None:
         """Raises :class:`Rejected` where the client may not ask with this class."""

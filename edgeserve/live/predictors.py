@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.python import import_function
+from edgeserve.errors import EdgeServeError
 from edgeserve.live.hints import A_NUMBER, IgnoredHints, number_of, show
 from edgeserve.units import NS_PER_MS, ns_to_ms
 
@@ -119,6 +120,10 @@ def prompt_counters(app: AppConfig, config: Config) -> List[Predictor]:
         return []
     lanes = [lane_info(config, name) for name in model.lanes or config.lanes]
     engine: Any = make_engine(model, lanes[:1], config.directory)
+    try:
+        engine.count_tokens({"prompt": "Hello"})  # opens the tokenizer: the first request could not wait for it
+    except EdgeServeError as error:
+        log.debug("[app.%s]: the tokenizer of model %r was not opened at start: %s", app.name, model.name, error)
     return [Predictor("tokens", f"the tokenizer of model {model.name!r}", engine.count_tokens)]
 
 

@@ -83,6 +83,7 @@ def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = N
     request.origin = ""
     request.quality_min = quality_min
     request.pieces = pieces
+    request.form = None
     return request
 
 
@@ -186,8 +187,11 @@ class RequestValidator:
         Raises :class:`BadInput`, or :class:`DeadlineExpired` where late answers do not count. ``now_ns`` is when it
         was received: a request arrives when it was sent, where that is known, since it may be read much later.
         """
-        config = self.config
-        self._check_inputs(request.inputs)
+        config, form = self.config, request.form
+        if form is None or form.checked is not self:
+            self._check_inputs(request.inputs)
+            if form is not None:
+                form.checked = self
         if request.klass is None:
             request.klass = config.klass
         elif not isinstance(request.klass, str) or request.klass not in CLASSES:

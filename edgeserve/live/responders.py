@@ -6,9 +6,9 @@ Only the loop's thread tells them.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Protocol, Sequence
 
-from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, AnswerStream
+from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer
 from edgeserve.engines.base import Values
 from edgeserve.errors import RequestError
 from edgeserve.sched.protocol.actions import LatencyBreakdown
@@ -30,6 +30,13 @@ class Responder(Protocol):
         """A piece of the answer to a request that asked for pieces. Why the request is to be cancelled, or ``""``."""
 
 
+class TakesPieces(Protocol):
+    """An answer in pieces, as the loop's thread sees it."""
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread."""
+
+
 if TYPE_CHECKING:
     AnswerFuture = Future[Answer]
 else:
@@ -44,7 +51,7 @@ class RequestFuture(AnswerFuture):
         super().__init__()
         self._on_cancel = on_cancel
         self.request: Any = None
-        self.stream: AnswerStream | None = None  # that takes pieces
+        self.stream: TakesPieces | None = None  # that takes pieces
 
     @property
     def id(self) -> int:

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from functools import partial
+from itertools import count
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve import __version__, compiled
@@ -23,6 +24,7 @@ from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.contradictions import ContradictionLog
 from edgeserve.live.device_watch import DeviceWatch
+from edgeserve.live.early_refusals import EarlyRefusals
 from edgeserve.live.errors import error_for
 from edgeserve.live.hints import show
 from edgeserve.live.history_recorder import HistoryRecorder, recorded_apps
@@ -33,6 +35,7 @@ from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
+from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
@@ -59,6 +62,7 @@ class RuntimeCore:
         self.mailbox = Mailbox()
         self.config = config
         self.validators = validators
+        self.early = EarlyRefusals(next((validator.ids for validator in validators.values()), count(1)))
         self._serve = serve
         self._called_off = called_off
         self._lanes: Dict[str, Lane] = {}
@@ -96,6 +100,7 @@ class RuntimeCore:
         self.world = LiveWorld(config, lanes, started.engines, self.mailbox,
                                lambda name: make_lane(config, name, self.mailbox, clock_ns),
                                started.sequences)
+        self.world.early = self.early
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
@@ -105,7 +110,8 @@ class RuntimeCore:
                                                      parts_of(profiles), started.sequences))
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
-            self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self)
+            self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self,
+                                                               self.early)
         self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
         self._watch.start()
 
@@ -174,10 +180,10 @@ class RuntimeCore:
                           lambda name: make_lane(config, name, self.mailbox, clock_ns), started.sequences)
         world.contradictions = ContradictionLog(config, scheduler.state.latency)
         world.adopt = partial(self._adopt, prepared.validators)
+        world.early = self.early
         return scheduler, world, started
 
-    @staticmethod
-    def _adopt(validators: Mapping[str, RequestValidator], request: LiveRequest) -> bool:
+    def _adopt(self, validators: Mapping[str, RequestValidator], request: LiveRequest) -> bool:
         """Whether a request that was checked by an earlier configuration can be served; it is refused if not."""
         validator = validators.get(request.app)
         try:
@@ -186,7 +192,9 @@ class RuntimeCore:
             validator.adopt(request)
         except RequestError as error:
             request.ended = True
-            request.responder.refuse(request, error_for(request.id, error))
+            error = error_for(request.id, error)
+            self.early.add(request.app, error)
+            request.responder.refuse(request, error)
             return False
         return True
 
@@ -309,12 +317,15 @@ class RuntimeCore:
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, a line each; no line when it is not remembered."""
-        lines = self.scheduler.story(request_id)
+        lines = self.scheduler.story(request_id) or self.early.story(request_id)
         if lines:
             return lines
         for request in self.world.predictions.requests():
             if request.id == request_id:
                 return [f"request {request_id} of app {request.app}: waits for its prediction"]
+        for request in self.world.held or ():
+            if request.id == request_id:
+                return [f"request {request_id} of app {request.app}: waits for another configuration to take over"]
         arriving = self.world.values.requests.get(request_id)
         return [] if arriving is None else [f"request {request_id} of app {arriving.app}: is arriving"]
 
@@ -453,10 +464,16 @@ class RuntimeCore:
         return {app.name: {"nodes": [node.name for node in app.nodes], "policy": app.policy,
                            **self._expected(app.name), "class": app.klass, "stream": app.stream,
                            "on_late": app.on_late, "outputs": list(app.outputs),
+                           "output_types": self._output_types(app.name),
                            "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
                                              "optional": tensor.optional, **self._usual(app, name)}
                                       for name, tensor in app.inputs.items()}}
                 for app in self.config.apps.values()}
+
+    def _output_types(self, app: str) -> Dict[str, Any]:
+        known = self._started.outputs if self._started is not None else {}
+        types = output_types(self.validators[app].plan, known)
+        return {name: {"dtype": kind.dtype, "shape": list(kind.shape)} for name, kind in types.items()}
 
     def _usual(self, app: AppConfig, name: str) -> Dict[str, List[int]]:
         """The lengths that an input of an app of one node is warmed up with, where the configuration says them."""

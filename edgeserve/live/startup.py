@@ -12,10 +12,12 @@ import select
 import statistics
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
-from edgeserve.engines.base import Engine, Footprint, SequenceInfo
+from edgeserve.engines.base import Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
@@ -58,6 +60,7 @@ class Started(NamedTuple):
     measured: Dict[Tuple[str, str], Dict[int, List[int]]]
     resident: Dict[str, List[str]]
     sequences: Dict[str, SequenceInfo]
+    outputs: Dict[str, Dict[str, OutputType]]  # by model, as far as they are known
 
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
@@ -107,7 +110,7 @@ class Starter:
         self._clock_ns = clock_ns
         self._called_off = called_off
         self._later: List[Any] = []
-        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {})
+        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {}, {})
 
     def start(self) -> Started:
         """Everything made, warmed and, as far as memory allows, resident. Raises :class:`EngineError` or
@@ -148,11 +151,13 @@ class Starter:
         copy_lane = copy_lane_name(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
         self._started.footprints[model.name, device] = footprint
+        seen: Dict[str, Any] = {}
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(
                     lane, model, f"warmed up on lane {lane}", lambda here: warm_up(
-                        here.open(engine), engine.example(), model.batch, self._clock_ns, spend_ns=MEASURE_NS))
+                        here.open(engine), engine.example(), model.batch, self._clock_ns, spend_ns=MEASURE_NS,
+                        seen=seen))
                 how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
                 times = {}
@@ -162,6 +167,7 @@ class Starter:
                     {size: runs[1:] or runs for size, runs in times.items()}) if times else {
                         size: [] for size in model.batch}
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
+        self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence
@@ -199,6 +205,18 @@ class Starter:
             if self._mailbox.going_to_sleep():
                 select.select([self._mailbox], [], [])  # calling the start off posts mail, too
             self._mailbox.awake()
+
+
+def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
+    """What outputs that were seen once tell of all: their sizes may vary. Left out is what the bus has no type for."""
+    found = {}
+    for name, value in outputs.items():
+        if isinstance(value, str) or isinstance(value, list) and all(isinstance(text, str) for text in value):
+            found[name] = OutputType("text", ())
+        elif isinstance(value, (np.ndarray, np.generic, int, float)):
+            array = np.asarray(value)
+            found[name] = OutputType(str(array.dtype), (-1,) * array.ndim)
+    return found
 
 
 def steadied(times: Mapping[int, List[int]]) -> Dict[int, List[int]]:

@@ -6,9 +6,10 @@ graph itself comes from ``sched/requests/graph.py``, the names in ``inputs`` and
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import AppConfig
+from edgeserve.engines.base import OutputType
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.requests.graph import App, Node
 
@@ -78,6 +79,20 @@ class AppPlan:
                 needed[owner].append(source.name)
         for name, names in needed.items():
             self.nodes[name].needed = tuple(names)
+
+
+def output_types(plan: AppPlan, by_model: Mapping[str, Mapping[str, OutputType]]) -> Dict[str, OutputType]:
+    """What an app's answers hold, as far as it is known of its models; what comes in parts is left out."""
+    model_of = {node.name: node.model for node in plan.config.nodes}
+    whole = {name: by_model.get(model_of[name], {}) for name, node in plan.nodes.items() if not node.value_openers}
+    if not plan.outputs:
+        return {name: kind for node in plan.exits for name, kind in whole.get(node, {}).items()}
+    found = {}
+    for source in plan.outputs:
+        for node in plan.exits if source.node is None else (source.node,):
+            if source.name in whole.get(node, {}):
+                found[source.argument] = whole[node][source.name]
+    return found
 
 
 def _openers(scope: Optional[Node]) -> Tuple[str, ...]:

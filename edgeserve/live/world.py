@@ -13,10 +13,11 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping,
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
-from edgeserve.errors import EdgeServeError, EngineError, Rejected
+from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
+from edgeserve.live.early_refusals import EarlyRefusals
 from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
 from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.hung_lanes import HungLanes
@@ -150,6 +151,7 @@ class LiveWorld:
         for name, lane in config.lanes.items():
             self.lane_counts[name].room = 1 if lane.ahead_ns else lane.depth
         self.started_ns = clock_ns()
+        self._pending_max = config.server.pending_max
         self.predictions = PredictionWorker(mailbox.post, clock_ns)
         self._lanes = lanes
         self._engines = engines
@@ -158,6 +160,7 @@ class LiveWorld:
         self._response_overhead = ResponseOverhead()
         self._coalescing = ReceiveCoalescing(shares_cores=_lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
+        self._has_answered = False  # since the overhead of answers was learnt last
         self.stopping = False
         self.held: Optional[List[LiveRequest]] = None  # what arrives while the loop is about to change its scheduler
         self.adopt: Optional[Callable[[LiveRequest], bool]] = None  # of a world that took over from another
@@ -174,6 +177,7 @@ class LiveWorld:
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Optional[HistoryRecorder] = None
+        self.early: Optional[EarlyRefusals] = None  # remembers those of which the scheduler never heard
         self._look_ns = self.started_ns + LOOK_NS
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
@@ -276,9 +280,12 @@ class LiveWorld:
     def accept(self, request: LiveRequest, events: List[Event]) -> None:
         """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
         predicted, if that is still to be done."""
-        limit = self.config.server.pending_max
+        limit = self._pending_max
         count = self.values.open_count + len(self.predictions.waiting)
-        if self.held is not None and len(self.held) < limit and not self.stopping:
+        if request.predictors is None and count < limit and self.held is None and self.adopt is None \
+                and not self.stopping:
+            self._arrive(request, events)  # as most requests do
+        elif self.held is not None and len(self.held) < limit and not self.stopping:
             self.held.append(request)
         elif self.adopt is not None and not self.adopt(request):
             return
@@ -313,25 +320,30 @@ class LiveWorld:
             self._arrive(prediction.request, events)
 
     def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
-        counts = self.app_counts[request.app]
-        counts.received += 1
-        counts.ended(Outcome.REJECTED, error.reason)
-        request.ended = True
+        self.count_refused(request.app, Outcome.REJECTED, error.reason)
         error.id = request.id
+        self._refuse_early(request, error)
+
+    def count_refused(self, app: str, outcome: str, reason: str) -> None:
+        """A request ended of which the scheduler never heard."""
+        counts = self.app_counts[app]
+        counts.received += 1
+        counts.ended(outcome, reason)
+
+    def _refuse_early(self, request: LiveRequest, error: RequestError) -> None:
+        request.ended = True
+        if self.early is not None:
+            self.early.add(request.app, error)
         request.responder.refuse(request, error)
 
     def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED) -> None:
         """Nobody wants the answer to a request any more."""
         if self.held is not None and request in self.held:
             self.held.remove(request)
-            request.ended = True
-            request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
+            self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
         elif self.predictions.forget(request):
-            counts = self.app_counts[request.app]
-            counts.received += 1
-            counts.ended(Outcome.CANCELLED, reason)
-            request.ended = True
-            request.responder.refuse(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
+            self.count_refused(request.app, Outcome.CANCELLED, reason)
+            self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
         elif not request.ended:
             events.append(RequestCancelled(request.id, reason))
 
@@ -447,7 +459,10 @@ class LiveWorld:
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
         action = mail.work.tag
-        if self._is_internal(mail, action, events):
+        if type(action) is RunBatch:
+            if not self._hung.answered(action.work_id):  # its lane was replaced meanwhile
+                return
+        elif self._is_internal(mail, action, events):
             return
         counts = self.lane_counts[action.lane]
         counts.works += 1
@@ -610,7 +625,11 @@ class LiveWorld:
         finishing, self._to_finish[:] = list(self._to_finish), ()
         for action in finishing:
             self._finish(action)
-        self._coalescing.answered(clock_ns(), len(finishing), self.io.idle_lanes == 0)
+        now_ns = clock_ns()
+        if self._has_answered:
+            self._has_answered = False
+            self._response_overhead.took(now_ns - self._overhead_from_ns)
+        self._coalescing.answered(now_ns, len(finishing), self.io.idle_lanes == 0)
 
     def _finish(self, action: FinishRequest) -> None:
         values = self.values
@@ -630,7 +649,7 @@ class LiveWorld:
                 counts.rated(action.quality, len(action.branches))
                 request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown,
                                          action.quality, action.branches)
-            self._response_overhead.took(clock_ns() - self._overhead_from_ns)
+            self._has_answered = True
         else:
             if request.running and self._batches.by_id:
                 self._batches.drop(request.id)
@@ -638,7 +657,6 @@ class LiveWorld:
             request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id,
                                                       self._as_asked(action.shortfall)))
         values.end(request)
-
 
     def _as_asked(self, shortfall: Optional[Shortfall]) -> Optional[Shortfall]:
         """With the smallest deadline as a client counts it: the answer must have arrived by then. None where no request

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Protocol, Tuple, Type
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Protocol, Tuple, Type
 
-from edgeserve.answers import Answer
-from edgeserve.errors import ServerGone, TimedOut
+from edgeserve.answers import UNREAD, Answer, AnswerStream, AsyncAnswerStream
+from edgeserve.errors import Cancelled, RequestError, ServerGone, TimedOut
 from edgeserve.ray.calls import Call, Reply
+
+if TYPE_CHECKING:
+    AnswerFuture = Future[Answer]
+else:
+    AnswerFuture = Future  # no generic class at run time on Python 3.8
 
 
 class Pending(Protocol):
@@ -53,6 +61,47 @@ class ClusterClient:
             raise self._gone(call, error) from error
         return answer_of(reply, call)
 
+    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
+               value: float | None = None, stream: str | None = None, on_late: str | None = None,
+               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
+               timeout_ms: float | None = None) -> AnswerStream:
+        """See :meth:`Runtime.stream`; a thread of its own reads what comes. A request whose replica refuses it or dies
+        is tried elsewhere as long as no piece has come."""
+        call = call_of(app, inputs, slo_ms, klass=klass, value=value, stream=stream, on_late=on_late, hints=hints,
+                       quality_min=quality_min)
+        coming = _Coming(self._handle.options(stream=True).stream.remote(call))
+        pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
+        threading.Thread(target=self._read, args=(coming, pieces, call), name="edgeserve-pieces", daemon=True).start()
+        return pieces
+
+    def _read(self, coming: _Coming, pieces: AnswerStream, call: Call) -> None:
+        try:
+            for item in coming.items:
+                coming.take(item, pieces, call)
+            coming.end(ServerGone(f"app {call.app!r}: the deployment ended its pieces without a reply"))
+        except BaseException as error:  # noqa: BLE001 who waits must be told
+            coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
+
+    def stream_async(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
+                     klass: str | None = None, value: float | None = None, stream: str | None = None,
+                     on_late: str | None = None, hints: Mapping[str, float] | None = None,
+                     quality_min: float | None = None, timeout_ms: float | None = None) -> AsyncAnswerStream:
+        """The same for other deployments: to be called while the event loop runs, iterated with ``async for``."""
+        call = call_of(app, inputs, slo_ms, klass=klass, value=value, stream=stream, on_late=on_late, hints=hints,
+                       quality_min=quality_min)
+        coming = _Coming(self._handle.options(stream=True).stream.remote(call))
+        pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
+        coming.reader = asyncio.ensure_future(self._read_async(coming, pieces, call))
+        return pieces
+
+    async def _read_async(self, coming: _Coming, pieces: AsyncAnswerStream, call: Call) -> None:
+        try:
+            async for item in coming.items:
+                coming.take(item, pieces, call)
+            coming.end(ServerGone(f"app {call.app!r}: the deployment ended its pieces without a reply"))
+        except BaseException as error:  # noqa: BLE001 who waits must be told
+            coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
+
     @staticmethod
     def _gone(call: Call, error: BaseException) -> ServerGone:
         """The dispatcher itself was lost, or failed."""
@@ -79,6 +128,49 @@ class ClusterClient:
     def story(self, replica: str, request_id: int) -> List[str]:
         """What happened to a request at a replica; see :meth:`Runtime.story`."""
         return list(self._handle.story.remote(replica, request_id).result())
+
+
+class _Coming(AnswerFuture):
+    """The answer to come, of which pieces come first: ``items`` is what Ray sends. ``cancel()`` also cancels there.
+    From any thread."""
+
+    def __init__(self, items: Any) -> None:
+        super().__init__()
+        self.items = items
+        self.reader: Optional[asyncio.Future[None]] = None
+        self._ending = threading.Lock()
+
+    def cancel(self) -> bool:
+        with self._ending:
+            if self.done():
+                return self.cancelled()
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        self.items.cancel()
+        return True
+
+    def take(self, item: Any, pieces: Any, call: Call) -> None:
+        """A piece, or the reply behind the last."""
+        if not isinstance(item, Reply):
+            if not self.done() and not pieces.put(item):
+                self.end(Cancelled(UNREAD))
+                self.items.cancel()
+            return
+        try:
+            self.end(None, answer_of(item, call))
+        except RequestError as error:
+            self.end(error)
+
+    def end(self, error: Optional[BaseException], answer: Optional[Answer] = None) -> None:
+        """With an answer or an error, unless it has ended."""
+        with self._ending:
+            if self.done():
+                return
+            self.set_running_or_notify_cancel()
+            if error is not None:
+                self.set_exception(error)
+            elif answer is not None:
+                self.set_result(answer)
 
 
 def call_of(app: str, inputs: Mapping[str, Any], slo_ms: float | None, **options: Any) -> Call:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Any, Awaitable, Dict, List, Mapping, Optional
+from typing import Any, AsyncGenerator, Awaitable, Dict, List, Mapping, Optional
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported: it would send usage reports
 
@@ -79,10 +79,20 @@ class RayHandle:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
+        self._streaming = handle.options(stream=True)
 
     def infer(self, call: Call) -> Awaitable[Reply]:
         """See :meth:`Replica.infer`."""
         return self.handle.infer.remote(call)  # type: ignore[no-any-return]
+
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """See :meth:`Replica.stream`."""
+        items = self._streaming.stream.remote(call)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            items.cancel()  # does nothing when it has ended
 
     def outlook(self) -> Awaitable[Outlooks]:
         """See :meth:`Replica.outlook`."""
@@ -102,11 +112,20 @@ class Front:
         """See :meth:`Dispatcher.infer`."""
         return await (await self._started()).infer(call)
 
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """See :meth:`Dispatcher.stream`."""
+        items = (await self._started()).stream(call)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()
+
     async def _started(self) -> Dispatcher:
         if self._dispatcher is None:
             self._dispatcher = Dispatcher({name: RayHandle(handle) for name, handle in self._handles.items()}, LOST,
                                           self._retried)
-            await self._dispatcher.start()
+        await self._dispatcher.start()
         return self._dispatcher
 
     def _retried(self, first: str, second: str, why: str) -> None:

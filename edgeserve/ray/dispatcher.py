@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Protocol, Set, Tuple, Type
+from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Protocol, Set, Tuple, Type
 
 from edgeserve.errors import Dropped, Rejected, RequestError, ServerGone
 from edgeserve.ray.calls import Call, Outlook, Outlooks, Reply
@@ -44,6 +44,9 @@ class Handle(Protocol):
     def infer(self, call: Call) -> Awaitable[Reply]:
         """See :meth:`Replica.infer`."""
 
+    def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """See :meth:`Replica.stream`."""
+
     def outlook(self) -> Awaitable[Outlooks]:
         """See :meth:`Replica.outlook`. While the replica starts, this may wait for it."""
 
@@ -51,7 +54,7 @@ class Handle(Protocol):
 class Member:
     """What the dispatcher knows of one replica. ``backlog_ms``: the expected time of the calls that it has."""
 
-    __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "returns")
+    __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "returns", "failed")
 
     def __init__(self, name: str, handle: Handle) -> None:
         self.name = name
@@ -61,6 +64,7 @@ class Member:
         self.in_flight = 0
         self.gone: Optional[asyncio.Event] = None  # set when it is lost; None until it has answered
         self.returns = 0
+        self.failed = False  # the last question to it ended by a fault
 
     @property
     def is_up(self) -> bool:
@@ -90,18 +94,17 @@ class Dispatcher:
         self._retried = retried
         self._streams: OrderedDict[Tuple[str, str], str] = OrderedDict()
         self._watchers: Set[asyncio.Task[None]] = set()
-        self._changed: asyncio.Event
+        self._answered: Optional[asyncio.Event] = None
 
     async def start(self) -> None:
-        """Begin to watch the replicas. Returns when one of them has answered."""
-        self._changed = asyncio.Event()
-        for member in self._members.values():
-            watcher = asyncio.ensure_future(self._watch(member))
-            self._watchers.add(watcher)
-            watcher.add_done_callback(self._watchers.discard)
-        while not any(member.is_up for member in self._members.values()):
-            self._changed.clear()
-            await self._changed.wait()
+        """Begin to watch the replicas, unless that was done. Returns when one of them has answered."""
+        if self._answered is None:
+            self._answered = asyncio.Event()
+            for member in self._members.values():
+                watcher = asyncio.ensure_future(self._watch(member))
+                self._watchers.add(watcher)
+                watcher.add_done_callback(self._watchers.discard)
+        await self._answered.wait()
 
     def close(self) -> None:
         """Watch no more."""
@@ -119,8 +122,7 @@ class Dispatcher:
         """Carry a call to its end. Every end is a reply; only faults raise."""
         first = self._choose(call)
         if first is None:
-            return Reply(error=ServerGone(f"no replica of app {call.app!r} answers now "
-                                          f"(replicas: {', '.join(self._members)})"))
+            return self._nobody(call)
         try:
             reply = await self._ask(first, call)
             why = refused_here(reply)
@@ -141,13 +143,73 @@ class Dispatcher:
             self._remember(call, second)
         return again
 
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """Carry a call whose answer comes in pieces: yields each piece as a table of values, and last the reply. It is
+        tried a second time only while no piece has come."""
+        member = self._choose(call)
+        if member is None:
+            yield self._nobody(call)
+            return
+        tried: Tuple[str, ...] = (member.name,)
+        begun = False
+        while True:
+            reply, why = Reply(), ""
+            items = self._follow(member, call)
+            try:
+                async for item in items:
+                    if isinstance(item, Reply):
+                        reply, why = item, refused_here(item)
+                    else:
+                        begun = True
+                        yield item
+            except Lost as error:
+                reply, why = Reply(error=ServerGone(f"app {call.app!r}: {error}")), "lost"
+            finally:
+                await items.aclose()
+            second = await self._other(member, call, why) if why and not begun and len(tried) == 1 else None
+            if second is None:
+                break
+            self._retried(member.name, second.name, why)
+            member, tried = second, (*tried, second.name)
+        reply.tried = tried
+        if reply.answer is not None:
+            self._remember(call, member)
+        yield reply
+
+    def _nobody(self, call: Call) -> Reply:
+        return Reply(error=ServerGone(f"no replica of app {call.app!r} answers now "
+                                      f"(replicas: {', '.join(self._members)})"))
+
+    async def _follow(self, member: Member, call: Call) -> AsyncGenerator[Any, None]:
+        """What a replica sends of a call's answer. Raises :class:`Lost`."""
+        gone, expected_ms = self._given(member, call)
+        items = member.handle.stream(call)
+        lost = asyncio.ensure_future(gone.wait())
+        coming: Optional[asyncio.Future[Any]] = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(self._guarded(member, gone, _next(items)))
+                await asyncio.wait({coming, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    raise Lost(f"replica {member.name!r} was lost while it had the request")
+                item = coming.result()
+                if item is None:
+                    raise Lost(f"replica {member.name!r} ended its pieces without a reply")
+                yield item
+                if isinstance(item, Reply):
+                    return
+        finally:
+            lost.cancel()
+            if coming is not None and not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})
+            self._returned(member, expected_ms)
+            await items.aclose()
+
     async def _ask(self, member: Member, call: Call) -> Reply:
         """Give a call to a replica and wait for its reply. Raises :class:`Lost`."""
-        gone, expected_ms = member.gone, member.expected_ms(call.app)
-        assert gone is not None, "a replica that has not answered yet is not chosen"
-        member.in_flight += 1
-        member.backlog_ms += expected_ms
-        asked = asyncio.ensure_future(self._guarded(member, call))
+        gone, expected_ms = self._given(member, call)
+        asked = asyncio.ensure_future(self._guarded(member, gone, member.handle.infer(call)))
         lost = asyncio.ensure_future(gone.wait())
         try:
             await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -159,13 +221,25 @@ class Dispatcher:
         finally:
             asked.cancel()
             lost.cancel()
-            member.in_flight -= 1
-            member.backlog_ms = member.backlog_ms - expected_ms if member.in_flight else 0.0
+            self._returned(member, expected_ms)
 
-    async def _guarded(self, member: Member, call: Call) -> Reply:
-        gone = member.gone
+    @staticmethod
+    def _given(member: Member, call: Call) -> Tuple[asyncio.Event, float]:
+        """A replica gets a call. Its event that is set when it is lost, and how long the call is expected to take."""
+        assert member.gone is not None, "a replica that has not answered yet is not chosen"
+        expected_ms = member.expected_ms(call.app)
+        member.in_flight += 1
+        member.backlog_ms += expected_ms
+        return member.gone, expected_ms
+
+    @staticmethod
+    def _returned(member: Member, expected_ms: float) -> None:
+        member.in_flight -= 1
+        member.backlog_ms = member.backlog_ms - expected_ms if member.in_flight else 0.0
+
+    async def _guarded(self, member: Member, gone: asyncio.Event, reply: Awaitable[Any]) -> Any:
         try:
-            return await member.handle.infer(call)
+            return await reply
         except self._lost as error:
             self._lose(member, gone, error)
             raise Lost(f"replica {member.name!r} was lost while it had the request") from None
@@ -221,10 +295,13 @@ class Dispatcher:
         except self._lost as error:
             self._lose(member, gone, error)
             return None
+        except Exception as error:  # noqa: BLE001 a fault of that replica is no reason to end this call
+            self._fail(member, gone, error)
+            return None
 
     @staticmethod
     async def _outlook(member: Member) -> Outlooks:
-        return await member.handle.outlook()
+        return dict(await member.handle.outlook())
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
@@ -234,8 +311,16 @@ class Dispatcher:
             log.warning("replica %s is lost (%s); its calls are tried elsewhere", member.name, type(error).__name__)
             gone.set()
 
+    def _fail(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
+        """The question what a replica expects failed in a way that is nobody's loss: a fault, told once in a row."""
+        if not member.failed:
+            log.error("asking replica %s what it expects failed; it gets no call until it answers", member.name,
+                      exc_info=error)
+        member.failed = True
+        self._lose(member, gone, error)
+
     async def _watch(self, member: Member) -> None:
-        """Keep what is known of a replica fresh, and notice when it comes back."""
+        """Keep what is known of a replica fresh, and notice when it comes back. Ends by cancellation alone."""
         while True:
             gone = member.gone
             try:
@@ -244,16 +329,28 @@ class Dispatcher:
                 self._lose(member, gone, error)
                 await asyncio.sleep(AGAIN_S)
                 continue
-            member.outlooks = outlooks
+            except Exception as error:  # noqa: BLE001 a watcher that ended would never see the replica again
+                self._fail(member, gone, error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            member.outlooks, member.failed = outlooks, False
             if not member.is_up:
                 member.returns += member.gone is not None
                 member.gone = asyncio.Event()
-                self._changed.set()
+                assert self._answered is not None, "start() was called"
+                self._answered.set()
                 log.info("replica %s answers: apps %s", member.name, ", ".join(sorted(outlooks)))
             assert member.gone is not None, "set above"
             lost = asyncio.ensure_future(member.gone.wait())
             await asyncio.wait({lost}, timeout=OUTLOOK_S)
             lost.cancel()
+
+
+async def _next(items: AsyncGenerator[Any, None]) -> Any:
+    """The next item; None when there is none."""
+    async for item in items:
+        return item
+    return None
 
 
 def refused_here(reply: Reply) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Protocol
+from typing import Any, AsyncGenerator, Dict, List, Optional, Protocol
 
 from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.config.loading import load_config
@@ -41,30 +41,51 @@ class Replica:
         """Serve a call. Its deadline counts from when it was sent, so the way here has cost part of it. Every end is a
         reply: what this raises is a fault, or the caller's own cancellation."""
         age_ms = call.sent.age_ms()
-        app = self._config.apps.get(call.app)
-        slo_ms = ns_to_ms(app.slo_ns) if call.slo_ms is None and app is not None else call.slo_ms
-        reply = Reply(slo_ms=slo_ms or 0.0)
+        reply = Reply(slo_ms=self._slo_ms(call) or 0.0)
         self._count(1)
         try:
-            reply.answer = await self._runtime.infer(call.app, call.inputs, **self._options(call, slo_ms, age_ms))
+            reply.answer = await self._runtime.infer(call.app, call.inputs, **self._options(call, age_ms))
         except RequestError as error:
-            reply.error = error
+            reply.error = _worded(call, reply, age_ms, error)
         finally:
             self._count(-1)
-        if self._meters is not None:
-            self._meters.ended(*outcome_of(call.app if app is not None else "", reply, age_ms))
+        self._ended(call, reply, age_ms)
         return reply
 
-    def _options(self, call: Call, slo_ms: Any, age_ms: float) -> Dict[str, Any]:
-        options = dict(call.options)
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """Serve a call whose answer comes in pieces: yields each as a table of values, and last the reply. Closing it
+        cancels the request."""
+        age_ms = call.sent.age_ms()
+        reply = Reply(slo_ms=self._slo_ms(call) or 0.0)
+        self._count(1)
+        try:
+            async with self._runtime.stream(call.app, call.inputs, **self._options(call, age_ms)) as pieces:
+                async for piece in pieces:
+                    yield piece
+                reply.answer = await pieces.answer()
+        except RequestError as error:
+            reply.error = _worded(call, reply, age_ms, error)
+        finally:
+            self._count(-1)
+        self._ended(call, reply, age_ms)
+        yield reply
+
+    def _slo_ms(self, call: Call) -> Any:
+        app = self._config.apps.get(call.app)
+        return ns_to_ms(app.slo_ns) if call.slo_ms is None and app is not None else call.slo_ms
+
+    def _ended(self, call: Call, reply: Reply, age_ms: float) -> None:
+        if self._meters is not None:
+            self._meters.ended(*outcome_of(call.app if call.app in self._config.apps else "", reply, age_ms))
+
+    def _options(self, call: Call, age_ms: float) -> Dict[str, Any]:
+        """The arguments of the runtime: the deadline counts from here, and is none any more where it has passed."""
+        options, slo_ms = dict(call.options), self._slo_ms(call)
         if isinstance(slo_ms, (int, float)) and slo_ms > 0:  # anything else is the runtime's to refuse
             left_ms = slo_ms - age_ms
             on_late = options.get("on_late") or self._config.apps[call.app].on_late if call.app in self._config.apps \
                 else ""
-            if left_ms <= 0 and on_late != "answer":
-                raise DeadlineExpired(f"app {call.app!r}: the deadline ({slo_ms:g} ms after sending) had passed "
-                                      f"{-left_ms:.1f} ms before the request reached a replica")
-            slo_ms = max(LEFT_MS_MIN, left_ms)
+            slo_ms = max(LEFT_MS_MIN, left_ms) if on_late == "answer" else left_ms
         return {**options, "slo_ms": slo_ms}
 
     def _count(self, change: int) -> None:
@@ -94,6 +115,16 @@ class Replica:
     def close(self) -> None:
         """Accept nothing more, let accepted requests end, give everything back."""
         self._runtime.runtime.stop()
+
+
+def _worded(call: Call, reply: Reply, age_ms: float, error: RequestError) -> RequestError:
+    """The error of a runtime, its deadline told as the asker gave it."""
+    if not isinstance(error, DeadlineExpired) or not 0 < reply.slo_ms <= age_ms:
+        return error
+    told = DeadlineExpired(f"app {call.app!r}: the deadline ({reply.slo_ms:g} ms after sending) had passed "
+                           f"{age_ms - reply.slo_ms:.1f} ms before the request reached a replica")
+    told.id = error.id
+    return told
 
 
 def outcome_of(app: str, reply: Reply, age_ms: float) -> tuple[str, str, str, bool, float]:

@@ -104,6 +104,10 @@ class TrueTimes:
         steps_ns = truth.prefill_steps * self.step_ns(model, lane, len(tokens)) if truth.prefill_steps else 0.0
         return fixed_ns + round(token_ns * math.fsum(tokens) + steps_ns)
 
+    def turn_tokens(self, model: str) -> int:
+        """Tokens of prompts that a turn reads; 0 where they are read whole."""
+        return self._models[model].truth.prefill_turn
+
     def is_measured(self, model: str, lane: str) -> bool:
         """Whether batches of the model take times that were measured on this lane, with all that held them up."""
         return lane in self._models[model].timings

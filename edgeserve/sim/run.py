@@ -137,10 +137,10 @@ def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tup
             for name in told for lane in model_lanes(config, config.models[name])}
 
 
-def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int]]:
+def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int, int]]:
     """What the engines say of models whose sequences are answered one by one: tokens of the context, bytes per token of
-    their states, and as many slots per lane as the largest batch has."""
-    return {name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1])
+    their states, as many slots per lane as the largest batch has, and the tokens of prompts that a turn reads."""
+    return {name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1], truth.prefill_turn)
             for name, truth in scenario.truths.items() if truth.batching != STATIC}
 
 

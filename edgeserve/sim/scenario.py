@@ -133,6 +133,7 @@ class TruthConfig:
     prefill_ns: int = entry(duration, 0, key="prefill")  # before the first step of sequences that have no state here
     prefill_token_ns: int = entry(duration, 0, key="prefill_token")  # besides, per token that is read
     prefill_steps: float = entry(number(0.0, 1000.0), 0.0)  # besides, so many steps of these sequences
+    prefill_turn: int = entry(integer(0), 0)  # tokens of prompts that a turn reads; 0 = prompts are read whole
     tokens_hint: str = entry(string, "")  # which hint says the tokens of a prompt; "" = "tokens", or "NODE.tokens"
     state_token_bytes: int = entry(size, 0, key="state_token")  # what each token of a sequence's state occupies
     context: int = entry(integer(1), 1_000_000)  # tokens that one sequence may have in all
@@ -304,6 +305,9 @@ def _check_sequences(scenario: Scenario, truth: TruthConfig) -> None:
     if truth.batching != STATIC and (truth.steps_per_run or not (truth.steps or truth.steps_hint)):
         raise ConfigError(f"{where} batching = {truth.batching!r} is for a model with steps or steps_hint, and without "
                           "steps_per_run: its batches run until all their sequences are over")
+    if truth.prefill_turn and truth.batching == STATIC:
+        raise ConfigError(f"{where} prefill_turn = {truth.prefill_turn} is for batching = 'continuous' or "
+                          "'early_exit': others do not ask between two turns whether they should end")
     if truth.step is not None and truth.times:
         raise ConfigError(f"{where} times and step both say what a step takes; take one of them away")
     if truth.predict is not None and (truth.predict.sigma < 0 or not truth.predict.median):

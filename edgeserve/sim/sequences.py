@@ -68,14 +68,17 @@ class SequenceRun:
     """One batch of sequences on a lane. ``needs`` are the steps that each still needs, ``bound`` how many each may
     make in this batch (None: all). Time passes in *stretches*: some steps during which the same sequences go on.
     ``step_ns(count)`` is a step of so many; ``before_ns`` passes before the first (prompts are read). With ``padded``
-    above 0 a step always costs what so many sequences do.
+    above 0 a step always costs what so many sequences do. ``reads``: prompts are read one after the other, in so many
+    turns of ``turn_ns`` each; the batch can end, or lose a sequence, after each turn.
 
     Knows no lane and no clock. Sequences are named by their place in the batch; one that needs nothing is of no request
     any more.
     """
 
     def __init__(self, needs: Sequence[int], bound: Optional[int], before_ns: int, step_ns: Callable[[int], int],
-                 padded: int = 0) -> None:
+                 padded: int = 0, reads: Sequence[int] = (), turn_ns: int = 0) -> None:
+        self.unread = list(reads) or [0] * len(needs)  # turns in which the rest of each prompt is read
+        self.turns = 0  # that have passed, steps counted
         self.made = [0] * len(needs)  # steps that each has made
         self.left = [place for place, need in enumerate(needs) if need > 0]  # those that are not over
         self.told: List[int] = []  # those that were over and answered before the batch
@@ -85,6 +88,8 @@ class SequenceRun:
         self._dropped: List[int] = []  # those for which no further step is to be made
         self._stops = False
         self._before_ns = before_ns
+        self._turn_ns = turn_ns
+        self._reading = 0  # turns of the present stretch, before its steps
         self._step_ns = step_ns
         self._padded = padded
         self._steps = 0  # of the present stretch
@@ -95,13 +100,13 @@ class SequenceRun:
         computed = [] if self._stops else [place for place in self.left if self.made[place] < self._quotas[place]]
         self._steps = min([self._quotas[place] - self.made[place] for place in computed], default=0)
         self._each_ns = self._step_ns(self._padded or len(computed)) if computed else 0
-        self.stretch_ns = self._before_ns + self._steps * self._each_ns
-        return self.stretch_ns
+        self._reading = sum([self.unread[place] for place in computed])
+        return self._measure() if computed else self._nothing()
 
     def pass_stretch(self) -> List[int]:
         """The present stretch is over: the places of those that have just ended, which go on no more."""
-        self._book(self._steps)
-        self._steps = self._before_ns = self.stretch_ns = 0
+        self._book(self._reading, self._steps)
+        self._steps = self._before_ns = self._nothing()
         ended = [place for place in self.left if self.made[place] >= self._needs[place] and place not in self._dropped]
         self.left = [place for place in self.left if place not in ended and place not in self._dropped]
         return ended
@@ -120,17 +125,36 @@ class SequenceRun:
     def interrupt(self, passed_ns: int) -> None:
         """The lane is lost: the steps that were over count."""
         if self._steps:
-            self._book(min(self._steps, max(0, passed_ns - self._before_ns) // self._each_ns))
+            since_ns = max(0, passed_ns - self._before_ns - self._reading * self._turn_ns)
+            self._book(0, min(self._steps, since_ns // self._each_ns))
             self._steps = 0
 
-    def _book(self, steps: int) -> None:
+    def _nothing(self) -> int:
+        self._reading = self.stretch_ns = 0
+        return 0
+
+    def _measure(self) -> int:
+        self.stretch_ns = self._before_ns + self._reading * self._turn_ns + self._steps * self._each_ns
+        return self.stretch_ns
+
+    def _book(self, turns: int, steps: int) -> None:
+        self.turns += turns + steps
+        for place in self.left:
+            if turns and self.made[place] < self._quotas[place]:
+                read = min(turns, self.unread[place])
+                self.unread[place] -= read
+                turns -= read
         for place in self.left:
             self.made[place] += min(steps, self._quotas[place] - self.made[place])
 
     def _shorten(self, passed_ns: int) -> int:
-        """End the present stretch with the step that is being made. A batch makes one step at least."""
-        if self._steps:
-            begun = -(-(passed_ns - self._before_ns) // self._each_ns)
+        """End the present stretch with the turn or the step that is being made. A batch makes one of them at least."""
+        if not self._steps:
+            return self.stretch_ns
+        since_ns = passed_ns - self._before_ns
+        if self._reading and since_ns <= self._reading * self._turn_ns:
+            self._reading, self._steps = max(-(-since_ns // self._turn_ns), 0 if self.turns else 1), 0
+        else:
+            begun = -(-(since_ns - self._reading * self._turn_ns) // self._each_ns)
             self._steps = min(self._steps, max(begun, 0 if any(self.made) else 1))
-            self.stretch_ns = self._before_ns + self._steps * self._each_ns
-        return self.stretch_ns
+        return self._measure()

@@ -82,8 +82,9 @@ def draw_said(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
-    """Two ensembles of one policy that share models, at times scored first by a node that takes as long as a model,
-    with memory for some of the models, one of them slow or failing, and a history recorded where lanes idle."""
+    """Two ensembles of one policy that share models, at times of unequal value or scored first by a node that takes as
+    long as a model, with memory for some of the models, one of them slow or failing, and a history recorded where lanes
+    idle."""
     kind = draw.choice(ENSEMBLE_KINDS)
     options = draw_ensemble_options(draw, kind)
     if options.get("planner") == "published":
@@ -123,3 +124,5 @@ def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
             table["app"][app]["ensemble"] = {"models": names, "edges": [0.5], "agreement": [
                 [*monotone([draw.random() for _ in range(8)])] for _ in range(2)]}
         table["workload"][app] = {"app": app, "kind": "poisson", "rate": draw.choice((20.0, 60.0, 150.0))}
+    for app in ("pair0", "pair1"):
+        table["app"][app]["value"] = draw.choice((1.0, 10.0))

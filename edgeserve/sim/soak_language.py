@@ -52,6 +52,8 @@ def _model(draw: random.Random, table: Dict[str, Any], name: str, slow: str) -> 
         "steps_max": most, "step": {"full": f"{full_us}us", "saturates": draw.choice((1, sizes[-1])), "alone": alone},
         "prefill": f"{draw.choice((0, 500, 4000))}us", "prefill_token": f"{draw.choice((0, 20, 100))}us",
         "state_token": f"{token_kb}kB", "context": draw.choice((45, 1000)), "told": draw.random() < 0.4}
+    if truth["batching"] != STATIC and draw.random() < 0.5:
+        truth["prefill_turn"] = draw.choice((1, 8, 100))
     if draw.random() < 0.7:
         truth["predict"] = {"rho": draw.choice((0.0, 0.5, 0.8, 1.0)), "scale": draw.choice((1.0, 1.0, 3.0, 0.33)),
                             "sd": draw.random() < 0.5}

@@ -7,6 +7,7 @@ thinking costs virtual time, so a slow policy sees events late and acts late. ""
 from __future__ import annotations
 
 import heapq
+import math
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import Config
@@ -84,16 +85,17 @@ class Ended(NamedTuple):
 
 
 class _Steps:
-    """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, and the
-    lane that holds its state (``""``: none)."""
+    """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, the lane
+    that holds its state (``""``: none), and in how many turns that lane reads the rest of its prompt."""
 
-    __slots__ = ("needed", "done", "faults", "lane")
+    __slots__ = ("needed", "done", "faults", "lane", "unread")
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
         self.done = 0
         self.faults = 0
         self.lane = ""
+        self.unread = 0
 
     @property
     def left(self) -> int:
@@ -462,11 +464,12 @@ class SimWorld:
         share = self._machine.share(action.model) if self._machine is not None else 0.0
         needs = [self._progress(self._open[job.request_id], job).left if job.request_id in self._open else 0
                  for job in action.jobs]
-        before_ns = self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
         self.reference_model.ran(self.now_ns, action, [job for job, need in zip(action.jobs, needs) if need])
+        reads, turn_ns = self._reads(lane, action)
+        before_ns = 0 if turn_ns else self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
         run = SequenceRun(needs, action.steps_max, before_ns + round(hangs_ns / slow),
                           lambda count: int(self.times.step_ns(action.model, lane.name, count)),
-                          action.size if self.times.batching(action.model) == EARLY_EXIT else 0)
+                          action.size if self.times.batching(action.model) == EARLY_EXIT else 0, reads, turn_ns)
         stretch_ns = run.begin()
         if action.work_id in self._cut:
             self._cut.discard(action.work_id)
@@ -507,11 +510,13 @@ class SimWorld:
                          is_last: bool) -> JobResult:
         """What one sequence of a batch returns, before the batch is over or with it (``is_last``)."""
         job = running.action.jobs[place]
-        entry, steps = self._open.get(job.request_id), max(1, run.made[place])
+        in_turns = self.times.turn_tokens(running.action.model) > 0
+        entry, steps = self._open.get(job.request_id), max(0 if in_turns else 1, run.made[place])
         if entry is None:  # nobody waits for it
-            return JobResult(job, steps=steps)
+            return JobResult(job, steps=max(1, steps))
+        self._progress(entry, job).unread = run.unread[place]
         result = self._outcome(entry, job, lane, steps, False, is_last)
-        result.steps = steps
+        result.steps, result.turns = steps, run.turns if in_turns else 0
         return result
 
     def _cut_batch(self, action: CutBatch) -> None:
@@ -608,6 +613,23 @@ class SimWorld:
         hints = [entry.request.hints if entry is not None else {} for entry in known]
         takes_ns: int = self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
         return takes_ns + self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
+
+    def _reads(self, lane: SimLane, action: RunBatch) -> Tuple[List[int], int]:
+        """In how many turns each job's prompt is read, as far as it is not, and how long such a turn is; 0 where
+        prompts are read whole. A turn takes what its tokens take of a prompt of their own."""
+        part = self.times.turn_tokens(action.model)
+        if not part:
+            return [], 0
+        reads = []
+        for job in action.jobs:
+            entry = self._open.get(job.request_id)
+            if entry is None:
+                reads.append(0)
+                continue
+            progress = self._progress(entry, job)
+            tokens = self._results.tokens(entry.request.app, job, entry.request.hints) + progress.done
+            reads.append(progress.unread if progress.lane == lane.name else max(1, math.ceil(tokens / part)))
+        return reads, max(1, self.times.prefill_ns(action.model, lane.name, [part]))
 
     def _prompts(self, lane: SimLane, action: RunBatch) -> List[float]:
         """The tokens of the jobs that have no state on this lane: they are read before the first step."""

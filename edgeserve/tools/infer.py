@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
                        if getattr(error, name, None) is not None}
             print(json.dumps({"error": error.code, "message": str(error), "reason": reason, "id": error.id, **numbers}))
         else:
-            print(f"{error.code}{f' ({reason})' if reason else ''}: {error}", file=sys.stderr)
+            print(f"{error.code}{f' ({reason})' if reason else ''}: {error}{why(error.id)}", file=sys.stderr)
         return 1
     for name, path in outs.items():
         write_output(answer, name, path)
@@ -161,7 +161,12 @@ def as_text(answer: Answer) -> str:
     reason = f" ({answer.reason})" if answer.reason else ""
     breakdown = ", ".join(f"{key} {answer.breakdown_ms[key]:.2f}" for key in BREAKDOWN_KEYS)
     lines.append(f"{answer.outcome}{late}{reason} in {answer.total_ms:.2f} ms: {breakdown}")
-    return "\n".join(lines)
+    return "\n".join(lines) + (why(answer.id) if answer.late else "")
+
+
+def why(request_id: int) -> str:
+    """A line that says where to ask what happened to a request; nothing where the server has not seen it."""
+    return f"\nwhat happened: edgeserve story {request_id}" if request_id else ""
 
 
 def _shown(value: Any) -> str:

@@ -116,7 +116,7 @@ class World(BatchControl):
     """One lane in virtual time, and whoever asks. Also the control of the batch that runs: each look at ``stop`` lets
     the scheduler hear what has arrived until then."""
 
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: Case, seed: int, config: Any = None) -> None:
         self.now_ns = 0
         self._draw = random.Random(f"{seed}/{case.weights}")
         self._ids = itertools.count(1)
@@ -134,7 +134,8 @@ class World(BatchControl):
         self.turn_tokens = tokens
         self._loop = StepLoop(Language("chat", Letters(), Reads(), TOKEN_BYTES, "", tokens),  # type: ignore[arg-type]
                               Slots(self.backend))
-        self.scheduler = build_scheduler(_config(case), sequences={"chat": (CONTEXT, TOKEN_BYTES, SLOTS, tokens)})
+        self.scheduler = build_scheduler(config or config_of(case),
+                                         sequences={"chat": (CONTEXT, TOKEN_BYTES, SLOTS, tokens)})
 
     # --- the control --------------------------------------------------------------------------------------------------
 
@@ -162,6 +163,10 @@ class World(BatchControl):
                 self._arrive("ears", frame * FRAME_NS + room * 13 * MS, SLO_NS, klass="critical", stream=f"room {room}")
         for _ in range(CLIENTS):
             self._ask(self._draw.randrange(500) * MS)
+        self.go_on(until_ns)
+
+    def go_on(self, until_ns: int) -> None:
+        """Until then, or until nothing is left to happen."""
         while self.now_ns < until_ns:
             self._hear()
             if self._works:
@@ -174,10 +179,19 @@ class World(BatchControl):
             self.now_ns = max(self.now_ns, min(times))
             self._tell()
 
+    def _answered(self, request: Request) -> None:
+        """Who asked asks again."""
+        if request.app == "assistant":
+            self._ask(self.now_ns + 10 * MS)
+
     def _ask(self, at_ns: int) -> None:
         """A client's next question: every third is long, others want a word after a long prompt."""
         long = self._draw.random() < 1 / 3
         prompt, steps = (30, 160) if long else (170, 3)
+        self.ask(at_ns, prompt, steps)
+
+    def ask(self, at_ns: int, prompt: int, steps: int) -> None:
+        """A question of so many tokens, whose answer has so many."""
         number = self._arrive("assistant", at_ns, 600 * 10**9, on_late="answer",
                               hints={"tokens": float(prompt), "steps": float(steps)})
         self._items[number] = {"prompt": prompt, "steps": steps}
@@ -205,8 +219,7 @@ class World(BatchControl):
                 request = self._sent.pop(action.request_id)
                 self._states.pop(request.id, None)
                 self.ended.append((request, action, self.now_ns))
-                if request.app == "assistant":
-                    self._ask(self.now_ns + 10 * MS)
+                self._answered(request)
 
     def _perform(self, action: RunBatch) -> None:
         begun_ns, self._running = self.now_ns, action
@@ -227,7 +240,8 @@ class World(BatchControl):
         self._tell(WorkFinished(action.work_id, begun_ns, self.now_ns, results))
 
 
-def _config(case: Case) -> Any:
+def config_of(case: Case) -> Any:
+    """Words and voices on one lane."""
     sizes = [size for size in (1, 2, 4, 8) if size <= case.together]
     expected = {str(size): f"{STEPS_MS[case.weights][size - 1]}ms" for size in sizes}
     policies = {"words": {"kind": "rtlm+"}, **({"voices": {"kind": "edf"}} if case.auction else {})}

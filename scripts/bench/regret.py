@@ -8,7 +8,8 @@ The kinds of worlds are drawn by ``scripts/lib/worlds.py``: models of one node, 
 language models, unequal work, and pipelines of 2 to 7 nodes with forks, branches and fan-outs, on one lane, with host
 functions, or with lanes of their own; Poisson and bursty arrivals, loads of 0.7 to 1.5, some of which change in the
 middle; known from a profile, from a few runs at start, or guessed. Nothing may be tuned on the worlds that are
-reported: ``--dev`` draws others, as many as one likes, to look at.
+reported: ``--dev`` draws others, as many as one likes, to look at. Ensembles (``--only ensembles``, worlds of
+``scripts/lib/ensemble_worlds.py``) are run apart: their simple rules are others.
 
 A policy's share is the value that it delivers in time: a request counts its app's mean lane time in full batches times
 its value, as in the auction. Its *regret* is its distance to the best policy of the world, in points. ``RECOMMENDED``
@@ -29,8 +30,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
+from lib import ensemble_worlds
 from lib.checks import Checks
-from lib.worlds import KINDS, World, draw_world
+from lib.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
+from lib.worlds import KINDS, World
 
 from edgeserve.config.loading import tomllib
 from edgeserve.config.schema import PolicyConfig
@@ -41,7 +44,7 @@ from edgeserve.sim.scenario import Scenario, with_policy
 SIMPLE = ("edf", "fifo")
 RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/policies/README.md
     "one": "edf", "apps": "edf", "camera": "edf", "steps": "edf", "answers": "rtlm+", "unequal": "orloj+",
-    "local": "pard_local", "hosts": "pard_local", "lanes": "edf"}
+    "local": "pard_local", "hosts": "pard_local", "lanes": "edf", KIND: "schemble+"}
 POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm+")
 WORLDS = 8
 """Worlds per kind."""
@@ -51,6 +54,11 @@ BEHIND = 1.0
 """Points by which the recommended policy may be behind the best simple rule."""
 SHOWN = 3
 """Worst worlds shown per kind."""
+
+
+def simple_of(kind: str) -> Sequence[str]:
+    """The simple rules that the recommended policy of a kind of worlds is held against."""
+    return ensemble_worlds.RIVALS if kind == KIND else SIMPLE
 
 
 class Job(NamedTuple):
@@ -119,8 +127,9 @@ def under(scenario: Scenario, policy: str) -> Scenario:
 
 def run_job(job: Job) -> Share:
     """Simulate one policy on one world, once per round. The arrivals depend on the world and the round alone."""
-    world = draw_world(job.world)
-    scenario = under(world.scenario, job.policy)
+    world = world_of(job.world)
+    took = ensemble_worlds.Took()
+    scenario = under(world.scenario, rule_of(world.scenario, job.policy))
     setting = setting_of(scenario.config, world.profiles)
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
@@ -128,10 +137,12 @@ def run_job(job: Job) -> Share:
                                     measured=world.measured, resident=setting.resident,
                                     sequences=sequences_of(scenario))
         try:
-            ended = simulate(scenario, f"{job.world}/{index}", world.profiles, scheduler=scheduler).world
+            ended = simulate(scenario, f"{job.world}/{index}", world.profiles, scheduler=scheduler,
+                             on_step=took.step if world.kind == KIND else None).world
         except Exception as error:
             raise RuntimeError(f"{job.policy} on world {job.world}, round {index}: {error!r}") from error
-        found.append(value_percent(ended))
+        found.append(value_percent(ended) if world.kind != KIND else
+                     ensemble_worlds.value_percent(ended.ended, took, ensemble_worlds.draw(job.world).truths))
         offered += len(ended.ended)
     return Share(job.world, job.policy, statistics.fmean(found), max(found) - min(found), offered,
                  time.perf_counter() - began)
@@ -157,7 +168,7 @@ def run_all(names: Sequence[str], policies: Sequence[str], rounds: int, processe
     rows = []
     for name in names:
         mine = [share for share in shares if share.world == name]
-        rows.append(Row(draw_world(name), mine[0].offered, {share.policy: share.percent for share in mine},
+        rows.append(Row(world_of(name), mine[0].offered, {share.policy: share.percent for share in mine},
                         {share.policy: share.spread for share in mine}))
     return rows, sum([share.seconds for share in shares])
 
@@ -181,11 +192,11 @@ def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
             cells.append(f"{statistics.fmean(regrets):7.2f} ({max(regrets):5.1f}){mark}")
         print(f"{kind:>8} {len(of_kind):6}" + "".join(cells))
     every = [name for name in policies if name != "recommended"]
-    for title, among in (("the best simple rule", SIMPLE), ("the best of all", [*every, *RECOMMENDED.values()])):
+    for title, among in (("the best simple rule", ()), ("the best of all", [*every, *RECOMMENDED.values()])):
         print(f"\nfurthest behind {title}:")
         for kind, policy in RECOMMENDED.items():
             of_kind = [row for row in rows if row.world.kind == kind and policy in row.percent]
-            others = [name for name in among if of_kind and name in of_kind[0].percent]
+            others = [name for name in among or simple_of(kind) if of_kind and name in of_kind[0].percent]
             if not others:
                 continue
             for row in sorted(of_kind, key=lambda row: -row.behind(policy, others))[:SHOWN]:
@@ -200,9 +211,9 @@ def judge(checks: Checks, rows: Sequence[Row]) -> None:
     ahead = []
     for kind, policy in RECOMMENDED.items():
         of_kind = [row for row in rows if row.world.kind == kind]
-        if not of_kind or not {policy, *SIMPLE} <= set(of_kind[0].percent):
+        if not of_kind or not {policy, *simple_of(kind)} <= set(of_kind[0].percent):
             continue
-        others = [name for name in SIMPLE if name != policy]
+        others = [name for name in simple_of(kind) if name != policy]
         worst = max(of_kind, key=lambda row: row.behind(policy, others))
         checks.at_most(f"{kind}: points of {policy} behind the best of {', '.join(others)}, worst world "
                        f"({worst.world.name})", worst.behind(policy, others), BEHIND)
@@ -238,17 +249,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
     parser.add_argument("--seed", help="worlds of another seed (default report; dev with --dev)")
-    parser.add_argument("--only", metavar="KIND", action="append", choices=list(KINDS),
-                        help=f"worlds of this kind only: {', '.join(KINDS)}; several times for several")
+    parser.add_argument("--only", metavar="KIND", action="append", choices=ALL_KINDS,
+                        help=f"worlds of this kind only: {', '.join(ALL_KINDS)}; several times for several")
     parser.add_argument("--worlds", type=int, default=WORLDS, metavar="N", help="worlds per kind (default %(default)s)")
-    parser.add_argument("--policies", default=",".join(POLICIES), help="such as 'edf,recommended,pard+;plan=0.8': the "
-                        "world's own, and one with an option (default %(default)s)")
+    parser.add_argument("--policies", help="such as 'edf,recommended,pard+;plan=0.8': the "
+                        "world's own, and one with an option (default: all of the kind)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="arrivals per world (default %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="default %(default)s")
     parser.add_argument("--world", metavar="NAME", action="append", help="this world again, such as report/local/3")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
-    policies = tuple(args.policies.split(","))
+    of_ensembles = args.only == [KIND] or bool(args.world) and args.world[0].split("/")[1] == KIND
+    if KIND in (args.only or ()) and not of_ensembles:
+        parser.error(f"--only {KIND} stands alone: its policies and simple rules are others")
+    policies = tuple(args.policies.split(",")) if args.policies else \
+        ensemble_worlds.POLICIES if of_ensembles else POLICIES
     seed = args.seed or ("dev" if args.dev else "report")
     names = args.world or [f"{seed}/{kind}/{index}" for kind in args.only or KINDS for index in range(args.worlds)]
     rows, seconds = run_all(names, policies, args.rounds, args.processes)
@@ -258,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     show(rows, policies)
     checks = Checks("scripts/bench/regret.py")
-    judge(checks, rows)
+    (ensemble_worlds.judge if of_ensembles else judge)(checks, rows)
     return checks.finish(args.json, {"seed": seed, "worlds": len(rows), "rounds": args.rounds,
                                      "policies": list(policies), "simulations took": f"{seconds:.0f} s"},
                          rows=[{"world": row.world.name, "load": row.world.load, "tags": row.world.tags,

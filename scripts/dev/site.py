@@ -22,10 +22,17 @@ import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Set
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import state_diagram
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "docs/mkdocs.yml"
 PATTERNS = ("*.md", "docs/**/*.md", "examples/*/*.md", "clients/*/*.md", "jetson/*.md", "profiles/*.md")
 """Where pages lie."""
+
+DIAGRAM = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
+"""Elsewhere a page's reader draws it; a browser would have to fetch a script for it from another host."""
 
 FENCED = re.compile(r"(?ms)^\s*```.*?^\s*```$")
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\"\s>]+)")
@@ -73,8 +80,10 @@ def title_of(text: str) -> str:
 
 
 def adapted(text: str) -> str:
-    """A page in the dialect of MkDocs, which differs in three points from where the page is read otherwise: nested
-    items are indented by four, Markdown inside ``<details>`` is asked for, and a comment ends with an empty line."""
+    """A page in the dialect of MkDocs, which differs in four points from where the page is read otherwise: nested
+    items are indented by four, Markdown inside ``<details>`` is asked for, a comment ends with an empty line, and
+    diagrams are drawings."""
+    text = DIAGRAM.sub(lambda found: f"<div>{state_diagram.draw(found[1])}</div>", text)
     lines, fenced = [], False
     for line in text.splitlines():
         if re.match(r"\s*```", line):

@@ -52,7 +52,7 @@ def main() -> None:
     scores = []
     for name in CLASSES:
         for size in (1, 4):
-            score = known.score(name, size, size, 1 / (DELAY_MS * MS))
+            score = known.score(name, size, size, 1 / (DELAY_MS * MS), 1.0)
             slacks = [float(slack) for slack in range(1, 420)]
             scores.append(plots.Line(f"{name}, batch of {size}", slacks,
                                      [score.p(slack * MS) * DELAY_MS * MS for slack in slacks],

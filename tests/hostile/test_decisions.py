@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from typing import Any, Dict, List
 
 import pytest
@@ -36,6 +38,30 @@ def test_no_hint_makes_a_decision_dear(kind: str, hints: Dict[str, float]) -> No
         if any(work.lane == lane for work in world.on_lane.values()):
             world.finish(lane, at=world.now_ms + 10, parts=3)
             assert world.scheduler.state.board.budget.left > -OPERATIONS_MAX // 4
+
+
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str) -> None:
+    """Calls of Python functions and of C's, since time on a shared machine says little (200,000: about 30 ms)."""
+    chain = {"pending_max": 2000, "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "n"}]}
+    world = Driver({"m": {1: 10, 4: 25, 16: 80}, "n": {1: 5, 4: 12}}, {"a": chain}, policy=kind)
+    world.scheduler.check = lambda: None  # type: ignore[method-assign]
+    draw, calls = random.Random(1), 0
+    for number in range(1000):
+        world.arrive("a", slo=draw.uniform(200, 60_000), at=number * 0.01)
+
+    def count(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    for _ in range(3):
+        calls = 0
+        sys.setprofile(count)
+        try:
+            world.finish("cpu0", at=world.now_ms + 20)
+        finally:
+            sys.setprofile(None)
+        assert calls < 250_000
 
 
 def test_where_nothing_is_left_to_compute_a_cohort_is_chosen_simply_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +129,16 @@ def test_who_asks_most_does_not_take_the_lane_from_the_others(policy: str) -> No
     both = served({ATTACKER: 300, OTHER: 40}, policy)
     assert both[OTHER] >= 0.95 * alone
     assert both[ATTACKER] + both[OTHER] >= 380  # and the lane is used
+
+
+def test_work_that_ends_long_after_its_clients_went_ends_nothing_else() -> None:
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": {"model": "m", "slo": "9s"}})
+    for client in (ATTACKER, OTHER):
+        world.arrive("a", count=2, client=client)
+    for request_id in range(1, 5):
+        world.cancel(request_id)
+    world.finish("cpu0", at=3000)
+    assert {end.outcome for end in world.ends.values()} == {"cancelled"} and not world.on_lane
 
 
 def test_one_owners_many_connections_have_one_share() -> None:

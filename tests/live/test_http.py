@@ -61,6 +61,7 @@ def config_of(folder: Path):
     apps = {name: {"model": name, "slo": "20s", "inputs": table} for name, table in inputs.items()}
     apps["pair"]["outputs"] = ["OUTPUT0", "OUTPUT1"]
     apps["held"].update(pending_max=2, stream="in_order")
+    apps["unasked"] = dict(apps["double"])
     apps["simple"], apps["detect"] = apps["pair"], apps["colour"]  # as Triton's examples and the page call them
     return parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps,
                          "policy": {"edf": {"trials": False}}}, directory=str(Path(http_functions.__file__).parent))
@@ -126,6 +127,13 @@ def test_questions_about_the_server_and_its_apps(front):
     assert {"pair", "shout", "chat"} <= names
 
 
+def test_outputs_are_known_before_the_first_request(front):
+    model = front.ask("GET", "/v2/models/unasked")[1]
+    assert model["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1]}]
+    assert front.ask("GET", "/v2/models/unasked/config")[1]["output"] == [
+        {"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]
+
+
 def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
     status, answer = front.ask("POST", "/v2/models/double/infer", {"id": "seven", **infer([1, 2, 3, 4], slo_ms=15000)})
     assert status == 200 and answer["id"] == "seven" and answer["model_name"] == "double"
@@ -134,7 +142,7 @@ def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
     assert front.ask("GET", "/v2/models/double")[1]["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [4]}]
     count = front.ask("GET", "/v2/models/double/stats")[1]["model_stats"][0]["inference_count"]
     assert count >= 1
-    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 9
+    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 10
 
 
 def test_texts_compressed_bodies_and_curls_default_content_type(front):

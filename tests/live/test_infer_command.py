@@ -9,8 +9,10 @@ import pytest
 from bus_server import BusServer
 
 from edgeserve import cli
+from edgeserve.answers import Answer
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
+from edgeserve.tools.infer import as_text
 
 
 @pytest.fixture
@@ -35,6 +37,11 @@ def test_outputs_and_times_are_printed_and_written(endpoint, image, tmp_path, ca
     assert "t: hello" in printed
     assert "completed in 0.00 ms: queue" in printed
     assert np.load(out).shape == (3, 4)
+
+
+def test_a_late_answer_leads_to_its_story():
+    assert as_text(Answer({}, late=True, id=7)).endswith("\nwhat happened: edgeserve story 7")
+    assert "story" not in as_text(Answer({}, id=7))
 
 
 def test_json_holds_everything(endpoint, image, capsys):

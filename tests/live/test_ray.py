@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed; make test-ray")
@@ -63,6 +64,16 @@ lanes = ["cpu1"]
 engine = "synthetic"
 expected = {{ 1 = "{other}" }}
 lanes = ["cpu1"]
+
+[model.lm]
+engine = "synthetic"
+expected = {{ 1 = "2ms" }}
+lanes = ["cpu1"]
+options.sequence = {{ slots = 4, context_tokens = 100000, bytes_per_token = 10 }}
+
+[app.chat]
+model = "lm"
+slo = "200s"
 
 [app.pid]
 model = "pid"
@@ -141,6 +152,21 @@ def cluster():
         else:
             os.environ["PYTHONPATH"] = before
         shutil.rmtree(place, ignore_errors=True)
+
+
+def chat(steps):
+    return {"inputs": {"steps": np.int64(steps)}, "hints": {"steps": float(steps)}, "timeout_ms": 30_000}
+
+
+def test_an_answer_in_pieces_comes_as_it_is_made_and_ends_with_its_reader(cluster):
+    with cluster.stream("chat", **chat(20)) as pieces:
+        assert len(list(pieces)) > 2 and pieces.answer().outcome == "completed"
+    with cluster.stream("chat", **chat(20_000)) as pieces:  # 40 s of work
+        assert next(pieces)
+        assert sum(open_at(cluster, name) for name in "ab") == 1
+    until(lambda: not any(open_at(cluster, name) for name in "ab"), "the end of what nobody reads")
+    with pytest.raises(DeadlineExpired):
+        list(cluster.stream("chat", slo_ms=-1, **chat(20)))
 
 
 def both_up(cluster):

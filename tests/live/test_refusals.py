@@ -15,7 +15,7 @@ import pytest
 from edgeserve.answers import TimedOut
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, Cancelled, Dropped, Failed, Rejected, RequestError
+from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Failed, Rejected, RequestError, UnknownApp
 from edgeserve.runtime import Runtime
 
 HERE = live_functions.__file__.rsplit("/", 1)[0]
@@ -80,7 +80,14 @@ def test_every_end_has_the_id_by_which_its_story_is_told_both_ways(both: Both, w
         assert outcome in story[0]
         assert both[1].story(request_id) == story
     assert "400ms on cpu0" in "\n".join(both[1].story(ids["rejected"]))
-    assert failed(BadInput, "quick", {3: 1} if way == 0 else X, klass="odd").id == 0  # it never was a request
+    early = {"bad_input": failed(BadInput, "quick", X, klass="odd"),
+             "deadline_expired": failed(DeadlineExpired, "quick", X, slo_ms=0),
+             "unknown_app": failed(UnknownApp, "quik", X)}
+    assert early["deadline_expired"].id > early["bad_input"].id > max(ids.values())
+    for code, error in early.items():
+        story = both[1].story(error.id)
+        assert story == [f"request {error.id} of app {'quik' if code == 'unknown_app' else 'quick'}: ended before it "
+                         f"was scheduled: {code}", f"  {error}"]
     assert both[way].story(10**9) == []
 
 
@@ -93,9 +100,21 @@ def test_a_future_of_the_runtime_has_its_id_at_once(both: Both) -> None:
     over_the_bus: Any = client.submit("quick", X)
     answer = over_the_bus.result(10)
     assert over_the_bus.id == answer.id > future.id
-    with pytest.raises(TimedOut) as caught:
-        runtime.infer("held", X, timeout_ms=20)
-    assert "cancelled" in _until(lambda: runtime.story(caught.value.id), "cancelled")
+
+
+def test_a_time_out_of_any_caller_has_its_id(both: Both) -> None:
+    runtime, client = both
+
+    async def awaited() -> None:
+        async with AsyncClient(client.endpoint) as twin:
+            await twin.infer("held", X, timeout_ms=20)
+
+    for ask in (lambda: runtime.infer("held", X, timeout_ms=20), lambda: client.infer("held", X, timeout_ms=20),
+                lambda: asyncio.run(awaited())):
+        with pytest.raises(TimedOut) as caught:
+            ask()
+        assert caught.value.id
+        assert "cancelled" in _until(lambda: runtime.story(caught.value.id), "cancelled")
 
 
 def test_what_the_server_itself_turns_away_has_an_id_and_a_second_cancel_does_nothing(both: Both) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -19,10 +20,11 @@ import numpy as np
 import pytest
 import zmq
 
-from edgeserve.client import Client
+from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, UnknownApp
+from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, TooLarge, UnknownApp
 from edgeserve.ipc import wire
+from edgeserve.ipc.link import Link
 from edgeserve.live.service_manager import Heartbeat, ServiceManager
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies.edf import Edf
@@ -112,6 +114,21 @@ def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
         with pytest.raises(DeadlineExpired):
             bus.infer("double", {"x": ZERO}, slo_ms=1e-6)
         assert bus.infer("double", {"x": ZERO})["y"].tolist() == [0, 0, 0, 0]
+
+
+def test_what_the_bus_itself_refuses_has_a_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Link, "check_size", lambda link, frames: 0)  # this client does not look itself
+    tables = {"server": {"endpoint": f"ipc://{tmp_path}/bus/socket", "message_max": "1MiB"},
+              "model": {"double": {"engine": "python", "function": "live_functions:double"}},
+              "app": {"double": {"model": "double", "slo": "1s"}}}
+    with Runtime(parse_config(tables, directory=str(HERE)), serve=True) as runtime:
+        with Client(runtime.endpoints[0]) as bus:
+            with pytest.raises(TooLarge) as caught:
+                bus.infer("double", {"x": np.zeros(3 << 17)})
+            number = caught.value.id
+            assert bus.story(number) == [f"request {number}: ended before it was scheduled: too_large",
+                                         f"  {caught.value}"]
+            assert bus.infer("double", {"x": ZERO}).id > number
 
 
 def test_questions_about_the_server(served: Runtime) -> None:
@@ -313,3 +330,28 @@ def test_a_loop_that_is_stuck_sends_no_heartbeat_until_it_turns_again(served: Ru
 
 def assert_true(held: bool) -> None:
     assert held
+
+
+@pytest.mark.parametrize("way", ["Client", "AsyncClient"])
+def test_connecting_costs_the_first_request_none_of_its_time(served: Runtime, way: str) -> None:
+    client = Client(served.endpoints[0]) if way == "Client" else AsyncClient(served.endpoints[0])
+    courier = client._courier if isinstance(client, Client) else client._client._courier
+    make_link = courier._make_link
+
+    def slowly(context: Any) -> Any:
+        time.sleep(0.12)
+        return make_link(context)
+
+    courier._make_link = slowly  # type: ignore[method-assign]
+
+    async def ask() -> Any:
+        assert isinstance(client, AsyncClient)
+        async with client:
+            return await client.infer("double", {"x": ZERO}, slo_ms=100)
+
+    if isinstance(client, Client):
+        with client:
+            answer = client.infer("double", {"x": ZERO}, slo_ms=100)
+    else:
+        answer = asyncio.run(ask())
+    assert answer.outcome == "completed" and answer.total_ms < 100

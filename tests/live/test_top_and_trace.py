@@ -40,8 +40,15 @@ def test_top_prints_tables_of_80_columns(endpoint, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert max(len(line) for line in printed.splitlines()) <= 80
     assert len(re.findall(r"^ ?app +/s +in time +late +none", printed, re.MULTILINE)) == 2
-    assert re.search(r"^ ?echo +[\d.]+ +100%", printed, re.MULTILINE)
+    assert re.search(r"^ ?echo +[\d.]+ +95%", printed, re.MULTILINE)
     assert re.search(r"^ ?cpu0 +up", printed, re.MULTILINE)
+
+
+def test_a_refused_request_leads_to_its_story(endpoint, capsys):
+    assert cli.main(["infer", "echo", "--text", "t=x", "--slo", "1us", "--endpoint", endpoint]) == 1
+    number = re.search(r"what happened: edgeserve story (\d+)\n", capsys.readouterr().err)[1]
+    assert cli.main(["story", number, "--endpoint", endpoint]) == 0
+    assert f"request {number} of app echo" in capsys.readouterr().out
 
 
 def test_stats_as_json_are_those_of_the_server(endpoint, capsys):

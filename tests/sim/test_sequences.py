@@ -51,6 +51,22 @@ def true_words(scenario, world):
     return {item.request.id: min(most, max(1, round(item.request.hints["words"]))) for item in world.ended}
 
 
+def beside_ears(truth):
+    """Words and, on the same lane, sound that is worth nothing after 20 ms."""
+    return parse_scenario({
+        "lane": {"gpu0": {}},
+        "model": {"chat": {"engine": "synthetic", "batch": [1, 2, 4], "expected": {"1": "7ms", "2": "7ms", "4": "8ms"}},
+                  "voice": {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}}},
+        "app": {"assistant": {"model": "chat", "slo": "300s", "on_late": "answer", "policy": "words"},
+                "ears": {"model": "voice", "slo": "20ms", "class": "critical", "policy": "voices"}},
+        "policy": {"words": {"kind": "rtlm+"}, "voices": {"kind": "edf"}},
+        "run": {"duration": "20s", "step_cost": "0us", "event_cost": "0us"},
+        "truth": {"chat": {"steps_hint": "words", "step": {"full": "8ms", "saturates": 4, "alone": 0.75}, **truth}},
+        "workload": {"people": {"app": "assistant", "kind": "closed", "clients": 4,
+                                "hints": {"words": {"lognormal": [10.0, 0.5]}, "tokens": 100}},
+                     "sound": {"app": "ears", "kind": "periodic", "rate": 20.0}}})
+
+
 def told_and_true(scenario, seed=1):
     """What requests declared, and how long their answers were, in the order of their ids."""
     said = {}
@@ -194,6 +210,39 @@ def test_a_batch_that_is_stopped_ends_with_its_present_step_and_makes_one_at_lea
     assert run.begin() == 5 + 5 * 20
     assert run.stop(passed_ns) == 5 + steps * 20
     assert (run.pass_stretch(), run.made, run.begin()) == ([], [steps, steps], 0)
+
+
+@pytest.mark.parametrize(("passed_ns", "turns", "steps", "unread"), [
+    (0, 1, 0, [1, 2]), (4, 1, 0, [1, 2]), (5, 2, 0, [0, 2]), (16, 4, 0, [0, 0]), (17, 5, 1, [0, 0])])
+def test_where_prompts_are_read_in_turns_a_batch_that_is_stopped_ends_with_its_present_turn(passed_ns, turns, steps,
+                                                                                            unread):
+    run = SequenceRun([9, 5], None, 0, lambda count: 10 * count, reads=[2, 2], turn_ns=4)
+    assert run.begin() == 4 * 4 + 5 * 20
+    assert run.stop(passed_ns) == min(turns, 4) * 4 + steps * 20
+    assert (run.pass_stretch(), run.turns, run.made, run.begin()) == ([], turns, [steps, steps], 0)
+    assert run.unread == unread
+
+
+def test_a_prompt_that_nobody_waits_for_is_read_no_further():
+    run = SequenceRun([9, 5], None, 0, lambda count: 10 * count, reads=[3, 2], turn_ns=4)
+    run.begin()
+    assert run.drop(0, 3) == 4
+    run.pass_stretch()
+    assert (run.unread, run.left, run.begin()) == ([2, 2], [1], 2 * 4 + 5 * 10)
+
+
+def test_the_scheduler_cuts_the_reading_of_prompts_and_they_are_read_on():
+    """Prompts of 100 tokens: another model's 20 ms are kept only where the scheduler can cut their reading."""
+    found = {}
+    for part in (0, 10):
+        scenario = beside_ears({"batching": "continuous", "prefill_token": "1ms", "prefill_turn": part})
+        report = simulate(scenario, 1, [])
+        ears = [item for item in report.world.ended if item.request.app == "ears"]
+        in_time = [item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns for item in ears]
+        found[part] = sum(in_time) / len(ears)
+        words = [item for item in report.world.ended if item.request.app == "assistant"]
+        assert len(words) > 20 and all(item.outcome == Outcome.COMPLETED for item in words)
+    assert found[10] > 0.99 > 0.8 > found[0]
 
 
 def test_a_sequence_that_nobody_waits_for_leaves_after_the_present_step():

@@ -6,6 +6,7 @@ These tests run with either core. ``make test-compiled`` runs them, and those of
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import runpy
@@ -39,10 +40,13 @@ def python(code, home=ROOT, core=None):
                           timeout=100)
 
 
+@functools.lru_cache(maxsize=None)
 def trees():
+    found = []
     for path in compiled.sources(PACKAGE):
         with open(os.path.join(PACKAGE, path), encoding="utf-8") as file:
-            yield path, ast.parse(file.read())
+            found.append((path, ast.parse(file.read())))
+    return found
 
 
 # --- which core runs --------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class Auction:
                     break
                 bid = bids[0]
                 if len(bids) > 1:  # a probe competes with nobody
+                    self._say_spread(bids, lane)
                     bid = arbiter.choose([other for other in bids if not other.probe] or bids, at_ns)
                 if pressed and (saving.holds(lane, bid) or saving.pauses(bid, lane)):
                     break
@@ -83,6 +84,18 @@ class Auction:
                     self.launch(lane, bid, at_ns)
                 elif not self._launch_sequences(lane, bid, at_ns):
                     full = (*full, bid.model)
+
+    def _say_spread(self, bids: List[Bid], lane: Lane) -> None:
+        """How much longer than expected each bid's work may take, by the careful estimate: at most as long again, since
+        one outlier says little, and where requests differ in work the bid counts with chances already."""
+        for bid in bids:
+            latency = self._state.latency.get((bid.model, lane.name))
+            if latency is None or bid.size not in latency.sizes:
+                continue  # (what is not legal, launching it says)
+            likely_ns = latency.likely_ns[bid.size]
+            beyond_ns = latency.estimate_ns[bid.size] - likely_ns
+            if beyond_ns > 0 < likely_ns:
+                bid.spread_ns = bid.expected_ns * min(beyond_ns, likely_ns) // likely_ns
 
     def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:
         """Whether a trial may have the lane: nobody else wants it, or who wants it can wait, and no critical request

@@ -124,7 +124,7 @@ class RequestManager(RequestMoves):
         shared: LaneShare | None = None
         if request.has_owner:
             shared = state.lane_shares[app.name][request.klass]
-            if not shared.asks(request, now) and not shared.is_within(request) and not self._replaces(request):
+            if not shared.asks(request, now) and not shared.is_within(request, now) and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return
         self._in_request = request
@@ -149,7 +149,7 @@ class RequestManager(RequestMoves):
     def _make_room(self, shared: LaneShare, request: RequestRecord) -> None:
         """Drop the newest waiting requests of clients above their part until one of a client below its own fits."""
         while shared.total_ns + request.cost_share_ns > shared.room_ns:
-            share = shared.furthest(request)
+            share = shared.furthest(request, self._board.now_ns)
             if not share:
                 return
             waiting = [theirs.id for admission in self._state.admission.values()
@@ -408,6 +408,9 @@ class RequestManager(RequestMoves):
         """A lane returned a job of a finished batch."""
         request = job.request
         request.running -= 1
+        use = request.use
+        if use is not None and len(use.shared.uses) > 1:
+            use.shared.had(use, (took[1] - took[0]) // len(work.jobs), request.app.weights, self._board.now_ns)
         if job.state == ORPHAN:
             move_job(job, "finish")
             self._drop_state(job)

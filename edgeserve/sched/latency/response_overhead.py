@@ -28,7 +28,7 @@ class ResponseOverhead:
         self._unseen = 0
 
     def took(self, overhead_ns: int) -> None:
-        """An answer was sent this much later than if handing over, there and back, took no time."""
+        """The last answer of a step went out this much later than if handing over, there and back, took no time."""
         self._recent.append(overhead_ns)
         self._unseen += 1
         if self._unseen >= REFRESH_EVERY:

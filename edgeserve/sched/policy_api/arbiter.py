@@ -1,7 +1,9 @@
 """Which bid wins a lane. Several apps, one lane: ``docs/policies/arbiter.md`` has the measurement behind the rule.
 
 The bids are put in the order that loses least value if they run one after the other; the first of it starts. On a tie
-the one with more value per remaining lane time goes first. Of two bids this is A-then-B against B-then-A.
+the one with more value per remaining lane time goes first. Of two bids this is A-then-B against B-then-A. What waits
+is judged as if all took as long as the careful estimate says: a bid that waits until its last moment is late each time
+that the work before it takes longer than usual.
 Classes bound the auction. A ``critical`` bid that would lose value by waiting for another goes before it;
 ``background`` and probe work starts only when nobody else bids. Others cut in on a continuation only if they end before
 its latest start. Pure; knows no queue and no policy.
@@ -59,13 +61,18 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int) -> List[float
     took_ns = [0]  # by the set that has run
     for done in range(1, 1 << count):
         last = done.bit_length() - 1
-        took_ns.append(took_ns[done ^ 1 << last] + bids[last].expected_ns)
+        took_ns.append(took_ns[done ^ 1 << last] + _slow_ns(bids[last]))
     least = [0.0] * (1 << count)  # by the set that has run: the least that the others lose
     for done in range((1 << count) - 2, 0, -1):
         starts_ns = at_ns + took_ns[done]
-        least[done] = min([now[index] - bids[index].utility.value(starts_ns) + least[done | 1 << index]
+        least[done] = min([now[index] - bids[index].utility.value(starts_ns + bids[index].spread_ns)
+                           + least[done | 1 << index]
                            for index in range(count) if not done >> index & 1])
     return [least[1 << index] for index in range(count)]
+
+
+def _slow_ns(bid: Bid) -> int:
+    return bid.expected_ns + bid.spread_ns
 
 
 def _bars(a: Bid, b: Bid, at_ns: int) -> bool:

@@ -238,6 +238,11 @@ class Board:
         where its model reads prompts whole or makes no sequences, or where nothing tells the prompt's length."""
         return self._sequences.prefill_turns(job) if job.node.model in self._sequences.models else 0
 
+    def reads_in_turns(self, model: str) -> bool:
+        """Whether a model reads prompts in bounded turns, so that two take as long as one after the other."""
+        sequence = self._sequences.models.get(model)
+        return sequence is not None and sequence.prefill_tokens > 0
+
     def branches(self, request: RequestRecord, join: str, part: Part = ()) -> List[Branch]:
         """What became of each predecessor of a join, in the order of the graph."""
         node = request.app.by_name.get(join)

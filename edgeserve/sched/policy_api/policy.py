@@ -51,7 +51,8 @@ class Bid:
     """
 
     __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
-                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant", "open_steps")
+                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant", "open_steps",
+                 "spread_ns")
 
     def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, utility: UtilityOfStart,
                  remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
@@ -72,6 +73,7 @@ class Bid:
         self.klass = klass
         self.variant = variant
         self.policy: Policy | None = None  # filled in by the scheduler
+        self.spread_ns = 0  # by the scheduler: how much longer the work may take than expected
         self.open_steps = False  # the scheduler filled in steps_max
 
     def __repr__(self) -> str:

@@ -8,7 +8,8 @@ does the same over all apps. Clients that the server tells apart are one where t
 
 Places alone do not share a lane: of a queue in order of deadlines, who sends most gets most. So while several clients
 of a class want the same lanes and more is pending than is over in time, each may have its part (:class:`LaneShare`).
-This holds for clients whose connections the server knows.
+What a client had beyond its part counts as if it were pending still: whose requests wait less would get more lane time
+from the same number of them. This holds for clients whose connections the server knows.
 """
 
 from __future__ import annotations
@@ -121,16 +122,20 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
 
 class Use:
     """What one client wants of the lanes in one class: pending requests and lane time, when it last asked, and how much
-    time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too)."""
+    time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too). ``ahead_ns`` is the
+    lane time that it had beyond its part, as of ``ahead_at_ns``."""
 
-    __slots__ = ("shared", "pending", "pending_ns", "last_ns", "slack_ns")
+    __slots__ = ("shared", "share", "pending", "pending_ns", "last_ns", "slack_ns", "ahead_ns", "ahead_at_ns")
 
-    def __init__(self, shared: LaneShare) -> None:
+    def __init__(self, shared: LaneShare, share: str) -> None:
         self.shared = shared
+        self.share = share
         self.pending = 0
         self.pending_ns = 0
         self.last_ns = -(2**62)
         self.slack_ns = NO_HURRY_NS
+        self.ahead_ns = 0
+        self.ahead_at_ns = 0
 
 
 class LaneShare:
@@ -139,7 +144,8 @@ class LaneShare:
     There is room while all of it together would be over in :data:`ROOM_PERCENT` of the shortest time that a client has.
     Beyond that each client may have its part by weight: what a client above its part asks is refused; one below it
     takes the place of the newest waiting requests of the client that is furthest above. One client alone is never
-    refused. Changed by the scheduler alone.
+    refused. To what a client has pending counts the lane time that it had, less what its part of the lanes' time was
+    since (a leaky bucket). Changed by the scheduler alone.
     """
 
     __slots__ = ("uses", "total_ns", "room_ns", "_weights", "_lanes", "_fresh_until_ns")
@@ -156,7 +162,7 @@ class LaneShare:
         """A request came; whether there is room for it without a look at shares."""
         use = self.uses.get(request.share)
         if use is None:
-            use = self.uses[request.share] = Use(self)
+            use = self.uses[request.share] = Use(self, request.share)
             self._fresh_until_ns = -1
         request.use = use
         use.last_ns = now_ns
@@ -182,18 +188,36 @@ class LaneShare:
 
     def part_ns(self, share: str, weights: Mapping[str, float]) -> int:
         """The lane time that a client may have pending where there is no room."""
-        return int(self.room_ns * weight_of(share, weights) / self._weights)
+        weight = weight_of(share, weights)
+        return int(self.room_ns * weight / max(weight, self._weights))  # the last of its work may return to nobody
 
-    def is_within(self, request: RequestRecord) -> bool:
+    def had(self, use: Use, lane_ns: int, weights: Mapping[str, float], now_ns: int) -> None:
+        """A client had lane time while others wanted some. It is at most one whole part ahead."""
+        if now_ns >= self._fresh_until_ns:
+            self._refresh(now_ns, weights)
+        use.ahead_ns = min(self._ahead_ns(use, weights, now_ns) + lane_ns, self.part_ns(use.share, weights))
+
+    def _ahead_ns(self, use: Use, weights: Mapping[str, float], now_ns: int) -> int:
+        """What a client is ahead by now: less what its part of the lanes' time was since the last look, and one whole
+        part at most, whatever a part was while nobody was in a hurry."""
+        if use.ahead_ns:
+            since_ns = now_ns - use.ahead_at_ns
+            earned_ns = since_ns * self._lanes * weight_of(use.share, weights) / max(self._weights, 1e-9)
+            use.ahead_ns = min(int(max(0.0, use.ahead_ns - earned_ns)), self.part_ns(use.share, weights))
+        use.ahead_at_ns = now_ns
+        return use.ahead_ns
+
+    def is_within(self, request: RequestRecord, now_ns: int) -> bool:
         """Whether a request is within its client's part. (The first of a client always is: it may be dear.)"""
-        pending_ns = self.uses[request.share].pending_ns
-        return not pending_ns or pending_ns + request.cost_share_ns <= self.part_ns(request.share, request.app.weights)
+        use, weights = self.uses[request.share], request.app.weights
+        has_ns = use.pending_ns + self._ahead_ns(use, weights, now_ns)
+        return not has_ns or has_ns + request.cost_share_ns <= self.part_ns(request.share, weights)
 
-    def furthest(self, request: RequestRecord) -> str:
+    def furthest(self, request: RequestRecord, now_ns: int) -> str:
         """The client that is furthest above its part, ``""`` if none is but the one that asks."""
         weights = request.app.weights
-        over = [(use.pending_ns - self.part_ns(share, weights), share) for share, use in self.uses.items()
-                if share != request.share]
+        over = [(use.pending_ns + self._ahead_ns(use, weights, now_ns) - self.part_ns(share, weights), share)
+                for share, use in self.uses.items() if share != request.share and use.pending_ns]
         over_ns, share = max(over, default=(0, ""))
         return share if over_ns > 0 else ""
 

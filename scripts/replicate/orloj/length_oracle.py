@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
+import numpy as np
+
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.orloj.lengths import factor
+from edgeserve.sched.policies.orloj.lengths import Lengths, factor
 from edgeserve.sched.policies.orloj.plus import OrlojPlus
 from edgeserve.sched.policies.orloj.shared import DynamicModel
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
 
 
-class KnownLengths:
-    """Every length is a class of its own, and certain: what ``sched/policies/orloj/lengths.py`` is for
-    distributions."""
+class KnownLengths(Lengths):
+    """Every length is a class of its own, and certain."""
 
-    def __init__(self, fixed_ns: int, factors: Dict[int, float]) -> None:
-        self.fixed_ns = fixed_ns
-        self.factors = factors
+    def __init__(self, fixed_ns: float, factors: Dict[int, float]) -> None:
+        super().__init__(fixed_ns, factors, np.zeros(1), {}, np.ones(1))
 
     def alone(self, name: str) -> Distribution:
         """The time alone, all of it at one point."""
@@ -45,15 +45,14 @@ class KnownModel(DynamicModel):
         """The length itself."""
         return str(job.request.hints[self._hint])
 
-    def lengths(self, lane: str, board: Board) -> Any:
+    def lengths(self, lane: str, board: Board) -> Lengths:
         """What follows from knowing them."""
         latency = board.latency(self.model, lane)
         known = self._lengths.get(lane)
         if known is None:
-            made: Any = KnownLengths(latency.fixed_ns, {size: factor(latency, size) for size in latency.sizes})
-            known = self._lengths[lane] = made
+            known = KnownLengths(latency.fixed_ns, {size: factor(latency, size) for size in latency.sizes})
+            self._lengths[lane] = known
         return known
-
 
     def refresh(self, board: Board) -> None:
         """There is nothing to learn."""

@@ -6,7 +6,7 @@ import pytest
 
 from edgeserve.errors import ConfigError, Rejected
 from edgeserve.http.backend import Places
-from edgeserve.http.origins import origin_of, read_tokens
+from edgeserve.http.origins import _of_address, origin_of, read_tokens
 
 LONG, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -59,3 +59,11 @@ def test_one_client_cannot_take_the_last_places_from_the_others():
     assert places.count == 0 and places._of == {}
     for _ in range(8):
         places.enter("alone")
+
+
+def test_an_origin_is_kept_for_the_next_request_but_never_without_bound():
+    _of_address.cache_clear()
+    for number in range(3000):
+        assert origin_of("", f"10.0.{number // 256}.{number % 256}") == f"address:10.0.{number // 256}.{number % 256}"
+    assert _of_address.cache_info().currsize <= 1024
+    assert origin_of("kitchen", "10.0.0.1") == "token:kitchen"

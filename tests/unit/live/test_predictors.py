@@ -9,7 +9,9 @@ from typing import Any, Iterator, List, Optional
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.live.predictors import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker
+from edgeserve.engines.lm.engine import LmEngine
+from edgeserve.errors import EngineError
+from edgeserve.live.predictors import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker, prompt_counters
 from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call, request_validators
 from edgeserve.live.responders import RequestFuture
 
@@ -186,3 +188,23 @@ def test_the_thread_begins_with_the_first_request(world: World) -> None:
     others = set(threading.enumerate())  # a thread of an earlier test may still be ending
     hold(world)
     assert "edgeserve-predict" in {thread.name for thread in set(threading.enumerate()) - others}
+
+
+def language_model():
+    return parse_config({"lane": {"cpu0": {}}, "model": {"chat": {"engine": "lm", "file": "missing.onnx"}},
+                         "app": {"chat": {"model": "chat", "slo": "1s"}}})
+
+
+def test_the_tokenizer_of_a_language_model_is_opened_before_the_first_request(monkeypatch):
+    counted = []
+    monkeypatch.setattr(LmEngine, "count_tokens", lambda engine, item: counted.append(item) or 1)
+    config = language_model()
+    prompt_counters(config.apps["chat"], config)
+    assert len(counted) == 1
+
+
+def test_a_tokenizer_that_cannot_be_opened_is_told_of_when_somebody_asks():
+    config = language_model()
+    predictor = prompt_counters(config.apps["chat"], config)[0]
+    with pytest.raises(EngineError, match="missing"):
+        predictor.function({"prompt": "Hello"})

@@ -19,8 +19,9 @@ class Died(Exception):
 class FakeHandle:
     """A replica that replies as ``ends`` says (an error, a callable that is awaited, or an answer)."""
 
-    def __init__(self, name, ends=None, expected_ms=10.0, slo_ms_min=10.0):
+    def __init__(self, name, ends=None, expected_ms=10.0, slo_ms_min=10.0, pieces=0):
         self.name, self.ends, self.calls = name, ends, []
+        self.pieces, self.dies_after, self.sent, self.closed = pieces, None, 0, False
         self.outlooks = {"a": Outlook(1000.0, expected_ms, slo_ms_min)}
         self.dead = False
         self.asked_for_outlook = 0
@@ -34,6 +35,19 @@ class FakeHandle:
         elif self.ends is not None:
             return Reply(error=self.ends)
         return Reply(answer=Answer({"from": self.name}))
+
+    async def stream(self, call):
+        try:
+            for number in range(self.pieces):
+                if self.dies_after == number:
+                    raise Died
+                self.sent += 1
+                yield {"piece": number}
+            if self.dies_after is not None:
+                raise Died
+            yield await self.infer(call)
+        finally:
+            self.closed = True
 
     async def outlook(self):
         self.asked_for_outlook += 1
@@ -250,3 +264,134 @@ def test_spare_time_counts_what_the_way_has_cost_already():
     assert 300 < spare(outlook, Call("a", {}, 1000.0, sent=old)) <= 480
     assert spare(outlook, Call("a", {}, 10.0, {"on_late": "answer"}, old)) == 0.0
     assert spare(None, Call("a", {})) is None and spare(Outlook(1000.0), Call("a", {})) is None
+
+
+# --- faults of the question -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["raises", "says nothing readable"])
+def test_a_fault_of_the_question_ends_no_watch_and_the_replica_comes_back(monkeypatch, caplog, fault):
+    monkeypatch.setattr("edgeserve.ray.dispatcher.OUTLOOK_S", 0.0)
+    monkeypatch.setattr("edgeserve.ray.dispatcher.AGAIN_S", 0.0)
+    arrived = False
+
+    async def broken():
+        a.asked_for_outlook += 1
+        if fault == "raises":
+            raise ZeroDivisionError("a fault of the handle")
+        return 7
+
+    async def stuck():
+        nonlocal arrived
+        arrived = True
+        await asyncio.Event().wait()
+
+    async def scenario(dispatcher):
+        a.ends = stuck
+        asked = asyncio.ensure_future(dispatcher.infer(Call("a", {})))
+        while not arrived:
+            await asyncio.sleep(0)
+        whole, a.outlook = a.outlook, broken
+        moved = await asked  # what it had is tried elsewhere
+        before = a.asked_for_outlook
+        while a.asked_for_outlook < before + 3:
+            await asyncio.sleep(0)
+        assert not dispatcher.table()["a"]["up"]
+        a.outlook, a.ends = whole, None
+        while not dispatcher.table()["a"]["up"]:
+            await asyncio.sleep(0)
+        return moved, await dispatcher.infer(Call("a", {}))
+
+    a, b = FakeHandle("a", expected_ms=1.0), FakeHandle("b")
+    (moved, again), retries = dispatched(scenario, a, b)
+    assert (moved.answer["from"], again.answer["from"]) == ("b", "a") and retries == [("a", "b", "lost")]
+    told = [record for record in caplog.records if "what it expects failed" in record.message]
+    assert len(told) == 1 and told[0].exc_info, "once in a row, with its traceback"
+
+
+def test_a_fault_while_choosing_elsewhere_ends_no_call():
+    async def broken():
+        raise ZeroDivisionError
+
+    async def scenario(dispatcher):
+        b.outlook = broken
+        return await dispatcher.infer(Call("a", {}))
+
+    a, b = FakeHandle("a", REFUSED, expected_ms=1.0), FakeHandle("b")
+    reply, retries = dispatched(scenario, a, b)
+    assert reply.error is REFUSED and not retries
+
+
+def test_the_first_requests_all_wait_for_the_first_replica():
+    async def whole():
+        handle = FakeHandle("a")
+        dispatcher = Dispatcher({"a": handle}, (Died,))
+
+        async def ask():
+            await dispatcher.start()
+            return await dispatcher.infer(Call("a", {}))
+
+        try:
+            replies = await asyncio.gather(ask(), ask())
+            return [reply.answer for reply in replies], len(dispatcher._watchers)
+        finally:
+            dispatcher.close()
+
+    answers, watchers = asyncio.run(whole())
+    assert all(answers) and watchers == 1
+
+
+# --- answers in pieces ------------------------------------------------------------------------------------------------
+
+
+def pieces(*handles, **call):
+    async def scenario(dispatcher):
+        return [item async for item in dispatcher.stream(Call("a", {}, **call))]
+
+    return dispatched(scenario, *handles)
+
+
+def test_pieces_come_through_and_the_reply_is_last():
+    a = FakeHandle("a", pieces=3)
+    items, _ = pieces(a)
+    assert items[:3] == [{"piece": 0}, {"piece": 1}, {"piece": 2}]
+    assert items[3].answer["from"] == "a" and items[3].tried == ("a",)
+
+
+@pytest.mark.parametrize("how", ["refused", "lost"])
+def test_before_the_first_piece_another_replica_is_tried(how):
+    a, b = FakeHandle("a", REFUSED if how == "refused" else None, expected_ms=1.0), FakeHandle("b", pieces=1)
+    a.dies_after = 0 if how == "lost" else None
+    items, retries = pieces(a, b)
+    assert items[0] == {"piece": 0} and items[1].tried == ("a", "b")
+    assert retries == [("a", "b", "lost" if how == "lost" else "cannot_make_deadline")]
+
+
+def test_after_the_first_piece_a_lost_replica_ends_the_answer():
+    a, b = FakeHandle("a", expected_ms=1.0, pieces=3), FakeHandle("b", pieces=3)
+    a.dies_after = 2
+    items, retries = pieces(a, b)
+    assert items[:-1] == [{"piece": 0}, {"piece": 1}] and isinstance(items[-1].error, ServerGone) and not retries
+
+
+def test_who_stops_reading_ends_the_work():
+    async def scenario(dispatcher):
+        items = dispatcher.stream(Call("a", {}))
+        first = await items.__anext__()
+        await items.aclose()
+        return first, dispatcher.table()["a"]["in_flight"]
+
+    a = FakeHandle("a", pieces=10**6)
+    (first, in_flight), _ = dispatched(scenario, a)
+    assert first == {"piece": 0} and in_flight == 0 and a.closed and a.sent < 10
+
+
+def test_pieces_of_nobody_end_with_a_typed_error():
+    async def scenario(dispatcher):
+        a.dead = True
+        await dispatcher.infer(Call("a", {}))
+        return [item async for item in dispatcher.stream(Call("a", {}))]
+
+    a = FakeHandle("a")
+    (only,), _ = dispatched(scenario, a)
+    assert isinstance(only.error, ServerGone)

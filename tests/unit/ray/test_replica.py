@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from edgeserve.answers import Answer
+from edgeserve.answers import PIECES_UNREAD_MAX, Answer
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, DeadlineExpired, EdgeServeError, Rejected, TimedOut, UnknownApp
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    DeadlineExpired,
+    EdgeServeError,
+    Rejected,
+    ServerGone,
+    TimedOut,
+    UnknownApp,
+)
 from edgeserve.ray.calls import Call, Reply, Stamp, boot_id
 from edgeserve.ray.client import ClusterClient, answer_of, call_of
 from edgeserve.ray.replica import Replica, outcome_of
 
-CONFIG = {"model": {"m": {"engine": "synthetic", "expected": {"1": "50ms"}}},
-          "app": {"a": {"model": "m", "slo": "20s"}, "late": {"model": "m", "slo": "10s", "on_late": "answer"}}}
+SEQUENCE = {"slots": 4, "context_tokens": 100_000, "bytes_per_token": 10}
+CONFIG = {"model": {"m": {"engine": "synthetic", "expected": {"1": "50ms"}},
+                    "lm": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "1ms", "2": "1ms"},
+                           "options": {"sequence": SEQUENCE}}},
+          "app": {"chat": {"model": "lm", "slo": "20s"},
+                  "a": {"model": "m", "slo": "20s"}, "late": {"model": "m", "slo": "10s", "on_late": "answer"}}}
 
 
 class Meters:
@@ -63,6 +78,7 @@ def test_the_way_has_cost_a_part_of_the_deadline(replica):
     assert reply.answer is None or reply.answer.late
     gone = asked(replica, "a", {}, 30.0, sent=sent_ago(5))
     assert isinstance(gone.error, DeadlineExpired) and "reached a replica" in str(gone.error)
+    assert "deadline_expired" in asyncio.run(replica.story(gone.error.id))[0]
     assert asked(replica, "late", {}, sent=sent_ago(60)).answer is not None, "its app wants late answers"
 
 
@@ -71,6 +87,34 @@ def test_what_is_wrong_with_a_request_comes_back_typed(replica):
     assert isinstance(asked(replica, "a", {}, options={"klass": "royal"}).error, BadInput)
     assert isinstance(asked(replica, "a", {}, "soon").error, BadInput)
     assert replica._meters.ends[-3][:3] == ("", "unknown_app", ""), "a client's word becomes no label"
+
+
+def test_pieces_come_before_the_reply_and_who_stops_reading_cancels(replica):
+    async def read(count):
+        call = Call("chat", {"steps": np.int64(count)}, options={"hints": {"steps": float(count)}})
+        items = replica.stream(call)
+        got = []
+        async for item in items:
+            got.append(item)
+            if count > 100:
+                break
+        await items.aclose()
+        return got
+
+    items = asyncio.run(read(9))
+    assert len(items) > 2 and all(isinstance(item, dict) for item in items[:-1])
+    assert items[-1].answer.outcome == "completed" and replica._meters.opened[-1] == 0
+    asyncio.run(read(5000))
+    due = time.monotonic() + 10
+    while asyncio.run(replica.stats())["apps"]["chat"]["outcomes"]["cancelled"] != 1:
+        assert time.monotonic() < due, "what nobody reads goes on"
+    assert replica._meters.opened[-1] == 0
+    refused = asyncio.run(_all(replica.stream(Call("chat", {}, -1.0))))
+    assert isinstance(refused[0].error, DeadlineExpired)
+
+
+async def _all(items):
+    return [item async for item in items]
 
 
 def test_the_outlook_says_what_a_request_could_expect(replica):
@@ -158,3 +202,86 @@ def test_a_lost_dispatcher_is_a_typed_error_and_a_fault_is_none():
         ClusterClient(FakeFront(OSError("gone")), (OSError,)).infer("a", {})
     with pytest.raises(ZeroDivisionError):
         ClusterClient(FakeFront(ZeroDivisionError()), (OSError,)).infer("a", {})
+
+
+class FakeStream:
+    """Of a handle that streams, what the client uses: ``items`` come, then it waits when ``stuck``."""
+
+    def __init__(self, *items, stuck=False):
+        self.coming, self.stuck, self.cancelled = list(items), stuck, threading.Event()
+        self.stream = self
+
+    def options(self, stream):
+        assert stream
+        return self
+
+    def remote(self, call):
+        self.call = call
+        return self
+
+    def cancel(self):
+        self.cancelled.set()
+
+    def __iter__(self):
+        self.cancelled.clear()
+        for item in self.coming:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+        if self.stuck:
+            self.cancelled.wait(20)
+
+    async def __aiter__(self):
+        self.cancelled.clear()
+        for item in self.coming:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+        while self.stuck and not self.cancelled.is_set():
+            await asyncio.sleep(0)
+
+
+def both_ways(stream, lost=(), **options):
+    """Pieces and answer, or the error, of the client's two ways to ask; they are the same."""
+    client = ClusterClient(stream, lost)
+
+    def plainly():
+        with client.stream("a", {}, **options) as pieces:
+            return list(pieces), pieces.answer()
+
+    async def awaited():
+        async with client.stream_async("a", {}, **options) as pieces:
+            return [piece async for piece in pieces], await pieces.answer()
+
+    ends = []
+    for way in (plainly, lambda: asyncio.run(awaited())):
+        try:
+            ends.append(way())
+        except Exception as error:  # noqa: BLE001 the tests look at it
+            ends.append(error)
+    return ends
+
+
+def test_the_client_reads_pieces_and_then_the_answer():
+    for got, answer in both_ways(FakeStream({"t": 1}, {"t": 2}, Reply(Answer({"y": 3}, total_ms=5.0)))):
+        assert got == [{"t": 1}, {"t": 2}] and answer["y"] == 3 and answer.total_ms >= 5.0
+
+
+def test_the_end_of_an_answer_in_pieces_is_typed_whatever_it_was():
+    for error in both_ways(FakeStream({"t": 1}, Reply(error=Rejected("no", "queue_full")))):
+        assert isinstance(error, Rejected) and error.reason == "queue_full"
+    for error in both_ways(FakeStream({"t": 1}, KeyError("gone")), lost=(KeyError,)):
+        assert isinstance(error, ServerGone) and "did not reply" in str(error)
+    for error in both_ways(FakeStream({"t": 1})):
+        assert isinstance(error, ServerGone) and "without a reply" in str(error)
+    stream = FakeStream({"t": 1}, stuck=True)
+    for error in both_ways(stream, timeout_ms=30):
+        assert isinstance(error, TimedOut) and stream.cancelled.is_set()
+
+
+def test_pieces_that_nobody_reads_cancel_the_request():
+    stream = FakeStream(*[{"t": 1}] * (PIECES_UNREAD_MAX + 2), stuck=True)
+    pieces = ClusterClient(stream).stream("a", {})
+    assert stream.cancelled.wait(20)
+    with pytest.raises(Cancelled, match="unread"):
+        pieces.answer()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import regret
-from lib import worlds
+from lib import ensemble_worlds, worlds
 from lib.checks import Checks
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -15,7 +15,7 @@ PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls
     "one": "works untuned", "apps": "classes", "camera": "works untuned", "steps": "iterative models",
     "answers": "language models",
     "unequal": "time depends on the input", "local": "share one device", "hosts": "share one device",
-    "lanes": "lanes of its own"}
+    "lanes": "lanes of its own", "ensembles": "ensembles: "}
 
 
 @pytest.mark.parametrize("kind", sorted(regret.RECOMMENDED))
@@ -27,8 +27,10 @@ def test_the_page_recommends_what_the_bench_calls_recommended(kind):
 
 
 def test_every_kind_has_a_recommendation_of_a_policy_that_is_compared():
-    assert set(regret.RECOMMENDED) == set(worlds.KINDS)
-    assert {*regret.RECOMMENDED.values(), *regret.SIMPLE} <= set(regret.POLICIES)
+    assert set(regret.RECOMMENDED) == set(ensemble_worlds.ALL_KINDS)
+    for kind, policy in regret.RECOMMENDED.items():
+        compared = ensemble_worlds.POLICIES if kind == ensemble_worlds.KIND else regret.POLICIES
+        assert {policy, *regret.simple_of(kind)} <= set(compared)
     assert regret.WORLDS * len(worlds.KINDS) >= 60
 
 
@@ -136,3 +138,61 @@ def test_the_table_shows_recommended_policies_and_the_worlds_where_they_lose(cap
     assert by_kind["all"][1:] == ["2", "1.00", "(", "2.0)", "5.00", "(", "10.0)", "2.00", "(", "2.0)*"]
     assert sum(line.startswith("  test/local/0") and " edf  80.00 " in line for line in lines) == 2
     assert sum(line.startswith("  test/one/0") and " fifo  92.00 " in line for line in lines) == 2
+
+
+# --- ensembles --------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_draws_the_same_ensembles_again_and_another_name_others():
+    one, again, other = [ensemble_worlds.draw(f"test/ensembles/{number}") for number in (0, 0, 1)]
+    assert one == again
+    assert one.world.scenario != other.world.scenario
+    assert ensemble_worlds.world_of("test/ensembles/0") == one.world
+    assert ensemble_worlds.world_of("test/one/0") == worlds.draw_world("test/one/0")
+
+
+def test_the_worlds_of_ensembles_hold_what_the_bench_claims():
+    drawn = [ensemble_worlds.draw(f"test/ensembles/{number}") for number in range(60)]
+    tags = {tag for item in drawn for tag in item.world.tags}
+    assert {*ensemble_worlds.FITS, *ensemble_worlds.TROUBLES[1:], "shared lane", "lanes of their own", "two ensembles",
+            "shared model", "slow score", "camera beside", "guessed", *[f"{n} models" for n in range(2, 6)]} <= tags
+    assert all(0.3 <= item.world.load <= 2.0 for item in drawn)
+    for item in drawn:
+        for truth in item.truths.values():
+            assert truth.worth(0.0, 0) == 0.0
+            assert truth.worth(0.99, (1 << len(truth.nodes)) - 1) == 1.0
+            assert truth.worth(0.01, 1) > truth.worth(0.99, 1)  # the harder, the less the fastest knows
+
+
+def test_an_answer_is_worth_what_its_models_agree_and_not_what_the_policy_believes():
+    name = next(name for name in [f"test/ensembles/{number}" for number in range(60)]
+                if "fit of other difficulties" in ensemble_worlds.draw(name).world.tags)
+    rows = next(iter(ensemble_worlds.draw(name).truths.values())).rows
+    assert ensemble_worlds.told_rows(rows, "fit of other difficulties")[0] == rows[-1] != rows[0]
+    shares = [regret.run_job(regret.Job(name, policy, 1)) for policy in ("fastest", "schemble+", "fastest")]
+    assert shares[0].offered == shares[1].offered > 200
+    assert shares[0].percent == shares[2].percent != shares[1].percent
+    assert 0.0 < shares[0].percent <= 100.0
+
+
+def test_a_simple_rule_of_ensembles_names_their_fastest_models():
+    scenario = ensemble_worlds.draw("test/ensembles/0").world.scenario
+    found = regret.under(scenario, ensemble_worlds.rule_of(scenario, "fastest")).config.policies["ensemble_static"]
+    assert found.options["pick"] == "static"
+    assert found.options["models"] == [f"e{index}m0" for index in range(len(ensemble_worlds.draw(
+        "test/ensembles/0").truths))]
+    assert ensemble_worlds.rule_of(scenario, "edf") == "edf"
+
+
+def test_a_wrong_fit_is_held_against_the_static_choices_alone():
+    checks = Checks("scripts/bench/regret.py")
+    wrong = next(name for name in [f"test/ensembles/{number}" for number in range(60)]
+                 if "fit of other models" in ensemble_worlds.draw(name).world.tags)
+    right = next(name for name in [f"test/ensembles/{number}" for number in range(60)]
+                 if not set(ensemble_worlds.FITS[1:3]) & set(ensemble_worlds.draw(name).world.tags))
+    values = {"schemble+": 90.0, "edf": 95.0, "original": 50.0, "static": 91.5, "fastest": 80.0}
+    rows = [regret.Row(ensemble_worlds.world_of(name), 1000, values, dict.fromkeys(values, 0.0))
+            for name in (wrong, right)]
+    ensemble_worlds.judge(checks, rows)
+    behind = [(check.value, check.holds) for check in checks.rows if "points behind" in check.name]
+    assert behind == [(5.0, False), (1.5, True)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from xml.etree import ElementTree
 
 import pytest
 from dev import site
+from lib import state_diagram
 
 CONFIG = (site.ROOT / site.CONFIG).read_text(encoding="utf-8")
 
@@ -72,3 +74,39 @@ def test_a_site_is_built_unless_a_link_leads_nowhere_or_a_page_is_left_out(tmp_p
     one.write_text("# One\n")
     assert site.build(tmp_path / "site", root) == 1
     assert "docs/four.md" in capfd.readouterr().out
+
+
+DIAGRAM = """stateDiagram-v2
+    [*] --> new
+    new --> open : take, <hold>
+    open --> new : again
+    open --> done : finish
+    new --> done : refuse
+    done --> [*]
+"""
+
+
+def test_diagrams_are_drawings_with_every_state_and_word():
+    page = site.adapted(f"# A\n\n```mermaid\n{DIAGRAM}```\n\n```\nplain\n```\n")
+    assert "mermaid" not in page and "plain" in page
+    root = ElementTree.fromstring(re.search(r"<svg.*</svg>", page)[0])
+    texts = [text.text for text in root.iter("text")]
+    assert sorted(texts) == ["again", "done", "finish", "new", "open", "refuse", "take, <hold>"]
+    assert len(list(root.iter("rect"))) == 3
+    assert len([path for path in root.iter("path") if "marker-end" in path.attrib]) == 4
+
+
+def test_states_stand_in_columns_and_no_box_lies_on_another():
+    edges = state_diagram.read(DIAGRAM)
+    assert [(edge.source, edge.target) for edge in edges] == [("new", "open"), ("open", "new"), ("open", "done"),
+                                                             ("new", "done")]
+    column, back = state_diagram.columns(edges)
+    assert column == {"new": 0, "open": 1, "done": 2} and back == {("open", "new")}
+    page = (site.ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
+    for text in site.DIAGRAM.findall(page):
+        boxes = [(float(box.get("x")), float(box.get("y")))
+                 for box in ElementTree.fromstring(state_diagram.draw(text)).iter("rect")]
+        assert len(boxes) >= 6
+        for number, (x, y) in enumerate(boxes):
+            assert all(abs(x - other_x) >= state_diagram.WIDTH or abs(y - other_y) >= state_diagram.HEIGHT
+                       for other_x, other_y in boxes[:number])

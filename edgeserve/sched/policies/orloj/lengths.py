@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Sequence,
 
 import numpy as np
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.orloj.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
@@ -85,20 +86,22 @@ class LengthWindow:
             self._seeds = max(0, self._seeds - 1)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Lengths:
     """What is known of one model's lengths on one lane: immutable, made by :func:`lengths_of`.
 
     ``classes`` have a CDF each at the common ``points`` (u, in ns); ``mix`` is the CDF of any request. A class without
-    samples counts as ``mix``.
+    samples counts as ``mix``. ``is_inferred``: they follow from the times of batches, since few times alone are known.
     """
 
     def __init__(self, fixed_ns: float, factors: Mapping[int, float], points: Array,
-                 classes: Mapping[str, Array], mix: Array) -> None:
+                 classes: Mapping[str, Array], mix: Array, is_inferred: bool = False) -> None:
         self.fixed_ns = fixed_ns
         self.factors = dict(factors)
         self.points = points
         self.classes = dict(classes)
         self.mix = mix
+        self.is_inferred = is_inferred
         self.known = tuple(sorted(classes))  # the classes by name, for a stable order
         self._alone: Dict[str, Distribution] = {}
         self._batches: Dict[Tuple[int, Tuple[str, ...]], Distribution] = {}
@@ -142,7 +145,7 @@ class Lengths:
             return self._batch(self.mix ** count, size)
         return self._batch(self.cdf(name) * self.mix ** (count - 1), size)
 
-    def score(self, name: str | None, count: int, size: int, rate_per_ns: float, cost: float = 1.0) -> SlackScore:
+    def score(self, name: str | None, count: int, size: int, rate_per_ns: float, cost: float) -> SlackScore:
         """The priority score of a class in a batch of ``count`` (``sched/policies/orloj/slack.py``)."""
         known = self.expected(name, count, size)
         shares = known.shares
@@ -211,7 +214,8 @@ def learnt_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weight
             bias.observe(row.size, fixed + factors[row.size] * longest_ns, row.took_ns)
         corrections = bias.corrections()
     mix = _mix(classes, weights)
-    return Lengths(fixed / speed, _factors(latency, corrections), points / speed, classes, mix), corrections
+    made = Lengths(fixed / speed, _factors(latency, corrections), points / speed, classes, mix, is_inferred=True)
+    return made, corrections
 
 
 def _mix(classes: Mapping[str, Array], weights: Mapping[str, float]) -> Array:

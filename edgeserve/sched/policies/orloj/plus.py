@@ -43,6 +43,9 @@ TIME_EXPONENT = 0.7
 """Value is compared per expected time to this power (specification, 11.3): short batches are not quite as good as they
 look, since what they leave needs a batch of its own."""
 
+INFERRED_EXPONENT = 1.0
+"""The same while lengths are inferred from batches: what large batches take is then the least certain."""
+
 LOOKED_AT_MAX = 64
 """Most urgent jobs that a decision looks at: some four full batches; its cost must not grow with the queue."""
 
@@ -81,6 +84,7 @@ class OrlojPlus(DynamicPolicy):
             return None
         latency = board.latency(model.model, lane.name)
         losses = _Losses(rows, lengths, starts_ns)
+        exponent = INFERRED_EXPONENT if lengths.is_inferred else TIME_EXPONENT
         best_score, best = -1.0, (rows[:1], latency.sizes[0])
         for ceiling in sorted({row[4] for row in rows}, key=lambda name: (lengths.mean_alone_ns(name), name)):
             mean_ns = lengths.mean_alone_ns(ceiling)
@@ -99,7 +103,7 @@ class OrlojPlus(DynamicPolicy):
                     known = lengths.batch(size, tuple(sorted([row[4] for row in chosen])))
                     if count > 1 and known.mean_ns() >= sum([lengths.mean_alone_ns(row[4]) for row in chosen]):
                         continue  # one by one they take no longer, and all but the last end sooner
-                    per_time = known.mean_ns() ** -TIME_EXPONENT
+                    per_time = known.mean_ns() ** -exponent
                     if sum([row[5] for row in chosen]) * per_time <= best_score:
                         continue  # even if all were surely in time
                     value = sum([row[5] * known.p_by(row[1] - starts_ns) for row in chosen])

@@ -57,18 +57,20 @@ def equal_cohort(dues: Sequence[int], trial_of: Callable[[int], Trial | None]) -
     half as many or fewer are served as fast they go: what could follow them is decided when they are over.
     ``trial_of`` is None for a number that must not be. O(m log m) for m requests, times the batches of the last module.
     """
-    feasible: List[Choice] = []
+    feasible: List[Tuple[int, Trial]] = []
     for count in range(1, len(dues) + 1):
         trial = trial_of(count)
         if trial is None:
             continue
         if trial.answers[-1][1] > dues[-1]:
             break
-        members = _tightest(dues, trial.answers)
-        if members:
-            feasible.append(Choice(members, trial.time_ns))
-    return feasible[best_number([(len(choice.members), choice.time_ns) for choice in feasible])] if feasible \
-        else Choice((), 1)
+        if _tightest(dues, trial.answers):
+            feasible.append((count, trial))
+    if not feasible:
+        return Choice((), 1)
+    _, best = feasible[best_number([(count, trial.time_ns) for count, trial in feasible])]
+    members = [place for first, size in _tightest(dues, best.answers) for place in range(first, first + size)]
+    return Choice(members, best.time_ns)
 
 
 def best_number(sizes: Sequence[Tuple[int, int]]) -> int:
@@ -86,15 +88,16 @@ def best_number(sizes: Sequence[Tuple[int, int]]) -> int:
     return found
 
 
-def _tightest(dues: Sequence[int], answers: Sequence[Tuple[int, int]]) -> List[int]:
-    """Positions of the tightest requests that are answered in time, so many by the end of each batch; or none."""
-    found: List[int] = []
+def _tightest(dues: Sequence[int], answers: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """The tightest requests that are answered in time, so many by the end of each batch: for each batch the position of
+    the first and how many follow each other; or none."""
+    found: List[Tuple[int, int]] = []
     place = 0
     for size, ends_ns in answers:
         place = max(place, bisect_left(dues, ends_ns))
         if place + size > len(dues):
             return []
-        found += range(place, place + size)
+        found.append((place, size))
         place += size
     return found
 

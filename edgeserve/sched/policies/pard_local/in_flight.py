@@ -7,12 +7,12 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 from __future__ import annotations
 
 from math import isqrt
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
 from edgeserve.sched.policies.pard_local.cost import AtNode, Course, Schedule, Stage, forecast, repeated, staged
 from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
-from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
+from edgeserve.sched.policies.pard_local.stages import StageCosts, StagePlan, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
 from edgeserve.sched.requests.work import MILLI
@@ -22,6 +22,9 @@ PPM = 1_000_000
 
 FOLLOWERS = 2
 """Cohorts that a new one is believed to be followed by, where it leaves its home and comes back."""
+
+ANSWER_OPERATIONS = 10
+"""What each batch of a cohort's last module is charged in the step's budget: its time, and its place in the queue."""
 
 CUT_INS_MAX = 2
 """Cohorts that may stand before the one that they interrupted: each makes the others' slack smaller."""
@@ -169,6 +172,10 @@ class InFlight:
         pipeline = cohort.pipeline
         if pipeline.exit < 0 or len(cohort.members) < 2:
             return {}
+        plans = [self._stage_costs.stage_plan(node.model, cohort.home, board) for node in pipeline.nodes]
+        tail = tail_of(pipeline, plans, cohort.home)
+        if tail:
+            return {} if cohort.steps() else _early_behind(cohort, tail, plans)
         node = pipeline.nodes[pipeline.exit]
         lane = self._stage_costs.lane_of(node.model, cohort.home, board)
         if lane is None:
@@ -271,14 +278,14 @@ class Beside:
     parts may be more, that share of their time, and room for the noise in it.
     """
 
-    __slots__ = ("_board", "_budget", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first",
-                 "margin_ppm", "_home", "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns")
+    __slots__ = ("_board", "budget", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first",
+                 "margin_ppm", "_home", "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns", "_tail")
 
     def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
                  from_ns: int,
                  goes_first: bool, margin_ppm: int = 0) -> None:
         self._board = board
-        self._budget = board.budget
+        self.budget = board.budget
         self._size = len(pipeline.nodes)
         self._route = [(node.index, stage_costs.stage_plan(node.model, home, board)) for node in pipeline.nodes]
         self._home = home
@@ -289,6 +296,7 @@ class Beside:
         self._cohorts_max = flights.cohorts_max
         self._resident_ns = max([place.resident_ns for _, place in self._route if place is not None], default=0)
         self._preds = [[pred.index for pred in node.preds] for node in pipeline.nodes]
+        self._tail = tail_of(pipeline, [place for _, place in self._route], home)
         self._known: List[Schedule] = []
         dues: List[int | None] = []
         noises: List[int] = []
@@ -340,6 +348,11 @@ class Beside:
         place = self._route[exit][1] if exit >= 0 else None
         if place is None or left[exit] != count * MILLI or left[self._size + exit]:
             return [(count, ends_ns)]
+        tail = [self._route[index][1] for index in self._tail]
+        if tail and all(left[index] == count * MILLI and not left[self._size + index] for index in self._tail):
+            each_ns = sum([stage.usual.time_ns(MILLI) for stage in tail[1:] if stage is not None])
+            early = early_of(tail[0].usual.split.batches(count) if tail[0] is not None else [], each_ns)
+            return [(1, ends_ns - time_ns) for time_ns in early]
         batches = place.usual.split.batches(count)
         found: List[Tuple[int, int]] = []
         for number, time_ns in reversed(batches):
@@ -401,15 +414,15 @@ class Beside:
                 at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
                 if at_ns > limit_ns and lanes == 1:
                     break
-        if lanes > 1 and self._resident_ns <= self._from_ns and self._budget.left > 0:
+        if lanes > 1 and self._resident_ns <= self._from_ns and self.budget.left > 0:
             return Course([Schedule(self._stages(left, steps), self._from_ns)], self._free,
-                          self._budget).run()[0] - self._from_ns
+                          self.budget).run()[0] - self._from_ns
         return at_ns - self._from_ns
 
     def home_ns(self, left: Sequence[int]) -> int:
         """How long it would need its home with none in flight, what it does not use of that included."""
         course = Course([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free,
-                        self._budget)
+                        self.budget)
         course.run()
         return course.left_ns[0] - self._from_ns
 
@@ -417,12 +430,12 @@ class Beside:
         """When it would end if so many like it follow as soon as the home has nothing else to do, and how much time the
         home takes for each of these; without any, how much longer it is needed. What the home waits meanwhile counts.
         None when it cannot run, or when one in flight would be late (or nothing is left of the step's budget)."""
-        if self._budget.left <= 0 or any(left[index] and place is None for index, place in self._route):
+        if self.budget.left <= 0 or any(left[index] and place is None for index, place in self._route):
             return None
         stages, known = self._stages(left, NO_STEPS), len(self._known)
         like = [Schedule(stages, self._from_ns, (), -1 if number == 0 else max(-1, known + number - self._cohorts_max),
                          self._home) for number in range(1 + followers)]
-        course = Course([*self._known, *like], self._free, self._budget)
+        course = Course([*self._known, *like], self._free, self.budget)
         ends = course.run()
         if self._is_late(ends):
             return None
@@ -434,16 +447,16 @@ class Beside:
     def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
         """When it would end; None when it cannot run, or when one in flight would then be late (or nothing is left of
         the step's budget). Where it could not end by ``limit_ns`` even alone, some time after that: this is quicker."""
-        if self._budget.left <= 0:
+        if self.budget.left <= 0:
             return None
         alone_ns = self.alone_ns(left, steps, limit_ns)
         if alone_ns is None or not self._known or self._from_ns + alone_ns > limit_ns:
             return None if alone_ns is None else self._from_ns + alone_ns
         new = Schedule(self._stages(left, steps), self._from_ns, home=self._home)
         if self._first:
-            new_ns, *ends = forecast([new, *self._known], self._free, self._budget)
+            new_ns, *ends = forecast([new, *self._known], self._free, self.budget)
         else:
-            *ends, new_ns = forecast([*self._known, new], self._free, self._budget)
+            *ends, new_ns = forecast([*self._known, new], self._free, self.budget)
         return None if self._is_late(ends) else new_ns
 
     def _is_late(self, ends: Sequence[int]) -> bool:
@@ -487,7 +500,9 @@ class CohortTimes:
         return Trial(max(beside.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
 
     def later(self, count: int) -> Trial | None:
-        """It begins when those in flight need its home no more."""
+        """It begins when those in flight need its home no more. None too where nothing is left of the step's budget."""
+        if self._beside.budget.left <= 0:
+            return None
         beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
         alone_ns = beside.alone_ns(left, NO_STEPS)
         if alone_ns is None:
@@ -501,7 +516,64 @@ class CohortTimes:
         beside = self._beside
         if self._has_margin:
             ends_ns = beside.with_margin_ns(ends_ns, left, NO_STEPS)
-        return beside.answers(count, left, ends_ns, self._pipeline.exit)
+        found = beside.answers(count, left, ends_ns, self._pipeline.exit)
+        beside.budget.left -= ANSWER_OPERATIONS * len(found)  # (as charge() does, without its call)
+        return found
+
+
+def tail_of(pipeline: Pipeline, plans: Sequence[StagePlan | None], home: str) -> List[int]:
+    """The module at home whose batches are answered, and the functions behind it that take its jobs one by one on one
+    other lane; empty where the last module is at home itself, or where it is not so simple."""
+    if pipeline.exit < 0:
+        return []
+    node, behind = pipeline.nodes[pipeline.exit], [pipeline.exit]
+    lanes: Set[str] = set()
+    while True:
+        plan = plans[node.index]
+        if plan is None or plan.usual.is_told:
+            return []
+        if plan.lane == home:
+            return behind if lanes else []
+        if len(node.preds) != 1 or node.gather or plan.usual.split.first(2) != 1:
+            return []
+        lanes.add(plan.lane)
+        node = node.preds[0]
+        if node.fan_out or node.route_one or len(node.succs) != 1 or len(lanes) > 1:
+            return []
+        behind.insert(0, node.index)
+
+
+def early_of(batches: Sequence[Tuple[int, int]], each_ns: int, before: int = 0) -> List[int]:
+    """How long before the last of them members are answered, in their order: ``before`` that wait for the functions
+    behind the batches, and those of the batches, (jobs, time) each. The functions take ``each_ns`` for each job."""
+    over_ns = at_ns = 0
+    ends = []
+    for count, time_ns in ([(before, 0)] if before else []) + list(batches):
+        over_ns += time_ns
+        for _ in range(count):
+            at_ns = max(at_ns, over_ns) + each_ns
+            ends.append(at_ns)
+    return [at_ns - end_ns for end_ns in ends]
+
+
+def _early_behind(cohort: Cohort, tail: Sequence[int], plans: Sequence[StagePlan | None]) -> Dict[int, int]:
+    """How long before the cohort's end each member is answered, by request, where functions follow the last module at
+    home. When its first batch begins is not asked: later would only mean that those before it are answered earlier."""
+    stages = [plan for plan in (plans[index] for index in tail) if plan is not None]
+    each_ns = sum([stage.usual.time_ns(MILLI) for stage in stages[1:]])
+    rows: List[Tuple[int, int, int]] = []  # 0: behind the module, 1: in its running batch, 2: before it
+    for member in cohort.members:
+        place = 2 if member.left()[tail[0]] else 0
+        for job in member.jobs.values():
+            if place and job.state == RUNNING and job.node.index == tail[0]:
+                place = 1
+        rows.append((place, member.due_ns, member.request.id))
+    rows.sort()
+    counts = [sum([row[0] == place for row in rows]) for place in range(3)]
+    batches = stages[0].usual.split.batches(counts[2])
+    if counts[1]:
+        batches = [(counts[1], 0), *batches]
+    return dict(zip([row[2] for row in rows], early_of(batches, each_ns, counts[0])))
 
 
 def can_run_now(model: str, board: Board) -> bool:

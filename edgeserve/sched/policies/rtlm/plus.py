@@ -1,8 +1,9 @@
 """``rtlm+``: continuous batching. A sequence that ends frees its slot; others are admitted in groups between two steps.
 
-Each admission interrupts decoding for a prefill, so nobody is admitted before a share of the slots is free
-(``admit_share``), or nothing runs. The admitted are chosen by priority, one of each client at a time. How long a
-sequence will still be is estimated anew as it grows. A side lane takes a long task if it ends there earlier.
+Each admission interrupts decoding for a prefill. Where one prefill of many is cheaper than many of one, nobody is
+admitted before a share of the slots is free (``admit_share``), or nothing runs. The admitted are chosen by priority,
+one of each client at a time. How long a sequence will still be is estimated anew as it grows. A side lane takes a long
+task if it ends there earlier.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class RtlmPlus(LanguagePolicy):
             return False
         lane, count = work.lane, len(work.left())
         places = self._places(tasks, lane, count, board)
-        if places - count < self._needed(places):
+        if places - count < self._needed(tasks, places, board):
             return False
         running = [tasks.running[job.seq] for job in work.left() if job.seq in tasks.running]
         following = self._admitted(tasks, running, lane, places - count, board)
@@ -108,17 +109,18 @@ class RtlmPlus(LanguagePolicy):
         room = board.sequence_room(tasks.model, lane)
         return batch if room is None else max(1, min(batch, room.slots + held))
 
-    def _needed(self, places: int) -> int:
+    def _needed(self, tasks: ModelTasks, places: int, board: Board) -> int:
         """So many of the places must be free before others are admitted to a batch that runs. Rounded down: of 11
-        places two groups of 5 and 6 are served in turns."""
-        return max(1, math.floor(self._share * places))
+        places two groups of 5 and 6 are served in turns. One where prompts are read in turns: a group saves nothing
+        then, and free places make steps that serve fewer."""
+        return 1 if board.reads_in_turns(tasks.model) else max(1, math.floor(self._share * places))
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
         chosen = tasks.bound_to(lane.name)[:latency.size_max]
         places = self._places(tasks, lane, len(chosen), board)
         free = places - len(chosen)
-        if not chosen or free >= self._needed(places):
+        if not chosen or free >= self._needed(tasks, places, board):
             chosen += self._admitted(tasks, chosen, lane, free, board)
         if not chosen:
             return None

@@ -381,6 +381,8 @@ class LanguagePolicy(Policy):
             if board.sequence_room(tasks.model, lane) is None:
                 patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
                 bound = min(math.ceil(PATIENCE * steps), patient)
+            elif board.reads_in_turns(tasks.model):
+                bound = steps = STEPS_MIN  # what a turn takes, others wait for, and is learnt when a batch ends
         expected_ns = max(1, before_ns + steps * step_ns)
         jobs = [waiting.job for waiting in chosen]
         rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])

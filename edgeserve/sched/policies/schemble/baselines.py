@@ -23,7 +23,7 @@ class EnsembleStatic(EnsemblePolicy):
                                    "margin": 0.0}
 
     def _decide(self, board: Board, places: Places) -> None:
-        for query in sorted(self._queries.values(), key=_by_arrival):
+        for query in sorted(self._of_places(places), key=_by_arrival):
             if query.is_judged or not query.jobs:
                 continue
             query.is_judged = True
@@ -40,9 +40,10 @@ class EnsembleStatic(EnsemblePolicy):
                 query.planned = query.committed = own or query.waiting()
 
     def plan(self, board: Board) -> None:
-        if self._is_stale and self._places is not None and not self._places.may_start(board):
-            self._forget_ended()
-            self._decide(board, self._places)  # at arrival, not when a lane is free
+        for places in self._places:
+            if (self._is_stale or places.is_stale) and not places.may_start(board):
+                self._forget_ended()
+                self._decide(board, places)  # at arrival, not when a lane is free
         super().plan(board)
 
     def _picked(self, query: Query) -> int:

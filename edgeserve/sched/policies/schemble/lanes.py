@@ -5,9 +5,10 @@ Turns the board's lanes into the places of a local problem (``problem.py``). Rea
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.schemble.planner import Planner
 from edgeserve.sched.policies.schemble.problem import Lanes
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
@@ -20,18 +21,36 @@ STALE = 10
 """A model that has not run for so many times what it takes is measured too long ago to be called slow by it."""
 
 
+def places_of(ensembles: Sequence[Ensemble], board: Board, cells_max: int) -> List[Places]:
+    """The ensembles in groups, each with its places: those that may use a common lane are in one group."""
+    lanes = [{lane.name for node in item.nodes for lane in board.lanes_of(node.model)} for item in ensembles]
+    groups: List[List[int]] = []
+    for index, mine in enumerate(lanes):
+        touching = [group for group in groups if any(mine & lanes[other] for other in group)]
+        merged = sorted([index] + [other for group in touching for other in group])
+        groups = [group for group in groups if group not in touching] + [merged]
+    return [Places([ensembles[index] for index in group], board, Planner(cells_max)) for group in sorted(groups)]
+
+
 class Places:
-    """The nodes of a policy's ensembles, by number, their models, and the lanes that they may use. Nodes whose models
-    may use a common lane are at one place, with all lanes of each."""
+    """The nodes of ensembles, by number, their models, and the lanes that they may use. Nodes whose models may use a
+    common lane are at one place, with all lanes of each. ``numbers`` are those of each app's models, in their order.
+    ``planner`` solves the local problems of these ensembles; ``size``: how many requests a batch of the last plan
+    holds; ``is_stale``: something happened since."""
 
-    __slots__ = ("models", "_numbers", "place_of", "_lanes")
+    __slots__ = ("apps", "models", "planner", "size", "is_stale", "numbers", "place_of", "_lanes")
 
-    def __init__(self, ensembles: Iterable[Ensemble], board: Board) -> None:
+    def __init__(self, ensembles: Sequence[Ensemble], board: Board, planner: Planner) -> None:
+        self.apps = frozenset([item.app.name for item in ensembles])
+        self.planner = planner
+        self.size = 1
+        self.is_stale = True
         nodes = [(item.app.name, node) for item in ensembles for node in item.nodes]
         models = [node.model for _, node in nodes]
         self.models = tuple(models)
-        self._numbers: Dict[Tuple[str, str], int] = {
-            (app, node.name): index for index, (app, node) in enumerate(nodes)}
+        self.numbers: Dict[str, Tuple[int, ...]] = {}
+        for item in ensembles:
+            self.numbers[item.app.name] = tuple([index for index, (app, _) in enumerate(nodes) if app == item.app.name])
         groups: List[List[int]] = []
         for index, model in enumerate(models):
             mine = {lane.name for lane in board.lanes_of(model)}
@@ -49,8 +68,12 @@ class Places:
 
     def number(self, query: Query, bit: int) -> int:
         """The number of one of a request's models."""
-        ensemble = query.ensemble
-        return self._numbers[ensemble.app.name, ensemble.nodes[bit].name]
+        return self.numbers[query.ensemble.app.name][bit]
+
+    def is_shared(self, query: Query, bit: int) -> bool:
+        """Whether other models of the request run where one of its models does."""
+        place = self.place_of[self.number(query, bit)]
+        return [self.place_of[index] for index in self.numbers[query.ensemble.app.name]].count(place) > 1
 
     def lanes(self, place: int) -> Sequence[Lane]:
         """The lanes of a place."""

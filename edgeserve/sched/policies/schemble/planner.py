@@ -47,18 +47,19 @@ class Planner:
         self._layers: List[Layer] = []
         self._packed: Packed | None = None
 
-    def plan(self, lanes: Lanes, asked: Sequence[Asked]) -> Plan:
-        """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset."""
+    def plan(self, lanes: Lanes, asked: Sequence[Asked], spent: int = 0) -> Plan:
+        """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset. ``spent``:
+        cells that the same decision has taken of its bound before."""
         head = list(asked[:self.look_ahead])
         rest = (0,) * (len(asked) - len(head))
         if not head:
             return Plan(rest, 0, EXACT, 0)
         packed = pack(lanes, head)
         if packed.shape <= PRUNED_FROM:
-            plan = self._in_layers(lanes, head, packed)
+            plan = self._in_layers(lanes, head, packed, self.cells_max - spent)
         else:
             self.forget()
-            plan = _within_bounds(packed, self.cells_max)
+            plan = _within_bounds(packed, self.cells_max - spent)
         return Plan(plan.subsets + rest, plan.value, plan.method, plan.cells)
 
     def forget(self) -> None:
@@ -66,7 +67,7 @@ class Planner:
         self._lanes = None
         self._asked, self._layers = [], []
 
-    def _in_layers(self, lanes: Lanes, asked: List[Asked], packed: Packed) -> Plan:
+    def _in_layers(self, lanes: Lanes, asked: List[Asked], packed: Packed, cells_max: int) -> Plan:
         """All loads, layer by layer; the layers of the requests that the last problem began with are still good."""
         same = 0
         if self._lanes == lanes:
@@ -77,9 +78,12 @@ class Planner:
         layers = self._layers[:same + 1] if same else [{0: 0}]
         cells = 0
         for row in packed.rows[same:]:
-            layer = _next_layer(layers[-1], row, packed.guard, -1)
             cells += len(layers[-1]) * len(row)
-            layers.append(layer)
+            if cells > cells_max:
+                self.forget()
+                plan = best_greedy(packed)
+                return Plan(plan.subsets, plan.value, BOUNDED, cells + plan.cells)
+            layers.append(_next_layer(layers[-1], row, packed.guard, -1))
         self._lanes, self._asked, self._layers = lanes, asked, layers
         return Plan(_traced(packed, layers), max(layers[-1].values()), EXACT, cells)
 

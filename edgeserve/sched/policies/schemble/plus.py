@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, List, Sequence, Tuple
+from typing import ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.schemble.backlog import surcharge, taken
+from edgeserve.sched.policies.schemble.backlog import Demand, prices, surcharges
 from edgeserve.sched.policies.schemble.lanes import Places, ends_at_ns
 from edgeserve.sched.policies.schemble.planner import EXACT
 from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan
-from edgeserve.sched.policies.schemble.queries import Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy
+from edgeserve.sched.policies.schemble.queries import Ensemble, Query
+from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Terms
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import RequestRecord
 
 GUARD_PART: Final = 4
 """Models are asked to end early by a quarter of a request's time at most."""
+
+REMEMBERED: Final = 64
+"""Requests, of all ensembles of the policy, after which an arrival counts a third of what it did."""
+
+
+class Arrivals:
+    """What came of one ensemble lately: ``count`` forgets, ``cost_ns`` is what the last request counts in the auction
+    at value 1, ``value`` the mean that requests name."""
+
+    __slots__ = ("count", "cost_ns", "value")
+
+    def __init__(self, value: float) -> None:
+        self.count = 0.0
+        self.cost_ns = 1
+        self.value = value
+
+    def came(self, request: RequestRecord) -> None:
+        """Count a request."""
+        self.count += 1.0
+        self.cost_ns = max(1, request.cost_share_ns)
+        self.value += (request.value - self.value) / REMEMBERED
+
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -32,63 +55,106 @@ class SchemblePlus(EnsemblePolicy):
         super().__init__(name, apps, options)
         self._stop = float(str(self.options["stop"]))
         self._price = float(str(self.options["price"]))
-        self._size = 1
+        self._arrivals: Dict[str, Arrivals] = {}
+
+    def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
+        if request.id not in self._queries:
+            for seen in self._arrivals.values():
+                seen.count *= 1.0 - 1.0 / REMEMBERED
+            self._arrivals.setdefault(request.app.name, Arrivals(request.value)).came(request)
+        return super()._query(request, ensemble, board)
 
     def _decide(self, board: Board, places: Places) -> None:
-        queries = self._in_order()
+        queries = self._in_order(places)
         for query in queries:
             query.planned = 0
         if not queries:
             return
         fresh = [query for query in queries if not query.begun()]
+        lone = 0
         if len(fresh) == 1 and self.options["lone"] == "fastest":
-            fresh[0].planned = self._fastest_idle(fresh[0], board, places)
-            if fresh[0].planned:
+            lone = self._fastest_idle(fresh[0], board, places)
+            fresh[0].planned = lone
+            if lone and (len(queries) == 1 or not places.is_shared(fresh[0], lone.bit_length() - 1)):
                 return
-        best, own = Plan((), -1, EXACT, 0), queries
-        terms = self._terms(fresh, places, board)
+        best, own, planner, spent = Plan((), -1, EXACT, 0), queries, places.planner, 0
+        charges = self._charges(queries, fresh, places, board)
         for batch in self._batches(board, places, len(queries)):
             lanes = places.problem(board, {}, batch, len(fresh) > 1)
-            able, asked = self._able(queries, lanes, places, board, terms)
+            able, asked = self._able(queries, lanes, places, board, charges)
+            if lone and fresh[0] in able:
+                _only(asked[able.index(fresh[0])], 1 << places.number(fresh[0], lone.bit_length() - 1))
             if batch > 1:
-                self._planner.forget()
-            plan = self._planner.plan(lanes, asked)
-            self._charge(plan, len(asked))
+                planner.forget()
+            plan = planner.plan(lanes, asked, spent)
+            spent += plan.cells
+            self._charge(plan, able, asked, board)
             if plan.value > best.value:
-                best, own, self._size = plan, able, batch
-            if best.value >= sum([max([option.reward for option in item.options]) for item in asked]):
+                best, own, places.size = plan, able, batch
+            if best.value >= sum([max([option.reward for option in item.options], default=0) for item in asked]):
                 break  # everybody gets everything
+            if spent >= planner.cells_max:
+                break
         for query, subset in zip(own, best.subsets):
             query.planned = self._own(query, subset, places)
+        if lone:
+            fresh[0].planned = lone
 
-    def _terms(self, fresh: List[Query], places: Places, board: Board) -> Tuple[float, int]:
-        """What the requests that wait make lane time cost beyond the price, and how much earlier than they must models
-        are to end: both nothing where one request waits, whom no other makes late."""
+    def _worth(self, app: str, places: Places) -> float:
+        """What a request of an ensemble counts beside one of those that it shares lanes with, at equal value."""
+        costs = [seen.cost_ns for name, seen in self._arrivals.items() if name in places.apps]
+        return self._arrivals[app].cost_ns / max(costs)
+
+    def _demands(self, counts: Mapping[str, float], places: Places) -> List[Demand]:
+        return [Demand(places.numbers[app], self._worth(app, places) * self._arrivals[app].value, count)
+                for app, count in counts.items()]
+
+    def _prices(self, lanes: Lanes, places: Places) -> List[float]:
+        """Of a nanosecond of each place, by the requests that came lately."""
+        counts = {app: seen.count for app, seen in self._arrivals.items() if app in places.apps}
+        return prices(lanes, self._demands(counts, places), self._price)
+
+    def _charges(self, queries: List[Query], fresh: List[Query], places: Places,
+                 board: Board) -> Dict[str, Tuple[List[float], int]]:
+        """What the requests that have not begun make each model of an app cost beyond the price, and how much earlier
+        than they must its models are to end: nothing where one request waits, whom no other makes late."""
         if len(fresh) < 2:
-            return 0.0, 0
+            return {}
         lanes = places.problem(board, {}, 1, True)
-        part = taken(lanes, len(fresh), fresh[-1].due_ns)
-        return surcharge(lanes, self._price, part), _guard_ns(places.models[_fastest(lanes)], board)
+        found: Dict[str, Tuple[List[float], int]] = {}
+        for app in dict.fromkeys([query.ensemble.app.name for query in queries]):
+            last_ns = [query.due_ns for query in fresh if query.ensemble.app.name == app][-1:] or [fresh[-1].due_ns]
+            counts: Dict[str, float] = {}
+            for query in fresh:
+                if query.due_ns <= last_ns[0]:
+                    name = query.ensemble.app.name
+                    counts[name] = counts.get(name, 0.0) + 1.0
+            models = places.numbers[app]
+            fastest = min(models, key=lambda index: (lanes.times_ns[index], index))
+            found[app] = (surcharges(lanes, models, self._demands(counts, places), last_ns[0], self._price),
+                          _guard_ns(places.models[fastest], board))
+        return found
 
     def _able(self, queries: List[Query], lanes: Lanes, places: Places, board: Board,
-              terms: Tuple[float, int]) -> Tuple[List[Query], List[Asked]]:
+              charges: Mapping[str, Tuple[List[float], int]]) -> Tuple[List[Query], List[Asked]]:
         """The requests that some model could end for with the guard, should it be slow; where there is none, those that
         some model could end for by the likely times."""
-        more, guard_ns = terms
-        for early_ns in (guard_ns, 0):
+        per_ns = self._prices(lanes, places)
+        for is_guarded in (True, False):
             able, asked = [], []
             for query in queries:
-                request = query.request
-                limit_ns = 0 if request.on_late == "answer" else (
+                request, app = query.request, query.ensemble.app.name
+                more, early_ns = charges.get(app, ((), 0))
+                limit_ns = 0 if request.on_late == "answer" or not is_guarded else (
                     request.deadline_ns - request.arrival_ns) // GUARD_PART
-                item = self._asked_by(query, lanes, places, board,
-                                      (self._price, more, query.due_ns - min(early_ns, limit_ns)))
+                item = self._asked(query, lanes, places, board, Terms(
+                    self._worth(app, places), per_ns, more, query.due_ns - min(early_ns, limit_ns)))
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)
                     asked.append(item)
-                if len(asked) == self._planner.look_ahead:
+                if len(asked) == places.planner.look_ahead:
                     break  # nobody behind would be planned
-            if asked or not early_ns:
+            if asked or not charges:
                 break
         return able, asked
 
@@ -111,8 +177,8 @@ class SchemblePlus(EnsemblePolicy):
                 sizes.update(board.latency(model, lane.name).sizes)
         return [size for size in sorted(sizes) if size <= min(waiting, self._batch_max, 8)] or [1]
 
-    def _batch(self, model: str) -> int:
-        return self._size
+    def _batch(self, query: Query) -> int:
+        return next(places.size for places in self._places if query.ensemble.app.name in places.apps)
 
     def _is_enough(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
         now = query.worth(query.answered)
@@ -127,13 +193,14 @@ class SchemblePlus(EnsemblePolicy):
         gain = query.worth(more) - now
         if more == query.answered or (useful and gain < self._stop):
             return True
-        asked = self._asked(query, lanes, places, board, self._price)
+        asked = self._asked(query, lanes, places, board, Terms(
+            self._worth(query.ensemble.app.name, places), self._prices(lanes, places), (), query.due_ns))
         return useful and not query.running and not any(option.reward > 0 for option in asked.options)
 
 
-def _fastest(lanes: Lanes) -> int:
-    """The model that takes the least time."""
-    return lanes.times_ns.index(min(lanes.times_ns))
+def _only(asked: Asked, subset: int) -> None:
+    """Leave a request no other option."""
+    asked.options = tuple([option for option in asked.options if option.subset == subset])
 
 
 def _guard_ns(model: str, board: Board) -> int:

@@ -94,7 +94,7 @@ class Query:
     must have ended."""
 
     __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "wanted",
-                 "due_ns", "row", "observed", "is_judged", "is_scored")
+                 "due_ns", "row", "observed", "is_judged", "is_scored", "is_noted")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, due_ns: int) -> None:
         self.request = request
@@ -110,6 +110,7 @@ class Query:
         self.row: Row = ensemble.row(request)
         self.observed: Row | None = None  # by what has been said, once somebody has answered
         self.is_judged = False
+        self.is_noted = False  # its story says that a plan met its bound
         self.is_scored = ensemble.score in request.hints
 
     def score_came(self) -> bool:

@@ -13,7 +13,7 @@ from edgeserve.sched.policies.schemble.planner import greedy
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
 from edgeserve.sched.policies.schemble.published import plan_published
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy
+from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Terms
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.requests.graph import App
@@ -48,11 +48,11 @@ class Schemble(EnsemblePolicy):
             query.row = query.ensemble.mean
 
     def _decide(self, board: Board, places: Places) -> None:
-        queries = self._in_order()
+        queries = self._in_order(places)
         if not queries:
             return
         lanes = places.problem(board, self._backlog(places, board))
-        asked = [self._asked(query, lanes, places, board, float(str(self.options["price"]))) for query in queries]
+        asked = [self._asked(query, lanes, places, board, self._terms(query, lanes, places)) for query in queries]
         if self._unit > 1:
             for item in asked:
                 item.options = tuple([Option(subset, reward // self._unit) for subset, reward in item.options])
@@ -62,8 +62,8 @@ class Schemble(EnsemblePolicy):
         if self.options["fast"] and len(queries) == 1 and idle & _in_any(asked[0]):
             self._commit(queries[0], self._own(queries[0], idle & _in_any(asked[0]), places))
             return
-        plan = self._planned(lanes, asked, queries)
-        self._charge(plan, len(asked))
+        plan = self._planned(lanes, asked, queries, places)
+        self._charge(plan, queries, asked, board)
         for query, subset in zip(queries, plan.subsets):
             query.wanted = self._own(query, subset, places)
         for index in range(len(places.models)):
@@ -76,10 +76,16 @@ class Schemble(EnsemblePolicy):
                 if subset >> index & 1:
                     break  # committed for another idle model: this one runs it too
 
+    def _terms(self, query: Query, lanes: Lanes, places: Places) -> Terms:
+        """All models' time costs ``price`` of an answer."""
+        total_ns = sum([lanes.times_ns[index] for index in places.numbers[query.ensemble.app.name]])
+        per_ns = float(str(self.options["price"])) / total_ns
+        return Terms(1.0, [per_ns] * len(lanes.free_ns), (), query.due_ns)
+
     def _free_of_backlog(self, places: Places) -> int:
         """Models of which no committed job waits."""
         busy = 0
-        for query in self._queries.values():
+        for query in self._of_places(places):
             for bit in query.jobs:
                 if query.committed >> bit & 1:
                     busy |= 1 << places.number(query, bit)
@@ -88,12 +94,12 @@ class Schemble(EnsemblePolicy):
     def _commit(self, query: Query, own: int) -> None:
         query.planned = query.committed = own
 
-    def _planned(self, lanes: Lanes, asked: List[Asked], queries: List[Query]) -> Plan:
+    def _planned(self, lanes: Lanes, asked: List[Asked], queries: List[Query], places: Places) -> Plan:
         if self.options["planner"] == "published":
-            return plan_published(lanes, asked, float(str(self.options["delta"])), self._planner.cells_max)
+            return plan_published(lanes, asked, float(str(self.options["delta"])), self._cells_max)
         if self.options["planner"] == "greedy":
             return greedy(pack(lanes, asked), self._taking(queries))
-        return self._planner.plan(lanes, asked)
+        return places.planner.plan(lanes, asked)
 
     def _taking(self, queries: List[Query]) -> List[int]:
         """In which order requests take what they like best."""

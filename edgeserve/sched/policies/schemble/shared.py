@@ -7,16 +7,15 @@ whether a request's models are committed together or one at a time.
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.schemble.backlog import units
-from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns
-from edgeserve.sched.policies.schemble.planner import BOUNDED, Planner
+from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns, places_of
+from edgeserve.sched.policies.schemble.planner import BOUNDED
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query, ensemble_of
 from edgeserve.sched.policies.schemble.records import RecordDraws
@@ -38,7 +37,25 @@ CELL_NS = 150
 """What one cell of a plan takes in the interpreted core (``scripts/bench/planner.py``): charged in simulations."""
 
 ASKED_CELLS = 80
-"""What one request of a local problem costs before its plan, in cells."""
+"""What one request of a local problem costs before its plan at least, in cells."""
+
+OPTION_CELLS = 11
+"""What one of its options costs, in cells."""
+
+EVERY_SUBSET = 6
+"""Waiting models up to which a request is offered every subset of them. Of more, 1,023 of ten, the plan would take
+longer than its bound: then single models, pairs, and the subsets that grow by the best model each."""
+
+
+class Terms(NamedTuple):
+    """On what terms a request is planned. ``worth``: what an answer counts beside those of the policy's other
+    ensembles. ``prices``: of a nanosecond of each place. ``surcharges``: of each of its models on top of that; not for
+    the least that a request without an answer needs. ``due_ns``: when its models are to end."""
+
+    worth: float
+    prices: Sequence[float]
+    surcharges: Sequence[float]
+    due_ns: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -65,9 +82,9 @@ class EnsemblePolicy(Edf):
         self._records = RecordDraws(name, self.apps)
         self._queries: Dict[int, Query] = {}
         self._leads: Dict[str, JobQueue] = {}
-        self._places: Places | None = None
+        self._places: List[Places] = []  # ensembles that share no lane with others are planned without them
         self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
-        self._planner = Planner(int(str(self.options["cells_max"])))
+        self._cells_max = int(str(self.options["cells_max"]))
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
         self._thought = 0  # cells of the plans of this step
@@ -248,19 +265,29 @@ class EnsemblePolicy(Edf):
         self._drop_late_leads(board)
         if not self._queries:
             return
-        if self._places is None:
-            self._places = Places(self._ensembles.values(), board)
-        places = self._places
-        self._settle_all(board, places)
+        if not self._places:
+            self._places = places_of(list(self._ensembles.values()), board, self._cells_max)
+        for places in self._places:
+            self._settle_all(board, places)
         super().plan(board)  # a late request's join has just become ready: it gets a time at which it may run
-        if self._queries and self._is_stale and (places.may_start(board) or self._must_load(board)):
-            self._is_stale = False
-            self._decide(board, places)
-            for query in self._queries.values():
-                for bit, job in query.jobs.items():
-                    board.want(job, bool((query.planned | query.committed | query.wanted) >> bit & 1))
-            if self._settle_unplanned(board, places):
-                super().plan(board)
+        for places in self._places:
+            places.is_stale = places.is_stale or self._is_stale
+        self._is_stale = False
+        for places in self._places:
+            if places.is_stale and self._of_places(places) and (places.may_start(board) or self._must_load(board)):
+                places.is_stale = False
+                self._decide(board, places)
+                for query in self._of_places(places):
+                    for bit, job in query.jobs.items():
+                        board.want(job, bool((query.planned | query.committed | query.wanted) >> bit & 1))
+                if self._settle_unplanned(board, places):
+                    super().plan(board)
+
+    def _of_places(self, places: Places) -> List[Query]:
+        """The open requests of the ensembles whose models run at these places."""
+        if len(self._places) == 1:
+            return list(self._queries.values())
+        return [query for query in self._queries.values() if query.ensemble.app.name in places.apps]
 
     def _drop_late_leads(self, board: Board) -> None:
         """Give up the requests that wait for a node before their models, and have no time for any of them behind it."""
@@ -288,8 +315,11 @@ class EnsemblePolicy(Edf):
 
     def _settle_all(self, board: Board, places: Places) -> None:
         """Answer the requests that have enough, or no time for more; give up those that can have nothing."""
+        queries = self._of_places(places)
+        if not queries:
+            return
         lanes = places.problem(board, self._backlog(places, board))
-        for query in list(self._queries.values()):
+        for query in queries:
             request = query.request
             if request.ended or request.state != OPEN or request.id not in self._queries:
                 continue
@@ -309,7 +339,7 @@ class EnsemblePolicy(Edf):
         """Answer the requests whose further models could all start now and are not worth it to the plan: nothing would
         happen to them before their deadline. Whether there was one."""
         idle, settled = self._idle_models(board, places), False
-        for query in list(self._queries.values()):
+        for query in self._of_places(places):
             if query.answered and not query.running and not (query.planned | query.committed & query.waiting()) and \
                     not query.request.ended and query.worth(query.answered) >= query.request.quality_min and \
                     not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]:
@@ -348,7 +378,7 @@ class EnsemblePolicy(Edf):
     def _backlog(self, places: Places, board: Board) -> Dict[int, int]:
         """Lane time of committed models that have not started, by place."""
         found: Dict[int, int] = {}
-        for query in self._queries.values():
+        for query in self._of_places(places):
             for bit in query.jobs:
                 if query.committed >> bit & 1:
                     model = query.ensemble.nodes[bit].model
@@ -365,50 +395,61 @@ class EnsemblePolicy(Edf):
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def _in_order(self) -> List[Query]:
+    def _in_order(self, places: Places) -> List[Query]:
         """The requests that are open to a plan, in order of their deadlines."""
-        return sorted([query for query in self._queries.values() if query.jobs and not query.committed], key=Query.key)
+        return sorted([query for query in self._of_places(places) if query.jobs and not query.committed],
+                      key=Query.key)
 
-    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, price: float) -> Asked:
+    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, terms: Terms) -> Asked:
         """A request as part of the local problem: the subsets of its waiting models that could end in time."""
-        return self._asked_by(query, lanes, places, board, (price, 0.0, query.due_ns))
-
-    def _asked_by(self, query: Query, lanes: Lanes, places: Places, board: Board,
-                  terms: Tuple[float, float, int]) -> Asked:
-        """The same on other ``terms``: the price of all models' time, what is charged on top of it for each unit of
-        work (:func:`~edgeserve.sched.policies.schemble.backlog.units`) beyond the least that a request without an
-        answer needs, and when the models are to end."""
-        price, surcharge, due_ns = terms
         bits, masks = [], []
         for bit in sorted(query.jobs):
             index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= due_ns:
+            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= terms.due_ns:
                 bits.append(bit)
                 masks.append(1 << index)
-        total_ns = sum(lanes.times_ns)
-        work = units(lanes) if surcharge else [0.0] * len(lanes.times_ns)
-        found: List[Tuple[int, float, float]] = []  # subset, what it brings, its units of work
-        for chosen in range(1, 1 << len(bits)):
-            own = subset = spent_ns = 0
-            needs = 0.0
+        found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
+        for chosen in self._subsets(query, bits):
+            own = subset = 0
+            costs = more = 0.0
             for place, bit in enumerate(bits):
                 if chosen >> place & 1:
                     own |= 1 << bit
                     subset |= masks[place]
                     index = places.number(query, bit)
-                    spent_ns += lanes.times_ns[index]
-                    needs += work[index]
-            gain = query.gain(own) * query.request.value
-            found.append((subset, gain - price * spent_ns / total_ns, needs))
+                    costs += lanes.times_ns[index] * terms.prices[lanes.lane_of[index]]
+                    more += terms.surcharges[bit] if terms.surcharges else 0.0
+            gain = query.gain(own) * query.request.value * terms.worth
+            found.append((subset, gain - costs, more))
         has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
-        least = 0.0 if has_answer else min([needs for _, gain, needs in found if gain > 0.0], default=0.0)
-        return Asked(due_ns, [Option(subset, round((gain - surcharge * max(0.0, needs - least)) * REWARD_UNIT))
-                              for subset, gain, needs in found])
+        least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
+        return Asked(terms.due_ns, [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT))
+                                    for subset, gain, more in found])
 
-    def _charge(self, plan: Plan, asked: int) -> None:
+    def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:
+        """The subsets of the models ``bits`` that a plan may give a request, as bits over ``bits``."""
+        count = len(bits)
+        if count <= EVERY_SUBSET:
+            return range(1, 1 << count)
+        found = {1 << one | 1 << other for one in range(count) for other in range(one + 1)}
+        chain = own = 0
+        while chain + 1 < 1 << count:
+            _, place = max([(query.gain(own | 1 << bit), -place) for place, bit in enumerate(bits)
+                            if not chain >> place & 1])
+            chain, own = chain | 1 << -place, own | 1 << bits[-place]
+            found.add(chain)
+        return sorted(found)
+
+    def _charge(self, plan: Plan, queries: Sequence[Query], asked: Sequence[Asked], board: Board) -> None:
+        """Count a plan and what it costs; one that met its bound says so in the stories of its requests."""
         self._plans += 1
-        self._bounded += plan.method == BOUNDED
-        self._thought += plan.cells + ASKED_CELLS * asked
+        self._thought += plan.cells + sum([max(ASKED_CELLS, OPTION_CELLS * len(item.options)) for item in asked])
+        if plan.method == BOUNDED:
+            self._bounded += 1
+            for query in queries:
+                if not query.is_noted:
+                    query.is_noted = True
+                    board.note(query.request, "planned greedily: the plan met", "cells_max =", self._cells_max)
 
     def thought_ns(self) -> int:
         thought, self._thought = self._thought, 0
@@ -474,7 +515,7 @@ class EnsemblePolicy(Edf):
         model = first[3].ensemble.nodes[first[4]].model
         latency = board.latency(model, lane.name)
         together = [row for row in rows if row[3].ensemble.nodes[row[4]].model == model]
-        count = min(len(together), max(1, self._batch(model)), latency.size_max)
+        count = min(len(together), max(1, self._batch(first[3])), latency.size_max)
         at_ns = lane.available_ns(board.now_ns)
         while count > 1 and at_ns + latency.likely_ns[latency.size_for[count]] > first[0]:
             count -= 1
@@ -483,8 +524,8 @@ class EnsemblePolicy(Edf):
         size = latency.size_for[count]
         return bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
 
-    def _batch(self, model: str) -> int:
-        """How many requests a batch of a model may hold."""
+    def _batch(self, query: Query) -> int:
+        """How many requests a batch of one of a request's models may hold."""
         return 1
 
     def _share(self, query: Query, bit: int) -> float:

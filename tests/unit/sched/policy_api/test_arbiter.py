@@ -74,6 +74,18 @@ def test_what_can_wait_lets_go_first_what_cannot():
     assert arbiter.choose([pressed, patient], 0) is pressed
 
 
+def test_what_could_be_late_behind_a_slow_batch_does_not_wait_for_it():
+    # It may wait for 10 ms, not for the 13 that the first may take; nor if it may itself take 3 ms longer.
+    first, patient = bid(10, 100, utility=20), bid(10, 21)
+    assert arbiter.choose([first, patient], 0) is first
+    first.spread_ns = 3 * MS
+    assert arbiter.choose([first, patient], 0) is patient
+    first.spread_ns, patient.spread_ns = 0, 3 * MS
+    assert arbiter.choose([first, patient], 0) is patient
+    first.spread_ns = patient.spread_ns = MS // 2
+    assert arbiter.choose([first, patient], 0) is first
+
+
 def test_when_both_can_wait_the_shorter_of_equal_worth_goes_first():
     long, short = bid(20, 100), bid(5, 100)
     assert arbiter.choose([long, short], 0) is short

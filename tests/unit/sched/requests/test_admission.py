@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import app_of, job
+from hand_world import MS, app_of, job
 
-from edgeserve.sched.requests.admission import Admission
+from edgeserve.sched.requests.admission import Admission, LaneShare
 
 
 def admission(weights=None, **pending):
@@ -64,3 +64,75 @@ def test_what_runs_is_not_displaced():
     for request in requests:
         request.running = 1
     assert displaced(made, "z") is None
+
+
+# --- lane time --------------------------------------------------------------------------------------------------------
+
+
+def lane_share(**pending):
+    """One lane, clients with so many requests of 10 ms pending that came at 0 and are due in 100: 66 ms of room."""
+    shared, app, number = LaneShare(1), app_of("m"), 0
+    made = Admission(app)
+    for client, count in pending.items():
+        for _ in range(count):
+            number += 1
+            request = job(number, app, client=client, worth=10).request
+            shared.asks(request, 0)
+            made.enter(request)
+    return shared, request
+
+
+def asking(shared, client, now_ms, number=99):
+    request = job(number, app_of("m"), client=client, worth=10, arrival=now_ms, deadline=now_ms + 100).request
+    shared.asks(request, now_ms * MS)
+    return request
+
+
+def test_lane_time_that_a_client_had_beyond_its_part_counts_until_its_part_has_paid_for_it():
+    shared, _ = lane_share(x=1, y=3)
+    x = shared.uses["x"]
+    assert shared.is_within(asking(shared, "x", 0), 0)
+    shared.had(x, 20 * MS, {}, 0)  # of 33 ms that are its part, 10 are pending and 20 were had
+    assert not shared.is_within(asking(shared, "x", 0), 0)
+    assert shared.is_within(asking(shared, "y", 0), 0) is False  # three pending: 40 ms with a fourth
+    assert not shared.is_within(asking(shared, "x", 10), 10 * MS)  # it earned 5 ms, half of the lane's time
+    assert shared.is_within(asking(shared, "x", 20), 20 * MS)
+
+
+def test_a_client_without_a_pending_request_is_refused_while_it_is_ahead_and_at_most_a_whole_part():
+    shared, _ = lane_share(x=1, y=3)
+    x = shared.uses["x"]
+    shared.had(x, 1000 * MS, {}, 0)
+    x.pending_ns = 0
+    assert not shared.is_within(asking(shared, "x", 10), 10 * MS)
+    assert shared.is_within(asking(shared, "x", 20), 20 * MS)
+    shared.had(x, 1000 * MS, {}, 20 * MS)
+    assert shared.is_within(asking(shared, "x", 86), 86 * MS)
+    assert shared.furthest(asking(shared, "y", 86), 86 * MS) == ""
+
+
+def test_who_is_furthest_ahead_loses_its_newest_request_first():
+    shared, last = lane_share(x=2, y=2, z=1)
+    assert shared.furthest(last, 0) == ""
+    shared.had(shared.uses["y"], 20 * MS, {}, 0)
+    assert shared.furthest(last, 0) == "y"
+    assert shared.furthest(last, 100 * MS) == ""  # its part has paid for it
+
+
+def test_what_a_client_had_while_nobody_was_in_a_hurry_does_not_lock_it_out():
+    shared, _ = lane_share(x=1, y=3)
+    x = shared.uses["x"]
+    room_ns, shared.room_ns = shared.room_ns, 2**62
+    shared.had(x, 60_000 * MS, {}, 0)
+    shared.room_ns = room_ns
+    assert not shared.is_within(asking(shared, "x", 5), 5 * MS)
+    assert shared.is_within(asking(shared, "x", 66), 66 * MS)
+
+
+def test_work_that_returns_when_all_who_asked_are_gone_counts_for_nobody():
+    shared, _ = lane_share(x=1, y=1)
+    x = shared.uses["x"]
+    for use in shared.uses.values():
+        use.pending = use.pending_ns = 0  # cancelled, while their batch went on for two seconds
+    shared.had(x, 10 * MS, {}, 2000 * MS)
+    assert not shared.uses

@@ -249,6 +249,22 @@ def test_only_what_feeds_nothing_but_patient_joins_can_be_done_without():
     assert joins.can_do_without(fan.job("read", 0))
 
 
+def test_a_node_that_waits_for_one_other_is_no_join_whatever_it_is_told():
+    chain = Walk([node("a"), node("b", "a", join=1), node("c", "b")])
+    assert not joins.can_do_without(chain.job("a"))
+    both = Walk([node("a"), node("b"), node("all", "a", "b"), node("one", "a", "b", join=1)])
+    assert not joins.can_do_without(both.job("a"))
+
+
+def test_what_leads_to_one_join_alone():
+    graph = app_of([node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e", "c"), node("f", "d", "e"),
+                    node("g")]).by_name
+    assert [name for name in "abcdefg" if joins.leads_only_to(graph[name], graph["f"])] == ["d", "e"]
+    assert [name for name in "abcdefg" if joins.leads_only_to(graph[name], graph["d"])] == ["b"]
+    diamond = app_of([node("z"), node("a", "z"), node("b", "a"), node("c", "a"), node("d", "b", "c")]).by_name
+    assert [name for name in "zabcd" if joins.leads_only_to(diamond[name], diamond["d"])] == ["z", "a", "b", "c"]
+
+
 def test_a_job_is_useless_once_every_join_behind_it_has_fired():
     walk = Walk([node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", join=1), node("e", "b", "c", join=2)])
     walk.start()

@@ -111,7 +111,7 @@ def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
     rate = 1e-4 / MS
 
     def score(row):
-        return lengths.score(row[1] if estimate == "own" else None, size, size, rate).p(row[2])
+        return lengths.score(row[1] if estimate == "own" else None, size, size, rate, 1.0).p(row[2])
     if size:
         best = sorted([score(row) for row in feasible[size]], reverse=True)[:size]
         assert sorted([score(row) for row in rows if row[0] in found], reverse=True) == pytest.approx(best)

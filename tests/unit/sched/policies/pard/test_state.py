@@ -173,6 +173,7 @@ def test_a_module_is_as_fast_as_the_lanes_that_are_up():
 def test_shares_follow_batch_times_or_the_worst_latencies_dropped_ones_too():
     planner = planner_of(DA, "none", **TIMES)
     assert planner.share[DA.by_name["face"]] == (42 * MS, (80 + 64 + 30 + 35) * MS)
+    assert planner.share[DA.by_name["eye"]] == (35 * MS, (80 + 64 + 30 + 35) * MS)
     planner = planner_of(DA, "none", worst=True, **TIMES)
     planner.modules["face"].tested(0, 300 * MS)
     planner.sync(S)

@@ -7,6 +7,7 @@ import random
 import pytest
 from exact_device import MS, Device, ask, model
 
+from edgeserve.sched.policies.pard_local.in_flight import early_of
 from edgeserve.sched.protocol.events import RequestCancelled
 
 
@@ -127,3 +128,25 @@ def test_where_more_come_than_one_cohort_after_the_other_can_serve_two_take_turn
     device.advance()
     in_time = sum(outcome == "completed" for outcome, _ in device.ends.values())
     assert in_time >= 0.69 * number  # 0.67 with the largest cohort that is in time alone
+
+
+def test_who_is_in_an_early_batch_is_answered_early_also_behind_functions():
+    # Together: a until 24, b until 38 and 52, answers at 39, 40, 53 and 54. In pairs the second would end at 74.
+    device = Device(pipeline(("a", "gpu", 20, 1, 8), ("b", "gpu", 10, 2, 2), ("f", "host", 0, 1, 1)))
+    device.ask(ask(1, 39), ask(2, 40), ask(3, 53), ask(4, 54))
+    device.advance(60)
+    assert device.batches == [(0.0, "a", [1, 2, 3, 4]), (24.0, "b", [1, 2]), (38.0, "b", [3, 4]), (38.0, "f", [1]),
+                              (39.0, "f", [2]), (52.0, "f", [3]), (53.0, "f", [4])]
+    late = Device(pipeline(("a", "gpu", 20, 1, 8), ("b", "gpu", 10, 2, 2), ("f", "host", 0, 1, 1)))
+    late.ask(ask(1, 38), ask(2, 39), ask(3, 53), ask(4, 54))  # a millisecond too early for the four
+    late.advance(60)
+    assert late.batches[0] != (0.0, "a", [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(("batches", "each", "before", "early"), [
+    ([(2, 10), (2, 10)], 1, 0, [11, 10, 1, 0]),  # at 11, 12, 21, 22
+    ([(2, 10), (2, 10)], 7, 0, [21, 14, 7, 0]),  # the functions are what takes long: at 17, 24, 31, 38
+    ([(1, 0), (2, 10)], 2, 2, [12, 10, 8, 2, 0]),  # two wait for functions (2, 4), one is over (6), two run (12, 14)
+    ([], 3, 2, [3, 0])])
+def test_how_long_before_the_end_members_are_answered(batches, each, before, early):
+    assert early_of(batches, each, before) == early

@@ -13,12 +13,12 @@ SLOW = {1: 40, 2: 40, 3: 40, 4: 40}
 TOKEN_BYTES = 10
 
 
-def world_of(kind="rtlm+", options=None, slots=4, state_memory="", lane=None, lm=None, **app):
+def world_of(kind="rtlm+", options=None, slots=4, state_memory="", lane=None, lm=None, turn_tokens=0, **app):
     keys = {"state_memory": state_memory} if state_memory else {}
     return Driver({"lm": {**(lm or STEPS), **keys}},
                   {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}},
                   policy={kind: {"prefill_steps": 0.0, **(options or {})}}, lane=lane or {"gpu": {}},
-                  sequences={"lm": (1000, TOKEN_BYTES, slots)})
+                  sequences={"lm": (1000, TOKEN_BYTES, slots, turn_tokens)})
 
 
 def ask(world, *steps, at=None, **fields):
@@ -122,6 +122,26 @@ def test_a_share_of_nothing_admits_as_soon_as_one_place_is_free():
     assert ask(world, 20, at=15) == [like(CutBatch)]
 
 
+def test_where_prompts_are_read_in_turns_no_group_is_waited_for():
+    whole, turns = world_of(), world_of(turn_tokens=8)
+    for world in (whole, turns):
+        ask(world, 20)
+        ask(world, 20, 20, at=5)
+        world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+        assert len(batch_of(world)) == 3
+    assert ask(whole, 20, at=15) == []
+    assert ask(turns, 20, at=15) == [like(CutBatch)]
+
+
+def test_a_batch_that_is_measured_by_turns_comes_back_before_its_answers_are_whole():
+    bounds = []
+    for turn_tokens in (0, 8):
+        world = world_of(turn_tokens=turn_tokens)
+        ask(world, 500)
+        bounds.append(world.work().steps_max)
+    assert bounds[0] > 400 > 8 == bounds[1]
+
+
 def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
     world = world_of(slots=1)
     ask(world, 20)
@@ -145,6 +165,21 @@ def test_a_flood_of_one_client_delays_itself():
             world.finish(at=world.now_ms + 200, steps=20)
         world.answered_at = world.now_ms
     assert fair.answered_at < unfair.answered_at
+
+
+def test_clients_take_turns_and_what_runs_counts():
+    world = world_of(options={"order": "fifo", "consolidation": "none"})
+    ask(world, 20, client="flood")
+    ask(world, 20, 20, at=5, client="flood")
+    ask(world, 20, 20, 20, at=5, client="other")
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 4, 2, 5]  # the other's first; then one each, the flood's second for what runs
+    world = world_of(options={"order": "fifo", "consolidation": "none"})
+    ask(world, 20, client="flood")
+    ask(world, 20, 20, at=5, client="other")
+    ask(world, 20, 20, at=5, client="flood")
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 2, 3, 4]  # the second turn of both, in the order of the queue
 
 
 def test_a_prompt_longer_than_the_context_fails_and_nothing_else_does():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, ran
 
-from edgeserve.sched.policies.schemble.backlog import FULL, surcharge, taken, units
+from edgeserve.sched.policies.schemble.backlog import Demand, prices, surcharges, taken
 from edgeserve.sched.policies.schemble.problem import Lanes
 
 SHARED = Lanes((0, 0, 0), (3, 9, 15), ((0,),), (1, 1, 1))
@@ -33,22 +33,43 @@ def run_next(world, took=None):
     return work.model, work.jobs[0].request_id
 
 
-def test_units_compare_models_of_the_same_lanes():
-    assert units(SHARED) == [1.0, 3.0, 5.0]
-    assert units(OWN) == [1.0, 1.0, 1.0]
+ALL = (0, 1, 2)
+TWO = Lanes((0, 0, 1, 1), (4, 8, 2, 6), ((0,), (0,)), (1, 1, 1, 1))
+"""Models 0 and 1 on one lane, 2 and 3 on another."""
+
+BESIDE = TWO._replace(lane_of=(0, 0, 0, 0), free_ns=((0,),))
 
 
 def test_the_part_taken_is_what_the_fastest_models_need():
-    assert taken(SHARED, 10, 60) == pytest.approx(0.5)
-    assert taken(SHARED, 1, 0) == 1.0  # no time is left
-    assert taken(OWN, 2, 85) == pytest.approx(2 / (85 / 40 + 85 / 75 + 1))
+    assert taken(SHARED, [Demand(ALL, 1.0, 10)], 60) == [pytest.approx(0.5)]
+    assert taken(SHARED, [Demand(ALL, 1.0, 1)], 0) == [1.0]  # no time is left
+    assert taken(OWN, [Demand(ALL, 1.0, 2)], 85) == [pytest.approx(2 / (85 / 40 + 85 / 75 + 1))] * 3
 
 
 def test_the_surcharge_rises_from_nothing_to_a_whole_answer():
-    costs = [surcharge(SHARED, 0.1, FULL * step / 4) for step in range(6)]
-    assert costs[0] == pytest.approx(0.0)
-    assert costs[4] == costs[5] == pytest.approx(1.0, abs=0.02)
-    assert all(before < after for before, after in zip(costs[:4], costs[1:5]))
+    costs = [surcharges(SHARED, ALL, [Demand(ALL, 1.0, 5 * step)], 60, 0.1) for step in range(6)]
+    assert [row[0] for row in costs[2:]] == pytest.approx([1.0] * 4, abs=0.02)
+    assert costs[0] == [0.0] * 3
+    assert 0.0 < costs[1][0] < 0.2
+    for first, *others in costs:
+        assert others == pytest.approx([3 * first, 5 * first])  # by their times
+
+
+def test_an_ensemble_alone_on_its_lanes_pays_nothing_for_what_happens_on_others():
+    calm = [Demand((0, 1), 1.0, 1), Demand((2, 3), 5.0, 0)]
+    busy = [Demand((0, 1), 1.0, 1), Demand((2, 3), 5.0, 50)]
+    assert taken(TWO, busy, 80) == [pytest.approx(0.05), 1.25]
+    assert surcharges(TWO, (0, 1), busy, 80, 0.1) == surcharges(TWO, (0, 1), calm, 80, 0.1)
+    assert prices(TWO, busy, 0.1)[0] == pytest.approx(0.1 / 12)
+
+
+def test_on_a_shared_lane_each_pays_what_the_others_lose():
+    """Lane time brings 1 / 4 with the one ensemble's fastest model and 10 / 2 with the other's."""
+    alone = surcharges(BESIDE, (0, 1), [Demand((0, 1), 1.0, 10)], 80, 0.1)
+    beside = surcharges(BESIDE, (0, 1), [Demand((0, 1), 1.0, 5), Demand((2, 3), 10.0, 10)], 80, 0.1)
+    assert beside[0] / alone[0] == pytest.approx((5 * 1 + 10 * 10) / (5 * 4 + 10 * 2) * 4, rel=0.05)
+    found = prices(BESIDE, [Demand((0, 1), 1.0, 3), Demand((2, 3), 10.0, 1)], 0.1)
+    assert found == [pytest.approx(0.1 * (3 * 1 + 10) / (3 * 12 + 8))]
 
 
 def test_hard_requests_get_one_model_each_while_many_wait_and_more_when_few_do():
@@ -87,3 +108,14 @@ def test_an_answered_request_that_pays_for_no_more_is_answered_at_once():
     assert world.arrive("q") == [ran("a", 1)]
     world.finish("l", at=3)
     assert [item.model for item in world.on_lane.values()] == ["vote"]
+
+
+def test_a_lone_new_request_does_not_end_one_that_has_time_for_more_models_on_the_lane():
+    """The fastest model of the new one goes first; it used to be all that was planned, and the other was answered."""
+    world = make(slo="200ms")
+    world.arrive("q")
+    world.arrive("q", at=2)
+    ran_models = []
+    while [item for item in world.on_lane.values() if item.lane == "l"]:
+        ran_models.append(run_next(world))
+    assert {(model, number) for model in "abc" for number in (1, 2)} == set(ran_models)

@@ -11,6 +11,7 @@ from edgeserve.sched.policies.schemble.planner import (
     BOUNDED,
     EXACT,
     LOOK_AHEAD,
+    PRUNED_FROM,
     Planner,
     best_greedy,
     greedy,
@@ -130,6 +131,17 @@ def test_a_plan_is_bounded_and_says_so():
     assert plan.method == BOUNDED
     assert plan.value == best_greedy(pack(lanes, asked)).value
     assert fits(lanes, asked, plan.subsets)
+
+
+def test_a_small_problem_is_bounded_too_and_what_a_decision_has_spent_counts():
+    lanes, asked = drawn("tight", count=20, models=3, shared=False, looseness=1.5)
+    plan = Planner().plan(lanes, asked)
+    assert pack(lanes, asked).shape <= PRUNED_FROM
+    assert plan.method == EXACT
+    for planner, spent in ((Planner(cells_max=plan.cells), 1), (Planner(cells_max=plan.cells - 1), 0)):
+        bounded = planner.plan(lanes, asked, spent)
+        assert (bounded.method, bounded.value) == (BOUNDED, best_greedy(pack(lanes, asked)).value)
+        assert planner.plan(lanes, asked[:2]).method == EXACT  # nothing of the plan that was given up is left
 
 
 def test_requests_behind_the_look_ahead_wait():

@@ -148,6 +148,37 @@ def test_an_answer_of_too_little_quality_is_not_planned():
     assert models_of(world.actions) == ["a", "b"]
 
 
+@pytest.mark.parametrize("kind", ["schemble", "schemble+"])
+def test_a_plan_that_met_its_bound_says_so_once_in_each_story(kind):
+    world = make(kind, options={"cells_max": 3}, slo="400ms")
+    world.arrive("q", count=4, hints={"difficulty": 0.9})
+    world.finish("la", at=40)
+    world.finish("lb", at=75)
+    world.finish("lc", at=85)
+    assert world.scheduler.policies[0].figures()["plans cut short"] > 1
+    for number in (3, 4):
+        lines = [line for line in world.scheduler.story(number) if "planned greedily" in line]
+        assert lines == ["  +0ns: planned greedily: the plan met cells_max = 3"]
+
+
+def test_an_ensemble_of_many_models_is_offered_few_enough_subsets_to_plan():
+    """All 511 subsets of nine models for each of many requests would hold up the loop."""
+    names = "abcdefghi"
+    models = {name: {1: 5 + index, "lanes": [f"l{name}"]} for index, name in enumerate(names)}
+    nodes = [{"name": name, "after": []} for name in names]
+    nodes.append({"name": "vote", "after": list(names), "join": "policy"})
+    world = Driver({**models, "vote": {1: 1, "lanes": ["lv"]}}, {"q": {"node": nodes, "slo": "100ms"}},
+                   policy={"schemble+": {"lone": "plan"}}, lane={name: {} for name in [f"l{name}" for name in names] +
+                                                                 ["lv"]})
+    world.arrive("q")
+    assert models_of(world.actions) == sorted(names)  # all of them are one of the subsets
+    query = next(iter(world.scheduler.policies[0]._queries.values()))
+    found = list(world.scheduler.policies[0]._subsets(query, range(9)))
+    assert len(found) < 60
+    assert (1 << 9) - 1 in found
+    assert {1 << bit for bit in range(9)} < set(found)
+
+
 def test_a_score_that_comes_beside_the_models_counts_from_then_on():
     nodes = [*NODES[:3], {"name": "score", "after": []}, {"name": "vote", "after": ["a", "b", "c", "score"],
                                                           "join": "policy"}]

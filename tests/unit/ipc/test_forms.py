@@ -1,0 +1,159 @@
+"""Requests of a known form: read as decoding reads them, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeserve.errors import RequestError
+from edgeserve.ipc import wire
+from edgeserve.ipc.forms import HEADER_BYTES_MAX, learn_form
+from edgeserve.ipc.tensors import insert_places
+
+NUMBERS = st.one_of(st.integers(0, 200), st.integers(0, 2**33), st.integers(0, 2**63 - 1))
+TENSOR = np.arange(6, dtype=np.float32).reshape(2, 3)
+SLOTS = [name for name in wire.Ask.fields if name not in ("inputs", "peer", "key", "is_req", "bytes")]
+
+
+def header(**fields):
+    return bytes([wire.VERSION]) + msgpack.packb({"kind": "infer", "app": "a", **fields})
+
+
+def decoded(first, buffers):
+    """(key, record) by decoding; None for what is refused."""
+    try:
+        fields = wire.unpack_header(first)
+        if wire.take_kind(fields) != "infer":
+            return None
+        key = wire.take_key(fields)
+        ask = wire.Ask()
+        wire.decode_infer(ask, fields, buffers, 10**6)
+    except RequestError:
+        return None
+    return key, ask
+
+
+def read(form, first, buffers):
+    """(key, record) by the form; None for what is not of it."""
+    found = form.match(first, buffers)
+    if found is None:
+        return None
+    ask = wire.Ask()
+    form.fill(ask, found, buffers)
+    return found[form.key_at], ask
+
+
+def assert_same(one, other):
+    assert (one is None) == (other is None)
+    if one is None:
+        return
+    assert one[0] == other[0]
+    for name in SLOTS:
+        assert getattr(one[1], name) == getattr(other[1], name), name
+    assert list(one[1].inputs) == list(other[1].inputs)
+    for name, value in one[1].inputs.items():
+        same = other[1].inputs[name]
+        assert (value.dtype, value.shape, value.flags.writeable) == (same.dtype, same.shape, same.flags.writeable)
+        assert value.tobytes() == same.tobytes()
+
+
+def learnt(first, buffers):
+    return learn_form(first, decoded(first, buffers)[1])
+
+
+OPTIONS = {"class": "critical", "slo_ms": 20.5, "value": 2, "stream": "cam", "on_late": "answer", "client": "c",
+           "origin": "o", "quality_min": 0.5}
+
+
+@settings(max_examples=200)
+@given(first=st.tuples(NUMBERS, NUMBERS), second=st.tuples(NUMBERS, NUMBERS), stamped=st.booleans(),
+       options=st.sets(st.sampled_from(sorted(OPTIONS))), names=st.lists(st.sampled_from(["x", "id", "sent_ns"]),
+                                                                          unique=True, max_size=3), seed=st.integers())
+def test_a_request_of_the_form_is_read_as_decoding_reads_it(first, second, stamped, options, names, seed):
+    buffers = [TENSOR.tobytes() for _ in names]
+    constant = {"tensors": [[name, "float32", [2, 3]] for name in names]} if names else {}
+    constant.update((name, OPTIONS[name]) for name in options)
+    order = np.random.default_rng(seed % 2**32).permutation(len(constant) + 2)
+
+    def message(key, sent_ns):
+        fields = {"id": key, **({"sent_ns": sent_ns} if stamped else {}), **constant}
+        items = list(fields.items())
+        return header(**dict([items[at] for at in order if at < len(items)]))
+    form = learnt(message(*first), buffers)
+    if form is None:
+        assert stamped and first[1] < 2**32  # a stamp of other than eight bytes is none
+        return
+    assert_same(read(form, message(*first), buffers), decoded(message(*first), buffers))
+    found = read(form, message(*second), buffers)
+    if found is not None:
+        assert_same(found, decoded(message(*second), buffers))
+    else:
+        assert len(message(*second)) != len(message(*first)) or msgpack.packb(second)[:1] != msgpack.packb(first)[:1]
+
+
+@settings(max_examples=300)
+@given(at=st.integers(0, 200), byte=st.integers(0, 255), sizes=st.lists(st.integers(0, 48), max_size=3),
+       key=st.sampled_from([5, 200, 70_000, 2**40]))
+def test_no_damaged_message_is_read_otherwise_than_by_decoding(at, byte, sizes, key):
+    first = header(id=key, sent_ns=2**40, tensors=[["x", "float32", [2, 3]]], slo_ms=20)
+    form = learnt(first, [TENSOR.tobytes()])
+    damaged = bytearray(first)
+    damaged[at % len(first)] = byte
+    buffers = [bytes(size) for size in sizes] or [TENSOR.tobytes()]
+    found = read(form, bytes(damaged), buffers)
+    if found is not None:
+        assert_same(found, decoded(bytes(damaged), buffers))
+
+
+@pytest.mark.parametrize("key", [0, 127, 128, 255, 256, 2**16, 2**32, 2**63 - 1])
+def test_numbers_of_every_width_are_found(key):
+    first = header(id=key, tensors=[["x", "float32", [2, 3]]])
+    assert read(learnt(first, [TENSOR.tobytes()]), first, [TENSOR.tobytes()])[0] == key
+
+
+def test_a_key_beyond_the_bound_is_left_to_decoding():
+    form = learnt(header(id=2**63 - 1), [])
+    assert read(form, header(id=2**63 - 1), [])[0] == 2**63 - 1
+    assert read(form, header(id=2**63), []) is None
+    small = learnt(header(id=7), [])
+    assert read(small, header(id=127), [])[0] == 127
+    assert read(small, header(id=7)[:-1] + b"\xc0", []) is None  # "nil" in the place of a number
+
+
+def test_a_stamp_beyond_the_bound_is_left_to_decoding():
+    form = learnt(header(id=7, sent_ns=2**40), [])
+    assert read(form, header(id=7, sent_ns=2**63), []) is None
+    assert read(form, header(id=7, sent_ns=2**62), [])[1].sent_ns == 2**62
+
+
+def test_an_id_that_is_given_twice_counts_as_decoding_has_it():
+    twice = b"\x01\x84\xa2id\xcd\x01\x01\xa4kind\xa5infer\xa3app\xa1a\xa2id\xcd\x02\x02"
+    form = learnt(twice, [])
+    assert read(form, twice, [])[0] == decoded(twice, [])[0] == 0x202
+
+
+@pytest.mark.parametrize(("fields", "buffers"), [
+    ({"texts": {"t": "hello"}}, []), ({"hints": {"a.steps": 3}}, []), ({"pieces": True}, []), ({"room": [0, 8]}, []),
+    ({"tensors": [["x", "bool", [2]]]}, [b"\0\1"]), ({"tensors": [["x", "float32", [0]]]}, [b""]),
+    ({"id": b"mine"}, []), ({"sent_ns": 3}, []), ({"client": "c" * 120, "stream": "s" * 128, "tensors": [
+        [str(index) + "n" * 100, "int8", [1]] for index in range(9)]}, [b"x"] * 9)])
+def test_what_must_be_looked_at_each_time_has_no_form(fields, buffers):
+    first = header(**{"id": 7, **fields})
+    assert decoded(first, buffers) is not None
+    assert learnt(first, buffers) is None
+    assert len(first) < HEADER_BYTES_MAX or len(buffers) == 9
+
+
+def test_tensors_in_shared_memory_have_no_form():
+    """Else frames behind such a header, which decoding refuses, would be taken for the tensors."""
+    first = header(id=7, tensors=[["x", "float32", [2, 3], 64, 24]])
+    fields = wire.unpack_header(first)
+    buffers = []
+    assert insert_places(fields["tensors"], buffers) == 24
+    ask = wire.Ask()
+    del fields["kind"], fields["id"]
+    wire.decode_infer(ask, fields, [TENSOR.tobytes()], 10**6)
+    assert learn_form(first, ask) is None
