@@ -32,7 +32,10 @@ TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/si
 """The tests of one of these run in one process, in order."""
 
 WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py", "tests/unit/tools/test_machine.py",
-             "tests/unit/tools/test_profile.py")
+             "tests/unit/tools/test_profile.py")  # the first process takes these first
+PROCESSES = ("tests/jetson/", "tests/unit/offload/", "tests/unit/device/", "tests/unit/engines/", "tests/unit/lanes/",
+             "tests/unit/ray/", "tests/unit/testing/", "tests/unit/live/", "tests/unit/test_cli.py",
+             "tests/unit/config/test_profile_match.py", "tests/unit/tools/test_doctor_device.py")
 """Tests that start processes and wait for them, or measure times, on machines that others share: a failure counts when
 it comes twice in a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named
 with ``-rR``."""
@@ -51,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(WALL_TIME):
+        if item.nodeid.startswith((*WALL_TIME, *PROCESSES)):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

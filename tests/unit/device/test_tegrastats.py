@@ -19,27 +19,31 @@ WAIT_S = 30.0  # a loaded machine starts a Python in seconds
 
 
 class Children:
-    """Starts children of this test in tegrastats' place; ``text`` is what the next one writes before it waits."""
+    """Starts children of this test in tegrastats' place; ``text`` is what the next one writes, once :meth:`wrote` lets
+    it, before it waits."""
 
-    def __init__(self, text=f"{LINE}\n", then="import time; time.sleep(600)"):
-        self.text, self.then = text, then
+    def __init__(self, gate, text=f"{LINE}\n", then="time.sleep(600)"):
+        self.gate, self.text, self.then = gate, text, then
         self.started = []
         self.commands = []
 
     def start(self, command):
         self.commands.append(list(command))
-        program = f"import sys; sys.stdout.write({self.text!r}); sys.stdout.flush()\n{self.then}"
+        gate = self.gate / str(len(self.started))
+        program = "\n".join(["import os, sys, time", f"while not os.path.exists({str(gate)!r}): time.sleep(0.005)",
+                             f"sys.stdout.write({self.text!r}); sys.stdout.flush()", self.then])
         self.started.append(start_process([sys.executable, "-c", program]))
         return self.started[-1]
 
     def wrote(self):
-        """Wait until the newest child has written something, or has ended."""
+        """Let the newest child write, and wait until it has, or has ended."""
+        (self.gate / str(len(self.started) - 1)).touch()
         assert select.select([self.started[-1].stdout], [], [], WAIT_S)[0]
 
 
 @pytest.fixture
-def children():
-    made = Children()
+def children(tmp_path):
+    made = Children(tmp_path)
     yield made
     for child in made.started:
         if child.poll() is None:
@@ -125,6 +129,7 @@ def test_a_child_that_ends_at_once_is_not_started_at_each_reading(children):
     children.text, children.then = "tegrastats: cannot run as this user\n", "sys.exit(3)"
     source = TegrastatsSource(start=children.start)
     source.read(0)
+    children.wrote()
     children.started[0].wait(WAIT_S)
     for turn in range(10):
         assert source.read(turn * NS_PER_S // 10) == DeviceState()
