@@ -63,6 +63,7 @@ SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more an
 LOOK_BUSY_NS = 50 * NS_PER_MS  # how soon a killed client is noticed while its work waits
 LOOK_IDLE_NS = NS_PER_S
 DEAD_IDENTITIES_MAX = 4096  # connections that closed lately, whose last messages may still come
+DEAD_NS = 30 * NS_PER_S  # and for how long, once the socket was found empty: the last have come by then
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 
@@ -214,7 +215,7 @@ class Bus:
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._surplus: _Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = self._first_id = 0
-        self._dead: Dict[bytes, None] = {}
+        self._dead: Dict[bytes, int] = {}  # connections that are over, and since when
         self._flood: Flood | None = None  # since the socket was empty last
         self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
         self._news: List[News] = []
@@ -833,6 +834,7 @@ class Bus:
         """Give up the clients that were silent for too long, as far as the server listened."""
         self._check_at_ns = now_ns + self._check_ns
         self._give_back.look(now_ns)
+        self._forget_dead(now_ns)
         for owner in self._connections.look_for_stuck():
             self._flooders[owner] = now_ns + STUCK_PENALTY_NS
         if self._credentials.have_changed():
@@ -898,7 +900,14 @@ class Bus:
         """Nothing that a connection sent before counts from now on."""
         if len(self._dead) >= DEAD_IDENTITIES_MAX:
             del self._dead[next(iter(self._dead))]
-        self._dead[client] = None
+        self._dead[client] = self._received_ns
+
+    def _forget_dead(self, now_ns: int) -> None:
+        """The socket was empty: nothing comes any more of connections that were over long before."""
+        for client, since_ns in list(self._dead.items()):
+            if now_ns - since_ns <= DEAD_NS:
+                break
+            del self._dead[client]
 
     def _part(self, peer: _Peer, reason: str) -> None:
         """Forget a client; news when it had requests in flight."""

@@ -6,9 +6,9 @@ Everything is bounded: latencies live in a ring, reasons beyond :data:`REASONS_M
 from __future__ import annotations
 
 import logging
+from array import array
 from bisect import bisect_left
-from collections import deque
-from typing import Any, Collection, Deque, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Sequence
 
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.live.errors import label
@@ -48,24 +48,24 @@ class AppCounts:
     """One app's counts since start."""
 
     __slots__ = ("received", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
-                 "_breakdown_ns", "_breakdown_count", "_rated")
+                 "_breakdown_ns", "_completed", "_rated")
 
     def __init__(self) -> None:
         self.received = 0  # found good when they were checked: those accepted, and those refused at arrival
         self.outcomes: Dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.reasons: Dict[str, Dict[str, int]] = {}
         self.late = 0
-        self._latencies_ns: Deque[int] = deque(maxlen=LATENCIES_KEPT)
+        self._latencies_ns = array("q", bytes(8 * LATENCIES_KEPT))  # a ring: it never grows
         self._latency_sum_ns = 0
         self._buckets = [0] * (len(BUCKETS_MS) + 1)
         self._breakdown_ns = [0, 0, 0, 0]
-        self._breakdown_count = 0
+        self._completed = 0
         self._rated = [0, 0.0, 0]  # answers with a quality, the sum of it, branches that took part
 
     def completed(self, latency_ns: int, late: bool, breakdown: LatencyBreakdown) -> None:
         self.outcomes[Outcome.COMPLETED] += 1
         self.late += late
-        self._latencies_ns.append(latency_ns)
+        self._latencies_ns[self._completed % LATENCIES_KEPT] = latency_ns
         self._latency_sum_ns += latency_ns
         self._buckets[bisect_left(_BUCKETS_NS, latency_ns)] += 1
         sums = self._breakdown_ns
@@ -73,7 +73,7 @@ class AppCounts:
         sums[1] += breakdown[1]
         sums[2] += breakdown[2]
         sums[3] += breakdown[3]
-        self._breakdown_count += 1
+        self._completed += 1
 
     def rated(self, quality: float, branches: int) -> None:
         """A completed answer whose policy says what it is worth."""
@@ -92,7 +92,7 @@ class AppCounts:
 
     def table(self) -> Dict[str, Any]:
         """Plain numbers and strings, for people and for the bus."""
-        count = max(1, self._breakdown_count)
+        count = max(1, self._completed)
         return {
             "received": self.received,
             "accepted": self.received - self.outcomes[Outcome.REJECTED],
@@ -101,7 +101,7 @@ class AppCounts:
             "outcomes": dict(self.outcomes),
             "reasons": {outcome: dict(table) for outcome, table in self.reasons.items()},
             "late": self.late,
-            "latency_ms": percentiles_ms(self._latencies_ns),
+            "latency_ms": percentiles_ms(self._latencies_ns[:self._completed]),
             "latency_histogram": {"bounds_ms": list(BUCKETS_MS), "counts": list(self._buckets),
                                   "sum_ms": ns_to_ms(self._latency_sum_ns)},
             "breakdown_ms": dict(zip(BREAKDOWN_KEYS, [ns_to_ms(total) / count for total in (

@@ -24,7 +24,7 @@ from bus_server import BusServer
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
 from edgeserve.ipc import connections, endpoints, flood, memory, wire
-from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
+from edgeserve.ipc.bus import DEAD_NS, SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 
 X = {"x": np.arange(6, dtype=np.float32)}
 INFER = {"kind": "infer", "app": "echo"}
@@ -475,6 +475,36 @@ def test_garbage_alone_does_not_hold_the_loop(context: Any) -> None:
         calls += 1
     assert 5 <= calls < 100
     bus.close()
+
+
+def test_connections_that_are_over_are_forgotten(tmp_path: Any, context: Any) -> None:
+    clock = [0]
+    bus = Bus([f"ipc://{tmp_path}/bus"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
+              client_silence_ns=10**9, context=context)
+    for number in range(5):
+        one = dealer(context, bus.endpoints[0])
+        one.send(header(**INFER, id=number))
+        _take(bus, clock, 1)
+        one.close()
+        _take(bus, clock, 1)  # that it is gone
+    assert len(bus._dead) == 5
+    clock[0] += DEAD_NS
+    bus.receive()
+    assert 0 < len(bus._dead) <= 5, "messages of theirs may still come"
+    clock[0] += 10**9
+    bus.receive()
+    assert not bus._dead
+    bus.close()
+
+
+def _take(bus: Bus, clock: List[int], count: int) -> None:
+    """Receive until there was so much news."""
+    due = time.monotonic() + 10
+    while count > 0 and time.monotonic() < due:
+        clock[0] += 10**6
+        count -= len(bus.receive())
+        time.sleep(0.001)
+    assert count <= 0
 
 
 def test_unused_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,11 +92,20 @@ class ModelQueues:
             key = (job.request.app.name, stream)
             self.streams.pop(key, None)
             self.streams[key] = now_ns
-            if len(self.streams) > STREAMS_MAX:
-                self.streams.popitem(last=False)
+            self._forget_streams()
         if not job.steps:
             self.arrived[stream is not None] += 1
         (self.begun if job.steps else self.fresh)[job.request.klass].add(job.deadline_ns, job)
+
+    def _forget_streams(self) -> None:
+        """Forget the stream that was silent longest where there are too many, and up to two that :meth:`streaming` will
+        not count any more."""
+        from_ns = self.starts[0][0] if self.starts else -1
+        for _ in range(2):
+            oldest = next(iter(self.streams))
+            if len(self.streams) <= STREAMS_MAX and self.streams[oldest] >= from_ns:
+                break
+            del self.streams[oldest]
 
     def remove(self, job: Job) -> None:
         """A job was launched or has left."""

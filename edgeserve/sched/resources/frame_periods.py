@@ -7,10 +7,11 @@ come irregularly, or of which too little is known, nothing is expected: its requ
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import Deque, Tuple
+from collections import OrderedDict
+from typing import List, Tuple
 
 from edgeserve.sched.requests.states import Expectation
+from edgeserve.units import NS_PER_MS
 
 GAPS_LEN = 16
 """Gaps remembered per stream: about a second of a camera, so that another frame rate is learnt within one."""
@@ -30,6 +31,9 @@ MARGIN = 16
 STREAMS_MAX = 4096
 """Streams remembered: a client that makes up stream ids must not fill the memory."""
 
+SILENT_NS = 60_000 * NS_PER_MS
+"""A stream that was silent for so long is forgotten: clients that come and go leave streams behind."""
+
 
 class FramePeriods:
     """The last gaps of each stream, least recently used streams first. Knows no clock and no deadline."""
@@ -37,18 +41,19 @@ class FramePeriods:
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        self._streams: OrderedDict[Tuple[str, str], Tuple[int, Deque[int]]] = OrderedDict()
+        self._streams: OrderedDict[Tuple[str, str], Tuple[int, List[int]]] = OrderedDict()
 
     def arrived(self, key: Tuple[str, str], at_ns: int) -> Expectation | None:
         """A request of a stream came: when its next one is expected, or None. O(:data:`GAPS_LEN`)."""
         known = self._streams.pop(key, None)
-        if known is None:
-            self._streams[key] = (at_ns, deque(maxlen=GAPS_LEN))
-            if len(self._streams) > STREAMS_MAX:
-                self._streams.popitem(last=False)
+        if known is None or at_ns - known[0] > SILENT_NS:
+            self._streams[key] = (at_ns, [])
+            self._forget(at_ns)
             return None
         gaps_ns = known[1]
         gaps_ns.append(at_ns - known[0])
+        if len(gaps_ns) > GAPS_LEN:
+            del gaps_ns[0]
         self._streams[key] = (at_ns, gaps_ns)
         if len(gaps_ns) < GAPS_MIN:
             return None
@@ -58,3 +63,13 @@ class FramePeriods:
         if earliest_ns <= 0 or latest_ns > IRREGULAR * earliest_ns:
             return None
         return at_ns + earliest_ns - earliest_ns // MARGIN, at_ns + latest_ns
+
+    def _forget(self, now_ns: int) -> None:
+        """A stream was added: forget up to two that are silent, so that their number falls while streams come and go,
+        or the oldest where there are too many."""
+        streams = self._streams
+        for _ in range(2):
+            oldest = next(iter(streams))
+            if len(streams) <= STREAMS_MAX and now_ns - streams[oldest][0] <= SILENT_NS:
+                break
+            del streams[oldest]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from fractions import Fraction
 from typing import Any
@@ -40,6 +41,18 @@ def test_percentiles_by_the_nearest_rank() -> None:
     assert percentiles_ms([ms * 10**6 for ms in range(100, 0, -1)]) == {"p50": 50, "p90": 90, "p99": 99, "max": 100}
     assert percentiles_ms([7 * 10**6]) == {"p50": 7, "p90": 7, "p99": 7, "max": 7}
     assert percentiles_ms([]) == {}
+
+
+def test_latencies_are_of_the_last_requests_and_take_the_same_memory_from_the_start() -> None:
+    counts = AppCounts()
+    assert counts.table()["latency_ms"] == {}
+    before = sys.getsizeof(counts._latencies_ns)
+    for ms in range(stats.LATENCIES_KEPT + 100):
+        counts.completed(ms * 10**6, False, LatencyBreakdown())
+    latency_ms = counts.table()["latency_ms"]
+    assert latency_ms["max"] == stats.LATENCIES_KEPT + 99
+    assert latency_ms["p50"] == 100 + stats.LATENCIES_KEPT // 2 - 1
+    assert sys.getsizeof(counts._latencies_ns) == before
 
 
 def test_an_apps_table_adds_up() -> None:

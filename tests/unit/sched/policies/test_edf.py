@@ -209,3 +209,20 @@ def test_the_rate_counts_what_came_since_the_first_start_without_streams():
         queues.add(job(seq, app), 11)
     queues.add(job(4, app, stream="s"), 12)
     assert queues.rate(14) == 2 / 4
+
+
+def test_streams_that_count_no_more_are_forgotten(monkeypatch):
+    app = app_of("m", stream="newest_wins")
+    queues = ModelQueues("m")
+    for seq in range(10):
+        queues.add(job(seq, app, stream=f"s{seq}"), seq)
+    assert len(queues.streams) == 10, "no batch has started"
+    queues.starts.append((8, *queues.arrived))
+    before = queues.streaming(20)
+    for seq in range(10, 16):
+        queues.add(job(seq, app, stream="s9"), 10)
+    assert sorted(stream for _, stream in queues.streams) == ["s8", "s9"]
+    assert before is not None and queues.streaming(20).streams == before.streams == 2
+    monkeypatch.setattr("edgeserve.sched.policies.edf.STREAMS_MAX", 2)
+    queues.add(job(20, app, stream="s20"), 10)
+    assert len(queues.streams) == 2

@@ -63,3 +63,16 @@ def test_streams_are_told_apart_and_the_oldest_are_forgotten(monkeypatch):
     assert after([16], periods, ("app", "c")) is None
     assert after([32], periods, ("app", "b"), start_ms=256) is not None
     assert after([64], periods, ("app", "a"), start_ms=512) is None  # forgotten
+
+
+def test_streams_that_come_once_are_forgotten_after_their_silence():
+    periods, apart_ns = FramePeriods(), frame_periods.SILENT_NS // 10
+    for number in range(1000):
+        periods.arrived(("app", f"of a client that vanished {number}"), number * apart_ns)
+        periods.arrived(KEY, number * apart_ns)
+    assert len(periods._streams) <= 12
+    assert periods.arrived(KEY, 1000 * apart_ns) is not None, "one that goes on is not"
+    assert periods.arrived(KEY, 1001 * apart_ns + frame_periods.SILENT_NS) is None, "after its silence it is new"
+    assert after([64] * 100) == (60, 64)
+    for _, gaps_ns in periods._streams.values():
+        assert len(gaps_ns) <= frame_periods.GAPS_LEN
