@@ -31,7 +31,7 @@ from edgeserve.errors import (
     TooLarge,
 )
 from edgeserve.ipc import wire
-from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up
+from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, received_bytes
 from edgeserve.ipc.credentials import NOBODY, AllowedKeys, Authenticator, Credential, Credentials, require_keys
 from edgeserve.ipc.endpoints import (
     default_endpoint,
@@ -48,9 +48,10 @@ from edgeserve.ipc.endpoints import (
 )
 from edgeserve.ipc.flood import PENALTY_NS, Flood
 from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form, learn_form
-from edgeserve.ipc.memory import GiveBack
+from edgeserve.ipc.memory import GiveBack, own_bytes
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
+from edgeserve.ipc.unfinished import Sample, Unfinished
 from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
@@ -264,6 +265,7 @@ class Bus:
         socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._message_bytes_max + wire.HEADER_BYTES_MAX)
+        self._unfinished = Unfinished(self._message_bytes_max, self._pending_bytes_max)
         self._first_id = self._learn_first_id()
         self._is_armed = False  # the socket was found empty and not used since: its file tells of what comes
         self._has_come = False  # the last wait ended for a message
@@ -321,12 +323,12 @@ class Bus:
     def has_more(self) -> bool:
         """Something waits for :meth:`receive`."""
         return bool(self._news or self._stirred or zmq.zmq_poll(self._here, 0)) \
-            or self._clock_ns() >= self._check_at_ns
+            or self._clock_ns() >= min(self._check_at_ns, self._unfinished.look_at_ns)
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
         whether the second. Unlike a wait on :meth:`fileno` it overlooks no message that came before."""
-        timeout_ns = min(self._check_at_ns, until_ns) - now_ns
+        timeout_ns = min(self._check_at_ns, self._unfinished.look_at_ns, until_ns) - now_ns
         if self._news or self._stirred or timeout_ns <= 0:
             return False, True
         if not self._is_armed:
@@ -364,13 +366,15 @@ class Bus:
         """When :meth:`receive` wants to be called although nothing arrived, by those who do not :meth:`wait`."""
         if self._news:
             return self._looked_ns
-        return self._looked_ns + (self._look_busy_ns if self._in_flight else LOOK_IDLE_NS)
+        return min(self._looked_ns + (self._look_busy_ns if self._in_flight else LOOK_IDLE_NS),
+                   self._unfinished.look_at_ns)
 
     def receive(self, count_max: int = 64) -> List[News]:
         """What waits, at most about ``count_max`` at a time; never blocks."""
         now_ns = self._clock_ns()
         if now_ns - self._received_ns > AWAY_CHECKS * self._check_ns:
             self._awake_ns = now_ns
+            self._unfinished.forget()
         self._received_ns = now_ns
         if self._quiet:  # the last wait heard nothing of connections
             self._quiet = False
@@ -415,8 +419,11 @@ class Bus:
             self._flood = None
         else:
             self._look_for_flood(now_ns)
-        if all_read and now_ns >= self._check_at_ns:  # what a client sent counts before its silence does
-            self._judge(now_ns)
+        if all_read:  # what a client sent counts before its silence does
+            if now_ns >= self._unfinished.look_at_ns:
+                self._look_for_unfinished(now_ns)
+            if now_ns >= self._check_at_ns:
+                self._judge(now_ns)
         self._news = []
         return news
 
@@ -541,6 +548,24 @@ class Bus:
                 self._flooders[peer.owner] = now_ns + PENALTY_NS
                 self._die(client)
                 self._cut(peer, "it sends faster than the server reads")
+
+    def _look_for_unfinished(self, now_ns: int) -> None:
+        """End the connections that send without end and finish no message."""
+        connections = self._connections
+        arriving = connections.arriving()
+        samples = []
+        for file, one in connections.by_file.items():
+            peer = self._peers.get(self._files.get(file, b""))
+            mark = (one.number, one.met_ns if peer is None else peer.seen_ns)
+            samples.append(Sample(file, mark, file in arriving, received_bytes(one)))
+        for file in self._unfinished.look(now_ns, own_bytes(), samples):
+            one = connections.by_file[file]
+            self._flooders[one.owner] = now_ns + PENALTY_NS
+            peer = self._peers.get(self._files.get(file, b""))
+            if peer is not None:
+                self._cut(peer, "a message of it does not end")
+            else:
+                hang_up(one)
 
     def _take_name(self, peer: _Peer, name: str) -> None:
         """What a client of this host calls itself counts for its weight, but one owner has one name: the first."""
@@ -751,6 +776,8 @@ class Bus:
             return _Peer(client, None), _DEAD
         file = _file_of(frame)
         connection = self._connections.by_file.get(file) if file is not None else None
+        if connection is not None:
+            connection.met_ns = self._received_ns
         if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
             if client[:1] == b"\0":
                 self._die(client)  # it closed before its first message was read; its number may be another's by now
@@ -863,6 +890,7 @@ class Bus:
                 ended = connections.opened(file, not endpoint.startswith(b"tcp"))
                 if ended is not None:
                     self._file_closed(ended)
+                self._unfinished.connected(self._received_ns)
                 if self._flooders:
                     self._refuse_flooder(file)
             else:

@@ -31,15 +31,17 @@ STUCK_MAX = 4
 
 _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)  # by the other side
 _PEER = struct.Struct("3i")
+_RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received of the system's struct tcp_info
 UNKNOWN = "unknown"
 
 
 class Connection:
     """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is, for shares among clients: the process on
     this host, the address on another (``UNKNOWN`` where it closed before it was looked at). ``uid`` is the user on this
-    host, -1 beyond it. ``memory``: what it shares with the server, once it has claimed some."""
+    host, -1 beyond it. ``memory``: what it shares with the server, once it has claimed some. ``met_ns``: when it last
+    finished a message without being a client."""
 
-    __slots__ = ("file", "same_host", "owner", "uid", "number", "memory")
+    __slots__ = ("file", "same_host", "owner", "uid", "number", "memory", "met_ns")
 
     def __init__(self, file: int, same_host: bool, owner: str, uid: int, number: int) -> None:
         self.file = file
@@ -48,6 +50,7 @@ class Connection:
         self.uid = uid
         self.number = number
         self.memory: Optional[Segment] = None
+        self.met_ns = 0
 
 
 class Connections:
@@ -94,6 +97,13 @@ class Connections:
             else:
                 del self._owners[connection.owner]
 
+    def arriving(self) -> FrozenSet[int]:
+        """The connections at which bytes wait that libzmq has not read yet."""
+        poll = select.poll()
+        for file in self.by_file:
+            poll.register(file, select.POLLIN)
+        return frozenset([file for file, _ in poll.poll(0)])
+
     def look_for_stuck(self) -> List[str]:
         """Call it about once a second. libzmq may keep a connection open that its client has closed, until the socket
         closes (docs/notes/libzmq.md): those that are so at two looks are counted apart. Returns the owners that have
@@ -135,6 +145,23 @@ def owner_of(file: int, same_host: bool) -> Tuple[str, int]:
         return f"address:{one.getpeername()[0]}", -1
     except OSError:
         return UNKNOWN, -1
+    finally:
+        one.detach()  # the file is libzmq's
+
+
+def received_bytes(connection: Connection) -> int:
+    """The bytes that came by a connection so far; -1 where the system does not tell, as of a Unix socket."""
+    if connection.same_host:
+        return -1
+    try:
+        one = socket.socket(fileno=connection.file)
+    except OSError:  # it closed meanwhile
+        return -1
+    try:
+        told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else -1
+    except (OSError, AttributeError):
+        return -1
     finally:
         one.detach()  # the file is libzmq's
 

@@ -183,6 +183,20 @@ while True:
     for one in many:
         one.close()
 """,
+    "sends a message that does not end": """
+path, frame = endpoint[6:], b"\\3" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+while True:
+    one = socket.socket(socket.AF_UNIX)
+    try:
+        one.connect(path)
+        one.sendall(b"\\xff" + bytes(8) + b"\\x7f\\3\\1" + b"NULL".ljust(20, b"\\0") + bytes(32))
+        ready = b"\\5READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+        one.sendall(b"\\4" + bytes([len(ready)]) + ready)
+        while True:
+            one.sendall(frame)
+    except OSError:
+        one.close(); time.sleep(0.01)
+""",
     "opens streams": """
 one = dealer()
 while True:

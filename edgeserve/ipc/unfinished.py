@@ -1,0 +1,134 @@
+"""Messages whose last frame does not come.
+
+libzmq keeps the frames of a message until its last one, tells nobody of them, and bounds each of them alone
+(docs/notes/libzmq.md). So it is looked at a few times a second at which connections bytes arrive while they finish no
+message. Over TCP the system tells how many bytes came by a connection. A Unix socket tells nothing: there the growth of
+the process is put down, in equal parts, to the connections at which bytes were seen to wait since they finished a
+message. Knows no socket.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+from edgeserve.units import NS_PER_MS, NS_PER_S
+
+LOOK_NS = 250 * NS_PER_MS
+SOON_NS = 20 * NS_PER_MS
+"""Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
+
+SLACK_BYTES = 64 * 1024**2
+"""Of one message, beyond twice the largest that is allowed: what else grew meanwhile."""
+
+SUSPECT_BYTES = 16 * 1024**2
+"""Of one message: from here on every look is soon."""
+
+HITS_MIN = 3
+"""Looks at which bytes waited, before a connection is ended whose bytes are not counted."""
+
+UNFINISHED_NS_MAX = 30 * NS_PER_S
+"""How long a message may arrive on this host, where no line is slow."""
+
+FORGET_NS = 300 * NS_PER_S
+"""A message that did not arrive for so long counts as none: bytes that are no message, such as pings, are seen too."""
+
+NEVER_NS = 2**62
+
+
+class Sample(NamedTuple):
+    """A connection at a look. ``mark`` is another one after each message that it finished; ``arrives``: bytes of it
+    wait to be read; ``received``: the bytes that came by it so far, -1 where nobody tells."""
+
+    file: int
+    mark: Tuple[int, int]
+    arrives: bool
+    received: int
+
+
+class _Arrival:
+    """What came of a connection since its last finished message. ``hits``: at so many looks bytes waited, first at
+    ``since_ns``, last at ``last_ns``."""
+
+    __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "bytes")
+
+    def __init__(self, sample: Sample, now_ns: int) -> None:
+        self.mark = sample.mark
+        self.since_ns = self.last_ns = now_ns
+        self.hits = 0
+        self.from_bytes = sample.received
+        self.bytes = 0
+
+    def goes_on(self, sample: Sample, now_ns: int) -> bool:
+        """Whether nothing was finished since."""
+        return sample.mark == self.mark and (self.from_bytes >= 0 or now_ns - self.last_ns <= FORGET_NS)
+
+
+class Unfinished:
+    """``look_at_ns`` is when :meth:`look` wants to be called next. ``message_bytes_max`` bounds a message,
+    ``all_bytes_max`` what all that are not finished may have together."""
+
+    __slots__ = ("look_at_ns", "_one_bytes_max", "_all_bytes_max", "_arrivals", "_held_bytes", "_was_soon")
+
+    def __init__(self, message_bytes_max: int, all_bytes_max: int) -> None:
+        self.look_at_ns = NEVER_NS
+        self._one_bytes_max = 2 * message_bytes_max + SLACK_BYTES
+        self._all_bytes_max = max(all_bytes_max, self._one_bytes_max)
+        self._arrivals: Dict[int, _Arrival] = {}  # by connection
+        self._held_bytes = 0
+        self._was_soon = False
+
+    def connected(self, now_ns: int) -> None:
+        """There is a connection again."""
+        if self.look_at_ns == NEVER_NS:
+            self.look_at_ns = now_ns + LOOK_NS
+
+    def forget(self) -> None:
+        """Nobody looked for a while: what was known says nothing any more."""
+        self._arrivals.clear()
+
+    def look(self, now_ns: int, held_bytes: int, samples: Sequence[Sample]) -> List[int]:
+        """The connections that are to be ended, mostly none. Every message that was finished has been read;
+        ``held_bytes`` is the memory of the process."""
+        grown_bytes, self._held_bytes = held_bytes - self._held_bytes, held_bytes
+        before, self._arrivals = self._arrivals, {}
+        for sample in samples:
+            one = before.get(sample.file)
+            if one is None or not one.goes_on(sample, now_ns):
+                one = _Arrival(sample, now_ns)
+            self._arrivals[sample.file] = one
+            if sample.received >= 0:
+                one.bytes = sample.received - one.from_bytes
+        uncounted = [one for one in self._arrivals.values() if one.from_bytes < 0 and one.hits]
+        for one in uncounted:
+            one.bytes = max(0, one.bytes + grown_bytes // len(uncounted))
+        is_soon = self._count_hits(now_ns, samples)
+        self.look_at_ns = NEVER_NS if not self._arrivals else now_ns + (SOON_NS if is_soon else LOOK_NS)
+        return self._too_much(now_ns)
+
+    def _count_hits(self, now_ns: int, samples: Sequence[Sample]) -> bool:
+        """Note at which connections bytes wait. Whether the next look shall be soon: at a second look most messages are
+        finished, and where one is not and the memory grows, looks go on until it is known whose it is."""
+        is_soon = False
+        was_soon = self._was_soon
+        for sample in samples:
+            one = self._arrivals[sample.file]
+            if sample.arrives:
+                one.since_ns = one.since_ns if one.hits else now_ns
+                one.last_ns = now_ns
+                one.hits += 1
+                is_soon = is_soon or one.hits > 1 or not was_soon
+            is_soon = is_soon or one.bytes > SUSPECT_BYTES
+        self._was_soon = is_soon
+        return is_soon
+
+    def _too_much(self, now_ns: int) -> List[int]:
+        """Who has sent more of one message than a message may have, or takes too long; and where all together have too
+        much, who has most."""
+        sure = {file: one for file, one in self._arrivals.items() if one.from_bytes >= 0 or one.hits >= HITS_MIN}
+        over = [file for file, one in sure.items() if one.bytes > self._one_bytes_max
+                or (one.from_bytes < 0 and one.last_ns - one.since_ns > UNFINISHED_NS_MAX)]
+        if not over and sum([one.bytes for one in sure.values()]) > self._all_bytes_max:
+            over = [max(sure, key=lambda file: sure[file].bytes)]
+        for file in over:
+            del self._arrivals[file]
+        return over

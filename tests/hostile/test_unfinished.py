@@ -1,0 +1,157 @@
+"""Messages whose last frame does not come: the server's memory is bounded, and nobody else is ended for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, List, Tuple
+
+import numpy as np
+import pytest
+import zmtp
+from bus_server import BusServer
+
+from edgeserve.client import Client
+from edgeserve.ipc.memory import own_bytes
+from edgeserve.ipc.unfinished import (
+    FORGET_NS,
+    LOOK_NS,
+    NEVER_NS,
+    SLACK_BYTES,
+    SOON_NS,
+    UNFINISHED_NS_MAX,
+    Sample,
+    Unfinished,
+)
+
+MIB = 1024**2
+MESSAGE = 8 * MIB
+ONE = 2 * MESSAGE + SLACK_BYTES
+"""What one connection may have of an unfinished message."""
+
+
+class Looks:
+    """Looks at connections whose memory and bytes are made up."""
+
+    def __init__(self, all_bytes_max: int = 2**62) -> None:
+        self.unfinished = Unfinished(MESSAGE, all_bytes_max)
+        self.unfinished.connected(0)
+        self.held_bytes = 100 * MIB
+        self.unfinished.look(0, self.held_bytes, [])
+        self.now_ns = 0
+
+    def __call__(self, *samples: Tuple[int, int, bool, int], grown: int = 0) -> List[int]:
+        """One look: (file, messages that it finished, whether bytes wait, bytes that came or -1)."""
+        self.now_ns = min(self.unfinished.look_at_ns, self.now_ns + LOOK_NS)
+        self.held_bytes += grown
+        return self.unfinished.look(self.now_ns, self.held_bytes,
+                                    [Sample(file, (file, mark), arrives, came) for file, mark, arrives, came in samples])
+
+
+def test_memory_that_grows_while_one_finishes_nothing_is_put_down_to_it() -> None:
+    looks = Looks()
+    grown = 0
+    while not (ended := looks((3, 0, True, -1), (4, 0, False, -1), (5, looks.now_ns, True, -1), grown=10 * MIB)):
+        grown += 10 * MIB
+        assert grown < 3 * ONE
+    assert ended == [3], "neither who is silent nor who finishes messages"
+    assert grown >= ONE
+
+
+def test_who_is_seldom_seen_at_it_is_found_too() -> None:
+    looks = Looks()
+    look = ended = 0
+    while not ended:
+        ended = len(looks((3, 0, look % 40 == 0, -1), (4, look, look % 2 == 0, -1), grown=100_000))
+        look += 1
+    assert looks.held_bytes - 100 * MIB < 3 * ONE
+
+
+def test_a_model_that_is_loaded_ends_nobody() -> None:
+    looks = Looks()
+    for look in range(100):
+        assert looks((3, look // 2, True, -1), (4, 0, False, -1), (5, 0, look == 50, -1), grown=50 * MIB) == []
+
+
+def test_bytes_that_are_counted_need_no_guess() -> None:
+    looks = Looks()
+    assert looks((3, 0, True, 10), (4, 0, True, 10)) == []
+    assert looks((3, 0, False, 10 + ONE), (4, 0, True, MESSAGE), grown=10 * ONE) == []
+    assert looks((3, 0, False, 11 + ONE), (4, 0, True, 2 * MESSAGE)) == [3]
+    assert looks((4, 1, True, 3 * ONE)) == [], "it finished a message"
+
+
+def test_all_together_have_a_bound_and_who_has_most_goes_first() -> None:
+    looks = Looks(all_bytes_max=2 * ONE)
+    looks(*[(file, 0, True, 0) for file in range(10)])
+    assert looks(*[(file, 0, True, ONE // 5 - file) for file in range(10)]) == []
+    assert looks(*[(file, 0, True, ONE // 4 - file) for file in range(10)]) == [0]
+    assert looks(*[(file, 0, True, ONE // 4 - file) for file in range(1, 10)]) == [1]
+    assert looks(*[(file, 0, True, ONE // 4 - file) for file in range(2, 10)]) == []
+
+
+def test_a_message_on_this_host_has_its_time() -> None:
+    looks = Looks()
+    while not (ended := looks((3, 0, True, -1), (4, 0, True, 5))):
+        assert looks.now_ns <= UNFINISHED_NS_MAX + LOOK_NS
+    assert ended == [3], "a line may be slow"
+    assert looks.now_ns > UNFINISHED_NS_MAX
+
+
+def test_what_was_seen_long_ago_or_before_a_pause_counts_no_more() -> None:
+    looks = Looks()
+    for _ in range(6):
+        assert looks((3, 0, True, -1)) == []
+        looks.now_ns += FORGET_NS
+        looks.unfinished.look_at_ns = looks.now_ns + 1
+    for _ in range(6):
+        assert looks((3, 0, True, -1), grown=ONE) == []
+        looks.unfinished.forget()
+
+
+def test_looks_are_soon_while_something_arrives_and_end_with_the_last_connection() -> None:
+    looks = Looks()
+    looks((3, 0, False, -1))
+    assert looks.unfinished.look_at_ns - looks.now_ns == LOOK_NS
+    looks((3, 0, True, -1))
+    assert looks.unfinished.look_at_ns - looks.now_ns == SOON_NS
+    looks((3, 1, True, -1))  # that was a message
+    assert looks.unfinished.look_at_ns - looks.now_ns == LOOK_NS
+    looks()
+    assert looks.unfinished.look_at_ns == NEVER_NS
+    looks.unfinished.connected(7)
+    assert looks.unfinished.look_at_ns == 7 + LOOK_NS
+
+
+@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+def test_a_message_that_does_not_end_is_ended_and_its_memory_comes_back(tmp_path: Any, transport: str) -> None:
+    endpoint = f"ipc://{tmp_path}/bus" if transport == "ipc" else "tcp://127.0.0.1:*"
+    with BusServer(endpoint, message_bytes_max=MIB) as server, Client(server.endpoint) as healthy:
+        before_bytes = own_bytes()
+        sent: List[int] = [0]
+        attacker = threading.Thread(target=_send_without_end, args=(server.endpoint, sent), daemon=True)
+        attacker.start()
+        due_s = time.monotonic() + 60
+        while attacker.is_alive() and time.monotonic() < due_s:
+            assert healthy.infer("echo", {"x": np.ones(3, np.float32)})["x"].tolist() == [1, 1, 1]
+            time.sleep(0.002)
+        assert not attacker.is_alive(), f"{sent[0] // MIB} MiB of one message were taken"
+        while own_bytes() - before_bytes > SLACK_BYTES and time.monotonic() < due_s:
+            time.sleep(0.05)
+        assert own_bytes() - before_bytes <= SLACK_BYTES
+        assert healthy.infer("echo", {"x": np.ones(3, np.float32)})["x"].tolist() == [1, 1, 1]
+
+
+def _send_without_end(endpoint: str, sent: List[int]) -> None:
+    """Frames that all say that another one follows, until the connection ends."""
+    one = zmtp.connect(endpoint)
+    frame = b"\x03" + MIB.to_bytes(8, "big") + bytes(MIB)
+    try:
+        while sent[0] < 16 * 1024 * MIB:
+            one.sendall(frame)
+            sent[0] += MIB
+    except OSError:
+        return
+    finally:
+        one.close()
+    time.sleep(120)
