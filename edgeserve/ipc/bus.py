@@ -51,7 +51,7 @@ from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form, learn_form
 from edgeserve.ipc.memory import GiveBack, own_bytes
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
-from edgeserve.ipc.unfinished import Sample, Unfinished
+from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
 from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
@@ -266,6 +266,7 @@ class Bus:
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._message_bytes_max + wire.HEADER_BYTES_MAX)
         self._unfinished = Unfinished(self._message_bytes_max, self._pending_bytes_max)
+        self._has_tcp = False
         self._first_id = self._learn_first_id()
         self._is_armed = False  # the socket was found empty and not used since: its file tells of what comes
         self._has_come = False  # the last wait ended for a message
@@ -301,6 +302,7 @@ class Bus:
         if secure and self._authenticator is not None:
             require_keys(self.socket)
         if transport == "tcp":
+            self._has_tcp = True
             notice_gone_peers(self.socket)
             self.socket.setsockopt(zmq.IPV6, int(has_ipv6(endpoint)))
         try:
@@ -352,6 +354,9 @@ class Bus:
             else:
                 self._stirred = came = True
         self._quiet = not self._stirred
+        if not ready and self._unfinished.look_at_ns < min(self._check_at_ns, until_ns):
+            self._look_for_unfinished(self._clock_ns())  # without a turn of the loop: nothing came
+            return False, False
         return rang, came or not ready
 
     def _poll_too(self, file: int) -> None:
@@ -550,9 +555,13 @@ class Bus:
                 self._cut(peer, "it sends faster than the server reads")
 
     def _look_for_unfinished(self, now_ns: int) -> None:
-        """End the connections that send without end and finish no message."""
+        """End the connections that send without end and finish no message. Every finished one has been read."""
         connections = self._connections
-        arriving = connections.arriving()
+        found = connections.waiting(0)
+        if connections.by_file and not found and not self._unfinished.watches and not self._has_tcp:
+            self._unfinished.look_at_ns = now_ns + LOOK_NS
+            return
+        arriving = {file for file, event in found if event & _POLLIN}
         samples = []
         for file, one in connections.by_file.items():
             peer = self._peers.get(self._files.get(file, b""))

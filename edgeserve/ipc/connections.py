@@ -56,7 +56,7 @@ class Connection:
 class Connections:
     """Open connections by their file, as libzmq's monitor tells. ``count_max`` bounds them; ``is_idle(file)`` says
     whether a connection has nothing in flight. ``accepted`` counts all there ever were. ``stuck`` are those that libzmq
-    does not close."""
+    does not close. ``waiting(0)`` tells the connections at which bytes wait that libzmq has not read yet."""
 
     def __init__(self, count_max: int, is_idle: Callable[[int], bool]) -> None:
         self.count_max = count_max
@@ -64,6 +64,8 @@ class Connections:
         self.accepted = 0
         self.refused = 0
         self.stuck: Dict[int, Connection] = {}
+        self._waiting = select.poll()
+        self.waiting = self._waiting.poll
         self._hung_up: FrozenSet[int] = frozenset()
         self._owners: Dict[str, int] = {}
         self._is_idle = is_idle
@@ -74,6 +76,7 @@ class Connections:
         self.closed(file)
         owner, uid = owner_of(file, same_host)
         self.by_file[file] = Connection(file, same_host, owner, uid, self.accepted)
+        self._waiting.register(file, select.POLLIN)
         self._owners[owner] = self._owners.get(owner, 0) + 1
         if len(self.by_file) + len(self.stuck) <= self.count_max:
             return None
@@ -91,18 +94,12 @@ class Connections:
         self.stuck.pop(file, None)
         connection = self.by_file.pop(file, None)
         if connection is not None:
+            self._waiting.unregister(file)
             left = self._owners[connection.owner] - 1
             if left:
                 self._owners[connection.owner] = left
             else:
                 del self._owners[connection.owner]
-
-    def arriving(self) -> FrozenSet[int]:
-        """The connections at which bytes wait that libzmq has not read yet."""
-        poll = select.poll()
-        for file in self.by_file:
-            poll.register(file, select.POLLIN)
-        return frozenset([file for file, _ in poll.poll(0)])
 
     def look_for_stuck(self) -> List[str]:
         """Call it about once a second. libzmq may keep a connection open that its client has closed, until the socket

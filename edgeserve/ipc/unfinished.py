@@ -64,13 +64,15 @@ class _Arrival:
 
 
 class Unfinished:
-    """``look_at_ns`` is when :meth:`look` wants to be called next. ``message_bytes_max`` bounds a message,
-    ``all_bytes_max`` what all that are not finished may have together."""
+    """``look_at_ns`` is when :meth:`look` wants to be called next, ``watches`` whether it must be although nothing
+    arrives. ``message_bytes_max`` bounds a message, ``all_bytes_max`` what all that are not finished may have
+    together."""
 
-    __slots__ = ("look_at_ns", "_one_bytes_max", "_all_bytes_max", "_arrivals", "_held_bytes", "_was_soon")
+    __slots__ = ("look_at_ns", "watches", "_one_bytes_max", "_all_bytes_max", "_arrivals", "_held_bytes", "_was_soon")
 
     def __init__(self, message_bytes_max: int, all_bytes_max: int) -> None:
         self.look_at_ns = NEVER_NS
+        self.watches = False
         self._one_bytes_max = 2 * message_bytes_max + SLACK_BYTES
         self._all_bytes_max = max(all_bytes_max, self._one_bytes_max)
         self._arrivals: Dict[int, _Arrival] = {}  # by connection
@@ -85,6 +87,7 @@ class Unfinished:
     def forget(self) -> None:
         """Nobody looked for a while: what was known says nothing any more."""
         self._arrivals.clear()
+        self.watches = False
 
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[Sample]) -> List[int]:
         """The connections that are to be ended, mostly none. Every message that was finished has been read;
@@ -102,6 +105,7 @@ class Unfinished:
         for one in uncounted:
             one.bytes = max(0, one.bytes + grown_bytes // len(uncounted))
         is_soon = self._count_hits(now_ns, samples)
+        self.watches = any(one.hits or one.from_bytes >= 0 for one in self._arrivals.values())
         self.look_at_ns = NEVER_NS if not self._arrivals else now_ns + (SOON_NS if is_soon else LOOK_NS)
         return self._too_much(now_ns)
 

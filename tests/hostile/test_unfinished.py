@@ -44,8 +44,8 @@ class Looks:
         """One look: (file, messages that it finished, whether bytes wait, bytes that came or -1)."""
         self.now_ns = min(self.unfinished.look_at_ns, self.now_ns + LOOK_NS)
         self.held_bytes += grown
-        return self.unfinished.look(self.now_ns, self.held_bytes,
-                                    [Sample(file, (file, mark), arrives, came) for file, mark, arrives, came in samples])
+        seen = [Sample(file, (file, mark), arrives, came) for file, mark, arrives, came in samples]
+        return self.unfinished.look(self.now_ns, self.held_bytes, seen)
 
 
 def test_memory_that_grows_while_one_finishes_nothing_is_put_down_to_it() -> None:
