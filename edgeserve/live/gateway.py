@@ -159,9 +159,10 @@ class Gateway:
     def _check_critical(self, request: LiveRequest) -> None:
         """Raises :class:`Rejected` where the client may not ask with this class."""
         peer = request.peer
-        whose = request.origin or peer.owner
-        if self._critical_for.isdisjoint((whose, peer.owner, f"uid:{peer.uid}")):
-            raise Rejected(f"app {request.app!r}: class 'critical' is not for {whose} (user id {peer.uid}); add "
+        # A front that asks for others may not lend them what it may itself.
+        names = (request.origin,) if request.origin else (peer.owner, f"uid:{peer.uid}")
+        if self._critical_for.isdisjoint(names):
+            raise Rejected(f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "
                            "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:

@@ -26,6 +26,9 @@ from edgeserve.errors import Rejected
 from edgeserve.ipc import connections, endpoints, flood, memory, wire
 from edgeserve.ipc.bus import DEAD_NS, SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 
+IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
+"""What a server in another process needs."""
+
 X = {"x": np.arange(6, dtype=np.float32)}
 INFER = {"kind": "infer", "app": "echo"}
 
@@ -316,6 +319,59 @@ def test_few_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> Non
     assert connections.connections_max(256) == 512
 
 
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+from edgeserve.cli import main
+sys.exit(main(["serve", sys.argv[1]]))
+"""
+
+
+def test_idle_connections_beyond_the_limit_of_open_files_end_nothing(tmp_path: Any) -> None:
+    path = f"{tmp_path}/bus"
+    (tmp_path / "edge.toml").write_text(f"""[server]
+endpoint = "ipc://{path}"
+[model.m]
+engine = "synthetic"
+expected = {{ 1 = "1ms" }}
+[app.a]
+model = "m"
+slo = "20s"
+""")
+    process = subprocess.Popen([sys.executable, "-c", FEW_FILES, str(tmp_path / "edge.toml")],
+                               stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": IMPORTS})
+    crowd = subprocess.Popen([sys.executable, "-c", IDLE, path, "2000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert crowd.stdin is not None
+    assert crowd.stdout is not None
+    try:
+        with Client(f"ipc://{path}", timeout_ms=20_000, connect_ms=30_000) as healthy:
+            healthy.infer("a", {})
+            crowd.stdin.write(b"now\n")
+            crowd.stdin.flush()
+            assert crowd.stdout.readline() == b"connected\n"
+            healthy.infer("a", {})
+            assert process.poll() is None
+    finally:
+        for one in (crowd, process):
+            one.kill()
+            one.communicate()
+
+
+IDLE = """
+import contextlib, resource, socket, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+sys.stdin.readline()
+idle = []
+for _ in range(int(sys.argv[2])):
+    with contextlib.suppress(OSError):  # ended, or its own limit is reached
+        idle.append(socket.socket(socket.AF_UNIX))
+        idle[-1].connect(sys.argv[1])
+print("connected", flush=True)
+sys.stdin.readline()
+"""
+
+
 def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: List[Any] = []
     monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (1024, 4096))
@@ -346,9 +402,8 @@ with Slow(sys.argv[1]) as server:
 def slow(tmp_path: Any, request: Any) -> Iterator[Any]:
     """A server in a process of its own, since it is about whether it ends; and its endpoint."""
     endpoint = f"ipc://{tmp_path}/bus" if request.param == "ipc" else "tcp://127.0.0.1:*"
-    path = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
     process = subprocess.Popen([sys.executable, "-c", SERVER, endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               env={**os.environ, "PYTHONPATH": path}, text=True)
+                               env={**os.environ, "PYTHONPATH": IMPORTS}, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -18,7 +18,7 @@ import zmq
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import ConfigError, Failed, NotAllowed, ServerGone
+from edgeserve.errors import ConfigError, Failed, NotAllowed, Rejected, ServerGone
 from edgeserve.runtime import Runtime
 from edgeserve.tools.keys import make_keys
 
@@ -194,6 +194,42 @@ def test_another_user_whom_the_socket_lets_in_cannot_drain_it(served: Runtime, f
         assert client.health()["ready"]
 
 
+def may_be_critical(client: Client) -> bool:
+    """Whether a client gets an answer to a request of class critical, or is told that it may not ask."""
+    error = client.submit("shout", {"text": "four"}, klass="critical").exception(20)
+    assert error is None or (type(error) is Rejected and error.reason == "class_not_allowed"), error
+    return error is None
+
+
+@pytest.mark.parametrize(("listed", "may"), [("uid:4294967294", False), (f"uid:{os.getuid()}", True)])
+def test_class_critical_can_be_for_some_users_only(folder: Path, listed: str, may: bool) -> None:
+    with Runtime(config_of(folder, f"ipc://{folder}/bus/socket", critical_for=[listed]), serve=True) as runtime, \
+            Client(runtime.endpoints[0]) as client:
+        assert may_be_critical(client) is may
+        assert float(client.infer("shout", {"text": "four"})["length"]) == 4
+
+
+def test_a_front_does_not_lend_its_clients_the_class_critical(folder: Path) -> None:
+    config = config_of(folder, f"ipc://{folder}/bus/socket", critical_for=[f"uid:{os.getuid()}", "token:kitchen"])
+    context: zmq.Context[Any] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    with Runtime(config, serve=True) as runtime:
+        socket.connect(runtime.endpoints[0])
+        try:
+            told = {}
+            for origin in ("token:kitchen", "token:robot", ""):
+                header = {"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, "class": "critical",
+                          **({"origin": origin} if origin else {})}
+                socket.send(b"\1" + msgpack.packb(header))
+                assert socket.poll(20_000)
+                told[origin] = msgpack.unpackb(socket.recv_multipart()[0][1:]).get("reason", "")
+        finally:
+            socket.close()
+            context.term()
+    assert told == {"token:kitchen": "", "token:robot": "class_not_allowed", "": ""}
+
+
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 needs_curve = pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq was built without CURVE")
@@ -236,6 +272,23 @@ def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path)
         assert runtime.wait(20)
 
 
+@needs_curve
+def test_class_critical_can_be_for_some_keys_only(folder: Path) -> None:
+    (folder / "allowed").mkdir()
+    public, secret = make_keys(str(folder / "keys"), "server")
+    clients = {name: make_keys(str(folder / "keys"), name)[1] for name in ("robot", "boss")}
+    for name in clients:
+        (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
+    config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed",
+                       critical_for=["key:boss"])
+    with Runtime(config, serve=True) as runtime:
+        for name, may in (("robot", False), ("boss", True)):
+            with reach(runtime.endpoints[0], server_key=public, client_key=clients[name]) as client:
+                assert may_be_critical(client) is may
+                assert float(client.infer("shout", {"text": "four"})["length"]) == 4
+
+
+@needs_curve
 def test_a_key_that_is_removed_ends_its_open_connections(folder: Path) -> None:
     (folder / "allowed").mkdir()
     public, secret = make_keys(str(folder / "keys"), "server")
