@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from itertools import accumulate
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -264,6 +265,10 @@ REACH_SCHED = ("edgeserve.sched", "edgeserve.sim", "hand_world", "test_policy")
 """Imports by which a unit test reaches the scheduler."""
 
 
+LEFT_OUT: List[str] = []
+"""Paths that the fast tests are not taken from (``--leave-out``)."""
+
+
 def fast_tests(root: str = ROOT) -> List[str]:
     """All that reach the scheduler without a bus: golden, unit tests that import it, simulations, conformance."""
     unit = []
@@ -272,7 +277,8 @@ def fast_tests(root: str = ROOT) -> List[str]:
                  if name.startswith("test_") and name.endswith(".py")]
     reach = [os.path.relpath(path, root) for path in unit
              if any(name.startswith(REACH_SCHED) for name in imports_in(path))]
-    return ["tests/golden", "tests/sim", "tests/conformance/test_policies.py", *reach]
+    return [path for path in ["tests/golden", "tests/sim", "tests/conformance/test_policies.py", *reach]
+            if not path.startswith(tuple(LEFT_OUT))]
 
 
 class Selection:
@@ -280,10 +286,12 @@ class Selection:
     noticed others before those that did not.
 
     ``record`` is what ``forking.py`` noted of a run without any mutant. Where it knows of no call, all tests run.
+    ``cpu_s``: as many tests as took so long together without any mutant, 0 for all.
     """
 
-    def __init__(self, record: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, record: Mapping[str, Mapping[str, Any]], cpu_s: float = 0.0) -> None:
         self._noticed: Counter[str] = Counter()
+        self._cpu_s = cpu_s
         self._called = {test: set(row["functions"]) for test, row in record.items()}
         self._seconds = {test: row["seconds"] for test, row in record.items()}
 
@@ -292,6 +300,9 @@ class Selection:
         place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
         calling = [test for test, called in self._called.items() if place in called] or list(self._called)
         calling.sort(key=lambda test: (self._seconds[test] / (1 + self._noticed[test]), test))
+        if self._cpu_s:
+            upto = list(accumulate([self._seconds[test] for test in calling]))
+            calling = [test for test, seconds in zip(calling, upto) if seconds <= self._cpu_s] or calling[:1]
         return [(test, CPU_S_MIN + round(CPU_TIMES * self._seconds[test])) for test in calling]
 
     def noticed(self, test: str) -> None:
@@ -391,7 +402,7 @@ def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str,
 
     lock = threading.Lock()
     in_copies(range(jobs), one, clean, jobs)
-    return record, ", ".join(failed)
+    return {name: row for name, row in record.items() if not name.startswith(tuple(LEFT_OUT))}, ", ".join(failed)
 
 
 def chosen(args: argparse.Namespace, root: str) -> List[Mutant]:
@@ -422,9 +433,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose line of output contains this")
     parser.add_argument("--again", default="", metavar="FILE", help="only the survivors that this --json names")
     parser.add_argument("--covering", default="", metavar="FILE", help="keep here which test calls what, and use that")
+    parser.add_argument("--cpu-s", type=float, default=0.0, metavar="S",
+                        help="per mutant the quickest tests, of so many seconds together (0: all that call it); "
+                             "what these do not notice counts as not noticed")
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--json", default="", metavar="FILE", help="write share and survivors here")
+    parser.add_argument("--leave-out", nargs="+", default=[], metavar="PATH",
+                        help="no tests below these, say tests/sim: then more would be noticed than the share says")
     args = parser.parse_args(argv)
+    LEFT_OUT[:] = args.leave_out
     with ChangedTree() as clean:  # the working tree may be edited meanwhile
         mutants = chosen(args, clean.home)
         if args.list or not mutants:
@@ -439,7 +456,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"without any mutant already {failed} fails")
             return 2
         print(f"{len(record)} tests pass without any mutant, after {time.monotonic() - began:.0f} s", flush=True)
-        rows = hunt(mutants, Selection(record), clean, args.jobs)
+        rows = hunt(mutants, Selection(record, args.cpu_s), clean, args.jobs)
     survivors = [mutant for mutant, by in rows if not by]
     share = 1 - len(survivors) / len(rows)
     print("\nsurvivors:" if survivors else "")

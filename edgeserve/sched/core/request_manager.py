@@ -255,17 +255,16 @@ class RequestManager(RequestMoves):
         if node is None or not node.is_join or not joins.can_settle(request, node, part):
             raise _illegal(request, f"settle(join={join!r}, part={list(part)}): it needs the name of a join of app "
                                     f"{request.app.name!r} that has a finished predecessor and has not gone on")
-        behind = [job for job in request.jobs.values()
-                  if joins.leads_only_to(job.node, node) and job.part[:len(part)] == part
-                  and not (wait_running and job.state == RUNNING)]
-        running = wait_running and any(job.state == RUNNING and joins.leads_only_to(job.node, node)
-                                       for job in request.jobs.values())
+        of_part = [job for job in request.jobs.values() if job.part[:len(part)] == part]
+        running = [job for job in of_part if wait_running and job.state == RUNNING and joins.leads_to(job.node, node)]
+        behind = [job for job in of_part if joins.leads_only_to(job.node, node) and job not in running]
         if running:
             self._leave_out(request, behind, "the join was settled")
             return
         ready = joins.settle(request, (node, part))
         for job in behind:
-            self._remove(request, job, "the join was settled")
+            if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
+                self._remove(request, job, "the join was settled")
         if request.state == OPEN and not self._expire_on_return(request):
             self._proceed(request, ready, request.breakdown)
 

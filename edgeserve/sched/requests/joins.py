@@ -86,6 +86,11 @@ def leads_only_to(node: Node, join: Node) -> bool:
                                     for succ in node.succs)
 
 
+def leads_to(node: Node, join: Node) -> bool:
+    """Whether something that comes of a node ends in this join, with no other join between."""
+    return any(succ is join or (not succ.is_join and leads_to(succ, join)) for succ in node.succs)
+
+
 def remains_without(request: RequestRecord, jobs: Sequence[Job]) -> bool:
     """Whether something of a request goes on, or has been answered, when these jobs of it are left out."""
     if request.done_exits or len(request.jobs) > len(jobs):

@@ -206,6 +206,92 @@ def test_a_settled_join_may_wait_for_what_runs(world, monkeypatch):
     assert driver.finish("lb", at=20) == [ran("vote", 1)]
 
 
+SHARED = [*VOTE, {"name": "score", "after": ["a", "c"], "join": "policy"}]
+"""Branches ``a`` and ``c`` lead to two joins, ``b`` to one."""
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_settled_join_waits_for_what_runs_only_if_it_is_asked_to(world, wait):
+    """Nor does it end a branch that leads elsewhere too."""
+    driver = world(SHARED)
+    driver.arrive("v")
+    driver.finish("la", at=10)
+    done = driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=wait), at=11)
+    assert done == ([] if wait else [left_out("b"), ran("vote", 1)])
+    assert driver.states() == {"a": "answered", "b": "running" if wait else "left out", "c": "running"}
+    if wait:
+        driver.finish("lb", at=20)
+        assert ran("vote", 1) in driver.finish("lc", at=30)
+
+
+def test_a_settled_join_waits_for_a_running_branch_that_leads_elsewhere_too(world, monkeypatch):
+    monkeypatch.setattr(Handled, "runs", frozenset(("a", "c", "vote")))
+    driver = world(SHARED)
+    driver.arrive("v")
+    driver.finish("la", at=10)
+    assert driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11) == [left_out("b")]
+    assert driver.states() == {"a": "answered", "b": "left out", "c": "running"}
+    assert driver.finish("lc", at=30) == [ran("vote", 1)]
+
+
+def test_a_settled_join_does_not_wait_for_what_has_not_begun(world, monkeypatch):
+    monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
+    driver = world(SHARED)
+    driver.arrive("v")
+    driver.finish("la", at=10)
+    assert driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11) == [
+        left_out("b"), ran("vote", 1)]
+    assert driver.states() == {"a": "answered", "b": "left out", "c": "waiting"}
+
+
+def test_no_join_of_an_unknown_name_is_settled(world):
+    driver = world()
+    driver.arrive("v")
+    driver.finish("la", at=10)
+    with pytest.raises(PolicyError, match="it needs the name of a join of app 'v'"):
+        driver.move(lambda board: board.settle(driver.only(), "nobody"))
+
+
+def test_a_policy_that_drops_the_request_as_a_branch_leaves_it_ends_it_once(world, monkeypatch):
+    monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
+    driver = world()
+    driver.arrive("v")
+    driver.finish("la", at=10)
+    request = driver.only()
+    monkeypatch.setattr(Handled, "on_gone", lambda policy, job, board: (
+        Fifo.on_gone(policy, job, board), board.drop(request, "enough") if not request.ended else None)[0])
+    done = driver.move(lambda board: board.settle(request, "vote"), at=11)
+    assert ended(1, "dropped", "enough") in done and ran("vote") not in done
+    driver.over()
+
+
+def test_a_join_that_is_settled_past_the_deadline_runs_for_nobody(world):
+    driver = world()
+    driver.arrive("v", slo=100)
+    driver.finish("la", at=10)
+    assert driver.step(at=101) == [], "a request of which something runs is not dropped"
+    done = driver.move(lambda board: board.settle(driver.only(), "vote"), at=102)
+    assert ended(1, "dropped", "expired") in done and ran("vote") not in done
+
+
+def test_the_part_that_is_settled_waits_for_no_other_part(monkeypatch):
+    """Part 0 has an answer and a branch that waits; of part 1 a branch runs."""
+    monkeypatch.setitem(POLICIES, "handled", Handled)
+    monkeypatch.setattr(Handled, "runs", frozenset(("find", "a", "vote")))
+    nodes = [{"name": "find", "model": "score", "fan_out": True, "parts_max": 2}, {"name": "a", "after": ["find"]},
+             {"name": "b", "after": ["find"]}, {"name": "c", "after": ["find"]},
+             {"name": "mid", "model": "score", "after": ["b"]},
+             {"name": "vote", "after": ["a", "c"], "join": "policy"},
+             {"name": "both", "model": "score", "after": ["b", "c"], "join": "policy"}]
+    driver = Driver(MODELS, {"v": {"node": nodes}}, policy="handled", lane=LANES)
+    driver.arrive("v")
+    driver.finish("lv", at=5, parts=2)
+    driver.finish("la", at=15)
+    request = next(iter(driver.scheduler.state.requests.values()))
+    Handled.todo = staticmethod(lambda board: board.settle(request, "vote", (0,), wait_running=True))
+    assert ran("vote", 1) in driver.step(at=16), "the other part's branch runs until 25"
+
+
 def test_a_branch_that_is_not_wanted_is_no_demand(monkeypatch):
     monkeypatch.setitem(POLICIES, "handled", Handled)
     sized = {name: {**model, "memory": "60MB", "load": "2ms"} for name, model in MODELS.items()}

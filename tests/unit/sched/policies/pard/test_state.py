@@ -180,6 +180,17 @@ def test_shares_follow_batch_times_or_the_worst_latencies_dropped_ones_too():
     assert planner.share[DA.by_name["face"]] == (300 * MS, (80 + 300 + 30 + 35) * MS)
 
 
+def test_shares_are_of_a_nanosecond_at_least_where_requests_leave_at_once():
+    one = app_of(("person", ()),)
+    planner = planner_of(one, "none", worst=True, person=80)
+    planner.modules["person"].tested(0, 0)
+    planner.sync(S)
+    assert planner.share[one.nodes[0]] == (0, 1)
+    planner.modules["person"].tested(S, 1)
+    planner.sync(2 * S)
+    assert planner.share[one.nodes[0]] == (1, 1)
+
+
 def test_the_load_counts_what_came_before_it_was_dropped_and_waits_for_enough_of_it():
     planner = planner_of(DA, "none", **TIMES)
     module = planner.modules["person"]  # one lane: 62.5 a second

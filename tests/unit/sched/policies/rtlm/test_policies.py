@@ -347,3 +347,65 @@ def test_a_sequence_that_made_room_goes_on_before_others_begin():
     assert not world.of(ReleaseState) and like(RunBatch) in world.actions
     world.finish(at=200, steps=2)
     assert ended(1, "completed") in world.actions
+
+
+# --- bids -------------------------------------------------------------------------------------------------------------
+
+
+def bids_of(world):
+    """Every bid that the policy makes from now on."""
+    policy, made = world.scheduler.policies[0], []
+    ask_for = policy.bid
+
+    def bid(lane, board):
+        found = ask_for(lane, board)
+        made.extend([found] if found is not None else [])
+        return found
+    policy.bid = bid
+    return made
+
+
+def test_a_batch_is_expected_to_take_its_prefill_and_as_many_steps_as_its_longest_answer():
+    world = world_of("rtlm", {"prefill_steps": 3.0}, lm={1: 10, 2: 14})
+    ask(world, 20)
+    assert (world.work().expected_ns, world.work().steps_max) == ((3 * 10 + 20 * 10) * MS, 20)
+    ask(world, 10, 30, at=1)
+    world.finish(at=200, steps=20)
+    assert (world.work().expected_ns, world.work().steps_max) == ((3 * 14 + 30 * 14) * MS, 30)
+    world.finish(at=508, status="unfinished", steps=22, state_bytes=400)
+    again = world.work()
+    assert again.expected_ns == again.steps_max * 14 * MS, "nobody's prompt is read again"
+
+
+def test_what_makes_no_steps_has_no_prefill():
+    world = Driver({"m": {1: 10}}, {"a": "m"}, policy={"rtlm": {"prefill_steps": 5.0}})
+    world.arrive("a")
+    assert (world.work().expected_ns, world.work().steps_max) == (10 * MS, None)
+
+
+def test_a_prompt_that_is_read_in_turns_takes_a_step_each():
+    world = world_of("rtlm", {"prefill_steps": 5.0}, turn_tokens=4)
+    ask(world, 20)  # of 10 tokens: three turns of 4
+    assert (world.work().expected_ns, world.work().steps_max) == ((3 + 8) * 10 * MS, 8)
+
+
+@pytest.mark.parametrize(("hang_ms", "bound"), [(10_000, 80), (1000, 20 + 50)])
+def test_a_batch_that_cannot_be_interrupted_gets_four_times_its_steps_or_half_the_time_to_count_as_hung(hang_ms, bound):
+    world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "100s", "on_late": "answer"}},
+                   policy={"rtlm": {"prefill_steps": 0.0}}, lane={"gpu": {"hang": f"{hang_ms}ms"}})
+    ask(world, 20)
+    assert (world.work().steps_max, world.work().expected_ns) == (bound, 200 * MS)
+
+
+def test_a_bid_counts_what_follows_the_answer():
+    nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
+    world = Driver({"lm": STEPS, "voice": {1: 50}}, {"chat": {"node": nodes, "slo": "400ms", "on_late": "drop"}},
+                   policy={"rtlm": {"prefill_steps": 2.0}}, lane={"gpu": {}}, sequences={"lm": (1000, 10, 4, 0)})
+    made = bids_of(world)
+    world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
+    bid = next(bid for bid in made if bid.model == "lm")
+    assert bid.expected_ns == (2 + 20) * 10 * MS
+    assert bid.remaining_ns == bid.expected_ns + 50 * MS
+    early, late = bid.utility.value(0), bid.utility.value(200 * MS)
+    assert early > late
+    assert bid.utility.value(329 * MS) < 0.05 * early, "20 of prefill and 50 after it leave one ms"
