@@ -18,7 +18,10 @@ SYSTEMS = {"rtlm": System(), "rtlm+": System("rtlm+", {}, "continuous")}
 WAYS = {"none": ("none", True), "not told": ("conditional", False), "told": ("conditional", True)}
 """The rule of offloading, and whether a monitor tells the load."""
 
-EPISODES = [{"at": f"{10 * index}s", "others": 16.0 * (index % 2)} for index in range(1, 12)]
+HOSTS = "host functions, the lane does not yield"
+PLACES = ("others come and go", HOSTS, "host functions, the lane yields")
+SECONDS = 60
+EPISODES = [{"at": f"{10 * index}s", "others": 16.0 * (index % 2)} for index in range(1, SECONDS // 10)]
 """Others want all cores four times over, for ten of every twenty seconds."""
 
 
@@ -33,35 +36,37 @@ class Row(NamedTuple):
 
 
 def busy(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
-    """Load 1, not gathered; the lane of the CPU has four threads and yields, or two that do not, on two cores that host
-    functions need for 30 % of the time of one."""
+    """Load 1, not gathered; the lane of the CPU has four threads on four cores and yields, or two on two cores of which
+    host functions need 30 % of one, and yields or does not."""
     found: Dict[str, Any] = {}
-    print(f"\n{'CPU lane, kappa 1.5':40}{'mean s':>8}{'p95':>8}{'aside':>8}{'host functions in time':>24}")
+    print(f"\n{'CPU lane, kappa 1.5':55}{'mean s':>8}{'p95':>8}{'aside':>8}{'host functions in time':>24}")
     for kind in SYSTEMS:
-        for place, hosts in (("others come and go", False), ("host functions", True)):
-            rows = {way: _over(seeds, kind, way, hosts) for way in WAYS}
+        for place in PLACES:
+            rows = {way: _over(seeds, kind, way, place) for way in WAYS}
             found[f"{kind}, {place}"] = {way: row._asdict() for way, row in rows.items()}
             for way, row in rows.items():
-                print(f"{f'{kind}, {place}, {way}':40}{row.mean:8.2f}{row.p95:8.2f}{row.aside:8.1f}{row.hosts:24.3f}",
+                print(f"{f'{kind}, {place}, {way}':55}{row.mean:8.2f}{row.p95:8.2f}{row.aside:8.1f}{row.hosts:24.3f}",
                       flush=True)
-            checks.at_most(f"busy CPU, {kind}, {place}: offloading with a monitor beside without, mean",
-                           rows["told"].mean / rows["not told"].mean, 1.02)
-            if hosts:
-                checks.at_least(f"busy CPU, {kind}: host functions in time beside no offloading",
+            if place != HOSTS:
+                checks.at_most(f"busy CPU, {kind}, {place}: offloading with a monitor beside without, mean",
+                               rows["told"].mean / rows["not told"].mean, 1.02)
+            if rows["none"].hosts:
+                checks.at_least(f"busy CPU, {kind}, {place}: host functions in time beside no offloading",
                                 rows["told"].hosts / rows["none"].hosts, 0.98)
     return found
 
 
-def _over(seeds: Sequence[int], kind: str, way: str, hosts: bool) -> Row:
-    return Row(*[statistics.fmean(column) for column in zip(*[_run(kind, way, hosts, seed) for seed in seeds])])
+def _over(seeds: Sequence[int], kind: str, way: str, place: str) -> Row:
+    return Row(*[statistics.fmean(column) for column in zip(*[_run(kind, way, place, seed) for seed in seeds])])
 
 
-def _run(kind: str, way: str, hosts: bool, seed: int) -> Row:
+def _run(kind: str, way: str, place: str, seed: int) -> Row:
+    hosts = place != PLACES[0]
     rule, monitor = WAYS[way]
     system = SYSTEMS[kind]
     table = world.scenario_of(system._replace(options={**system.options, "offload": rule}, kappa=KAPPA),
-                              Case(load=1.0, seconds=120.0, xi_ms=0.0))
-    table["lane"]["cpu0"].update(threads=2 if hosts else 4, nice=0 if hosts else 10)
+                              Case(load=1.0, seconds=float(SECONDS), xi_ms=0.0))
+    table["lane"]["cpu0"].update(threads=2 if hosts else 4, nice=0 if place == HOSTS else 10)
     table["workload"]["people"]["start"] = "2s"  # the monitor has told something by then
     processor = {"cores": 2} if hosts else {"cores": 4, "changes": EPISODES}
     table["hardware"] = {"cpu": {"monitor": monitor, "processor": processor}}
