@@ -29,23 +29,33 @@ class DeviceEvents:
 
     def __init__(self, config: Config, devices: Sequence[DeviceConfig], on_card: bool) -> None:
         ordered = sorted(devices, key=lambda device: device.kind != "cuda")
-        self._filters: List[Tuple[DeviceConfig, bool, bool, DeviceFilter]] = []
+        self._filters: List[Tuple[DeviceConfig, bool, bool, bool, DeviceFilter]] = []
         for index, device in enumerate(ordered):
             lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
             limits = DeviceLimits(device.clock_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w,
                                   device.idle_gap_ns)
             self._filters.append((device, on_card and device.kind == "cuda", index == 0,
-                                  DeviceFilter(device.name, lanes, limits)))
+                                  has_choice(config, device.name), DeviceFilter(device.name, lanes, limits)))
 
     def events(self, state: DeviceState) -> List[Event]:
         """What is news in a state, at its own time."""
         found: List[Event] = []
-        for device, on_card, has_power, known in self._filters:
-            found += known.events(state.at_ns, readings_of(state, device, on_card, has_power))
+        for device, on_card, has_power, has_load, known in self._filters:
+            found += known.events(state.at_ns, readings_of(state, device, on_card, has_power, has_load))
         return found
 
 
-def readings_of(state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True) -> Readings:
+def has_choice(config: Config, name: str) -> bool:
+    """Whether the load of the processor can matter to a choice of lanes: the device is of kind ``cpu``, and a model may
+    run on a lane of it and on another lane."""
+    if config.devices[name].kind != "cpu":
+        return False
+    choices = [model.lanes or tuple(config.lanes) for model in config.models.values()]
+    return any(len(lanes) > 1 and any(config.lanes[lane].device == name for lane in lanes) for lanes in choices)
+
+
+def readings_of(state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True,
+                has_load: bool = False) -> Readings:
     """What a state says of one device. A discrete GPU's memory is its card's, an integrated one's the host's; the clock
     of a device of kind ``cpu`` counts only where ``clock`` says at which one it was profiled: the clock of one busy
     core of several, at its turbo, is no measure."""
@@ -61,7 +71,8 @@ def readings_of(state: DeviceState, device: DeviceConfig, on_card: bool, has_pow
         power_w=state.power_w if has_power else None,
         memory_free_bytes=state.gpu_memory_free_bytes if on_card else state.memory_available_bytes,
         memory_block_bytes=None if on_card else state.largest_free_block_bytes,
-        throttled=_cause(state.throttles), locked=locked)
+        throttled=_cause(state.throttles), locked=locked, cpu_load=state.cpu_load if has_load else None,
+        cpu_cores=state.cpu_cores_online or state.cpu_cores if has_load else None)
 
 
 def _mhz(clock_hz: Optional[int]) -> Optional[float]:

@@ -1,4 +1,4 @@
-"""A device that gets warm: clock steps, heat, throttling, power and memory that other programs take.
+"""A device that gets warm: clock steps, heat, throttling, power, and memory and cores that other programs take.
 
 The power is ``static + dynamic * (clock / highest) ** exponent * load``, the heat that of one capacity behind one
 resistance (exact between two changes of the power). A batch takes ``compute * highest / clock + (1 - compute)`` times
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config.schema import DeviceConfig
+from edgeserve.config.schema import DeviceConfig, LaneConfig
 from edgeserve.sched.protocol.events import LEVELS, DeviceChanged, Event, LaneChanged
 from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
+from edgeserve.sched.resources.cpu_share import weight_of
 from edgeserve.sim.hardware_config import HardwareConfig
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
@@ -28,16 +29,42 @@ SOFT_BELOW_C, HARD_BELOW_C = 7.0, 2.0
 """The limits of heat that the sensors give, below the temperature at which the hardware slows down."""
 
 
+class Threads(NamedTuple):
+    """Threads that would keep so many ``cores`` busy, and how much they weigh beside others where there are too few."""
+
+    cores: float
+    weight: float
+
+
+def shared_cores(wanted: Mapping[str, Threads], cores: float) -> Dict[str, float]:
+    """The cores that each gets: all that it wants, or its share by weight where that is less (fair scheduling)."""
+    got: Dict[str, float] = {}
+    open_, left = dict(wanted), float(cores)
+    while open_:
+        weight = math.fsum([item.weight for item in open_.values()])
+        full = [name for name, item in open_.items() if item.cores <= left * item.weight / weight]
+        if not full:
+            got.update({name: left * item.weight / weight for name, item in open_.items()})
+            break
+        for name in full:
+            got[name] = open_.pop(name).cores
+            left -= got[name]
+    return got
+
+
 class SimHardware:
     """One device. The world tells what runs (:meth:`runs`) and lets time pass (:meth:`poll`); ``pace`` is how many
     times longer than at the highest clock a batch takes now. ``energy_j`` is what it used so far, ``oom_kills`` how
     often programs took more memory than there is."""
 
-    def __init__(self, hardware: HardwareConfig, device: DeviceConfig, lanes: Sequence[str], seed: Any) -> None:
+    def __init__(self, hardware: HardwareConfig, device: DeviceConfig, lanes: Sequence[LaneConfig], seed: Any) -> None:
         self.config = hardware
-        self.lanes = tuple(lanes)
+        self.lanes = tuple([lane.name for lane in lanes])
+        self._threads = {lane.name: Threads(lane.threads, lane.threads * weight_of(lane.nice)) for lane in lanes}
+        self._running: Tuple[str, ...] = ()  # lanes that work
+        self._used_core_ns = 0.0  # of the processor, since the last reading
         self.top_mhz = hardware.clocks[-1]
-        self.filter = DeviceFilter(device.name, lanes, DeviceLimits(
+        self.filter = DeviceFilter(device.name, self.lanes, DeviceLimits(
             device.clock_mhz or self.top_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w,
             device.idle_gap_ns))
         self._draw = random.Random(f"{seed}/hardware/{device.name}")
@@ -92,9 +119,10 @@ class SimHardware:
         """Whether anything runs on it."""
         return self._load > 0.0
 
-    def runs(self, now_ns: int, batches: Sequence[Tuple[int, int]]) -> None:
-        """These batches run on it from now on, as (size, largest size of the model)."""
+    def runs(self, now_ns: int, batches: Sequence[Tuple[int, int]], lanes: Sequence[str] = ()) -> None:
+        """These batches run on it from now on, as (size, largest size of the model), on these lanes."""
         self._advance(now_ns)
+        self._running = tuple(lanes)
         was_busy, least = self.is_busy, self.config.power.load_min
         self._load = min(1.0, sum([least + (1.0 - least) * size / size_max for size, size_max in batches], 0.0))
         self.turns += self.is_busy != was_busy
@@ -143,6 +171,8 @@ class SimHardware:
         watts = self.power_w()
         self.energy_j += watts * passed_ns / NS_PER_S
         self._busy_ns += passed_ns if self._load > 0 else 0
+        if self.config.processor is not None:
+            self._used_core_ns += passed_ns * math.fsum(self._cores().values())
         thermal = self.config.thermal
         if thermal is not None:
             settles_c = thermal.ambient_c + watts * thermal.resistance
@@ -156,6 +186,31 @@ class SimHardware:
         """The mean power so far; afterwards, of the run."""
         counted_ns = self._healed_ns or self._now_ns
         return self.energy_j * NS_PER_S / counted_ns if counted_ns else 0.0
+
+    # --- processor ----------------------------------------------------------------------------------------------------
+
+    def pace_of(self, lane: str) -> float:
+        """How many times longer a batch of a lane takes now: for the clock, and for the cores that its threads get."""
+        got = self._cores().get(lane) if self.config.processor is not None else None
+        return self.pace if got is None else self.pace * self._threads[lane].cores / got
+
+    def _cores(self) -> Dict[str, float]:
+        """The cores that each lane that works gets, and other programs (``""``)."""
+        processor = self.config.processor
+        assert processor is not None
+        wanted = {lane: self._threads[lane] for lane in self._running}
+        others = self.other_cores()
+        if others:
+            wanted[""] = Threads(others, others)
+        return shared_cores(wanted, processor.cores)
+
+    def other_cores(self) -> float:
+        """The cores that other programs would keep busy now."""
+        processor = self.config.processor
+        if processor is None or self.healed:
+            return 0.0
+        return next((change.others for change in reversed(processor.changes) if change.at_ns <= self._now_ns),
+                    processor.others)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -194,8 +249,9 @@ class SimHardware:
         passed_ns = self._now_ns - self._read_ns
         watts = (self.energy_j - self._read_j) * NS_PER_S / passed_ns if passed_ns > 0 else self.power_w()
         load = min(1.0, self._busy_ns / passed_ns) if passed_ns > 0 else 0.0
-        self._read_ns, self._read_j, self._busy_ns = self._now_ns, self.energy_j, 0
-        thermal, memory = self.config.thermal, self.config.memory
+        thermal, memory, processor = self.config.thermal, self.config.memory, self.config.processor
+        core_ns = self._used_core_ns
+        self._read_ns, self._read_j, self._busy_ns, self._used_core_ns = self._now_ns, self.energy_j, 0, 0.0
         capped = next((cap.why for cap in self.config.caps
                        if cap.why and cap.at_ns <= self._now_ns < cap.at_ns + cap.for_ns), "")
         return Readings(
@@ -206,7 +262,9 @@ class SimHardware:
             power_w=watts,
             memory_free_bytes=None if memory is None else max(
                 0, memory.total_bytes - used_bytes - self.others_bytes()),
-            throttled=self._throttled or capped, locked=self.config.governor == "locked")
+            throttled=self._throttled or capped, locked=self.config.governor == "locked",
+            cpu_load=None if processor is None or passed_ns <= 0 else min(1.0, core_ns / passed_ns / processor.cores),
+            cpu_cores=None if processor is None else processor.cores)
 
     def heal(self, now_ns: int, used_bytes: int) -> List[Event]:
         """The run is over: full clock, cool, all memory. No energy is counted from now on."""
@@ -217,5 +275,7 @@ class SimHardware:
             return []
         memory, calm = self.config.memory, LEVELS[0]
         free = None if memory is None else max(0, memory.total_bytes - used_bytes)
+        cores = None if self.config.processor is None else self.config.processor.cores
         return [*[LaneChanged(lane, None, 1.0, "as profiled", now_ns) for lane in self.lanes],
-                DeviceChanged(self.filter.device, free, thermal=calm, power=calm, idle_gap_ns=0)]
+                DeviceChanged(self.filter.device, free, thermal=calm, power=calm, idle_gap_ns=0,
+                              cpu_load=None if cores is None else 0.0, cpu_cores=cores)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 from edgeserve.config.loading import read_table
-from edgeserve.config.readers import boolean, duration, entry, number, one_of, size, tuple_of
+from edgeserve.config.readers import boolean, duration, entry, integer, number, one_of, size, tuple_of
 from edgeserve.errors import ConfigError
 
 
@@ -69,6 +69,24 @@ class MemoryConfig:
     changes: Tuple[OthersConfig, ...] = entry(tuple_of(lambda value, where: read_table(OthersConfig, value, where)), ())
 
 
+@dataclass(frozen=True)
+class OtherThreadsConfig:
+    """``changes = [{ at = "10s", others = 3.0 }]``: cores that other programs would keep busy from then on."""
+
+    at_ns: int = entry(duration, key="at")
+    others: float = entry(number(0.0, 1024.0))
+
+
+@dataclass(frozen=True)
+class ProcessorConfig:
+    """``[hardware.DEVICE.processor]``: the device is a processor that its lanes share with other programs."""
+
+    cores: int = entry(integer(1, 1024))
+    others: float = entry(number(0.0, 1024.0), 0.0)  # cores that other programs would keep busy, at the start
+    changes: Tuple[OtherThreadsConfig, ...] = entry(
+        tuple_of(lambda value, where: read_table(OtherThreadsConfig, value, where)), ())
+
+
 def _optional(kind: Any) -> Any:
     def read(value: Any, where: str) -> Any:
         return read_table(kind, value, where)
@@ -92,6 +110,7 @@ class HardwareConfig:
     thermal: Optional[ThermalConfig] = entry(_optional(ThermalConfig), None)
     power: PowerConfig = entry(_optional(PowerConfig), PowerConfig())
     memory: Optional[MemoryConfig] = entry(_optional(MemoryConfig), None)
+    processor: Optional[ProcessorConfig] = entry(_optional(ProcessorConfig), None)
 
 
 def check_hardware(hardware: HardwareConfig) -> None:

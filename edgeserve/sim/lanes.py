@@ -7,7 +7,7 @@ This module only keeps the state of lanes and works out when works end; the worl
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel
 from edgeserve.sim.sequences import SequenceRun
@@ -122,16 +122,16 @@ class SimLane:
 
 def repaced(lanes: Sequence[SimLane], contention: float, now_ns: int,
             lock_pace: Optional[Callable[[SimLane], float]] = None,
-            clock_pace: float = 1.0) -> List[Tuple[SimLane, int]]:
+            paces: Optional[Mapping[str, float]] = None) -> List[Tuple[SimLane, int]]:
     """The lanes of one device whose works end at another time than was known, and when. With n works at a time each
-    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock and the device's
-    clock (``clock_pace``) cost besides."""
+    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock and the device
+    (``paces``, by lane: its clock, and cores that others use) cost besides."""
     busy = [lane for lane in lanes if lane.running is not None]
     found = []
     for lane in busy:
         running = lane.running
         assert running is not None
-        pace = (1.0 + (len(busy) - 1) * (contention - 1.0)) * clock_pace
+        pace = (1.0 + (len(busy) - 1) * (contention - 1.0)) * (paces.get(lane.name, 1.0) if paces else 1.0)
         if lock_pace is not None and running.share:
             pace *= lock_pace(lane)
         if running.pace == pace or running.over:

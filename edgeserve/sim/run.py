@@ -92,7 +92,7 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
                     step_cost_ns=costs.step_ns, event_cost_ns=costs.event_ns, machine=machine, drain=drain,
                     settle=settle,
                     hardware={name: SimHardware(item, config.devices[name], [
-                        lane.name for lane in config.lanes.values() if lane.device == name], seed)
+                        lane for lane in config.lanes.values() if lane.device == name], seed)
                         for name, item in scenario.hardware.items()})
 
 

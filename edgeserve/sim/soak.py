@@ -119,7 +119,7 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
     """The scenario of a seed, and whether the run ends with a drain. ``deep``: the same with lanes that hold several
     works launched, times to pack, and devices whose lanes slow each other. ``hardware``: the same on devices whose
     clocks, heat, power and memory change, and that tell the scheduler of it. ``language``: the same and one or two apps
-    of language models. ``pair``: the same and two ensembles that share models."""
+    of language models; both: on processors that others use. ``pair``: the same and two ensembles that share models."""
     draw = random.Random(f"{seed}/scenario")
     table: Dict[str, Any] = {"model": {}, "app": {}, "truth": {}, "workload": {}, "policy": {}}
     _lanes(draw, table)
@@ -151,6 +151,8 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
         _deepen(random.Random(f"{seed}/depth"), table)
     if hardware:
         table["hardware"] = draw_hardware(random.Random(f"{seed}/hardware"), table["device"])
+        if language:
+            draw_processors(random.Random(f"{seed}/processor"), table)
     return parse_scenario(table, source=f"(drawn by seed {seed})"), draw.random() < 0.4
 
 
@@ -198,6 +200,18 @@ def draw_hardware(draw: random.Random, devices: Dict[str, Any]) -> Dict[str, Any
                 {"at": f"{at}ms", "others": f"{draw.randrange(total)}MB", "over": f"{draw.choice((0, 50))}ms"}
                 for at in sorted(draw.sample(range(450), draw.randrange(4)))]}}
     return hardware
+
+
+def draw_processors(draw: random.Random, table: Dict[str, Any]) -> None:
+    """Half of the devices are processors whose cores other programs use at times, and their lanes have threads."""
+    for hardware in table["hardware"].values():
+        if draw.random() < 0.5:
+            cores = draw.choice((1, 2, 8))
+            hardware["processor"] = {"cores": cores, "others": draw.choice((0.0, cores / 2)), "changes": [
+                {"at": f"{at}ms", "others": draw.choice((0.0, cores / 2, cores * 3.0))}
+                for at in sorted(draw.sample(range(450), draw.randrange(4)))]}
+    for lane in table["lane"].values():
+        lane.update(threads=draw.choice((1, 1, 2, 4)), nice=draw.choice((0, 0, 10)))
 
 
 def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -> str:

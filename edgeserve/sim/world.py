@@ -554,21 +554,23 @@ class SimWorld:
             for device in self.config.devices if device == changed.device or share]
         for beside in groups:
             device = beside[0].device
-            clock_pace = 1.0
+            paces: Dict[str, float] = {}
             if device in self.hardware and not changed.copy:
                 self._load(device)
-                clock_pace = self.hardware[device].pace
+                paces = {lane.name: self.hardware[device].pace_of(lane.name) for lane in beside}
             for lane, finish_ns in repaced(beside, self._contention[device], self.now_ns,
-                                           self._lock_pace if self._machine is not None else None, clock_pace):
+                                           self._lock_pace if self._machine is not None else None, paces):
                 self._at(finish_ns, self._finished, (lane, lane.epoch))
 
     def _load(self, name: str) -> None:
         """Tell a device what runs on it now. Its governor acts some time after it turned busy or idle."""
         device = self.hardware[name]
-        running = [lane.running.action for lane in self.lanes.values()
-                   if lane.device == name and not lane.copy and lane.running is not None]
+        lanes = [lane for lane in self.lanes.values()
+                 if lane.device == name and not lane.copy and lane.running is not None]
+        running = [lane.running.action for lane in lanes if lane.running is not None]
         was_busy = device.is_busy
-        device.runs(self.now_ns, [(action.size, self.config.models[action.model].batch[-1]) for action in running])
+        device.runs(self.now_ns, [(action.size, self.config.models[action.model].batch[-1]) for action in running],
+                    [lane.name for lane in lanes])
         if device.config.governor == "ondemand" and device.is_busy != was_busy:
             after_ns = device.config.ramp_ns if device.is_busy else device.config.idle_after_ns
             self._at(self.now_ns + after_ns, self._govern, (name, device.turns))

@@ -296,6 +296,10 @@ class PolicyConformance:
         for seed in self.soak_seeds[:2]:
             soak(seed, policies=(self.kind,), language=True)
 
+    def test_rules_hold_among_language_models_while_processors_are_busy_and_memory_falls(self) -> None:
+        for seed in self.soak_seeds[:2]:
+            soak(seed, policies=(self.kind,), language=True, hardware=True)
+
     def test_equal_runs_decide_equally(self) -> None:
         seed = self.soak_seeds[0]
         assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))

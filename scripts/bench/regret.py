@@ -5,9 +5,9 @@
     python scripts/bench/regret.py --world report/local/3      one world again, with what was drawn
 
 The kinds of worlds are drawn by ``scripts/lib/worlds.py``: models of one node, several apps, cameras, models of steps,
-language models, unequal work, and pipelines of 2 to 7 nodes with forks, branches and fan-outs, on one lane, with host
-functions, or with lanes of their own; Poisson and bursty arrivals, loads of 0.7 to 1.5, some of which change in the
-middle; known from a profile, from a few runs at start, or guessed. Nothing may be tuned on the worlds that are
+language models, also in trouble (``assistants``), unequal work, and pipelines of 2 to 7 nodes with forks, branches and
+fan-outs, on one lane, with host functions, or with lanes of their own; Poisson and bursty arrivals, loads of 0.7 to
+1.5, some of which change in the middle; known from a profile, from a few runs at start, or guessed. Nothing may be tuned on the worlds that are
 reported: ``--dev`` draws others, as many as one likes, to look at. Ensembles (``--only ensembles``, worlds of
 ``scripts/lib/ensemble_worlds.py``) are run apart: their simple rules are others.
 
@@ -43,8 +43,8 @@ from edgeserve.sim.scenario import Scenario, with_policy
 
 SIMPLE = ("edf", "fifo")
 RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/policies/README.md
-    "one": "edf", "apps": "edf", "camera": "edf", "steps": "edf", "answers": "rtlm+", "unequal": "orloj+",
-    "local": "pard_local", "hosts": "pard_local", "lanes": "edf", KIND: "schemble+"}
+    "one": "edf", "apps": "edf", "camera": "edf", "steps": "edf", "answers": "rtlm+", "assistants": "rtlm+",
+    "unequal": "orloj+", "local": "pard_local", "hosts": "pard_local", "lanes": "edf", KIND: "schemble+"}
 POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm+")
 WORLDS = 8
 """Worlds per kind."""

@@ -40,6 +40,8 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_schemble_between.json": "Ensembles in trouble, in simulation",
     "bench_ensemble_live.json": "The digits ensemble, live, in bursts at several loads",
     "replicate_rtlm.json": "RT-LM, replicated in simulation, and surpassed",
+    "bench_regret_assistants.json": "Regret of rtlm+ among language models in trouble, on drawn worlds, in simulation",
+    "replicate_rtlm_busy.json": "RT-LM with a CPU lane whose cores others use too, in simulation",
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
     "bench_language_lane.json": "A language model and a voice detector on one lane, in virtual time",
     "bench_language_policies.json": "FIFO static, rtlm and rtlm+ on a hub's questions, in virtual time",

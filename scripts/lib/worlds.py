@@ -22,7 +22,7 @@ GPU, HOST = "gpu", "host"
 REQUESTS = 2500
 """Requests that one run is about as long as."""
 SECONDS = (20.0, 40.0)
-STEPPED, STEPWISE = 3.0, ("steps", "answers")
+STEPPED, STEPWISE = 3.0, ("steps", "answers", "assistants")
 """Requests of many steps come so many times more slowly: in these kinds of worlds."""
 LOADS = (0.7, 1.5)
 COHORT_MAX = 64
@@ -196,6 +196,8 @@ class Draft:
         self.apps: List[App] = []
         self.lanes = [GPU]
         self.tags: List[str] = []
+        self.faults: Dict[str, Any] = {}
+        self.flood = 0.0  # one client asks so many times as much as all others, in the middle third of the run
 
     def single(self, name: str, model: Model) -> App:
         """An app of one node."""
@@ -284,6 +286,53 @@ def answers(draft: Draft) -> None:
         draw_arrivals(draw, draft.single("frames", draw_model(draw, "frames", draft.lanes)), draft.tags)
 
 
+def assistants(draft: Draft) -> None:
+    """A language model in trouble: a slower lane beside its own, lanes that are lost, answers of one token and of the
+    most there are, prompts that do not fit, memory for half, a client that floods, readers that are cancelled since
+    they do not read. Each at times, and lengths predicted well, wrongly or not at all."""
+    draw = draft.draw
+    model = draw_model(draw, "chat", draft.lanes, 0.3)
+    most, sigma = draw.choice((40, 100)), draw.choice((0.5, 0.9))
+    median = most / 5
+    model.steps = median * math.exp(sigma * sigma / 2)
+    model.truth.update(batching="continuous", steps_hint="words", steps_max=most, prefill_steps=draw.choice((0.5, 2.0)),
+                       state_token="1kB", context=1000)
+    words: Any = {"lognormal": [median, sigma]}
+    if draw.random() < 0.3:
+        share = draw.choice((0.0, 0.5, 0.9, 1.0))
+        words, model.steps = {"1": share, str(most): 1.0 - share}, share + (1.0 - share) * most
+        draft.tags.append(f"{share:.0%} of one token, others of the most")
+    predicted = draw.choice((1.0, 1.0 / 3.0, 3.0, 0.0))
+    if predicted:
+        model.truth["predict"] = {"rho": 0.8, "scale": predicted, "median": median, "sigma": sigma}
+    app = draft.single("answers", model)
+    app.slo, app.hints = log_uniform(draw, 1.5, 5.0), {"words": words}
+    draw_arrivals(draw, app, draft.tags)
+    draft.tags.append(f"predicted {predicted:.2g} times as long" if predicted else "not predicted")
+    for name, chance in (("slow lane", 0.5), ("lanes lost", 0.3), ("prompts too long", 0.3), ("memory for half", 0.3),
+                         ("flood", 0.4), ("readers stall", 0.3)):
+        if draw.random() < chance:
+            draft.tags.append(name)
+            _trouble(draft, name, model, app, most)
+
+
+def _trouble(draft: Draft, name: str, model: Model, app: App, most: int) -> None:
+    if name == "slow lane":
+        draft.lanes = [GPU, "side"]
+        model.truth.update(told=True, lane={"side": {"slower": draft.draw.choice((1.5, 3.0, 8.0))}})
+        model.keys["lanes"] = draft.lanes  # what the load is of is the other
+    elif name == "lanes lost":
+        draft.faults.update(lane_loss_every="5s", lane_loss="300ms")
+    elif name == "prompts too long":
+        app.hints["tokens"] = {"20": 0.9, "2000": 0.1}
+    elif name == "memory for half":
+        model.keys["state_memory"] = f"{max(most + 60, round(model.sizes[-1] * (model.steps + 20) / 2))}kB"
+    elif name == "flood":
+        draft.flood = draft.draw.choice((1.0, 3.0))
+    else:
+        draft.faults["cancel"] = 0.1
+
+
 def unequal(draft: Draft) -> None:
     """Apps that ask one model for different amounts of work, which they declare or not, and which may change."""
     model = draw_model(draft.draw, "m", draft.lanes)
@@ -346,8 +395,8 @@ def lanes(draft: Draft) -> None:
 
 
 KINDS: Mapping[str, Callable[[Draft], None]] = {
-    "one": one, "apps": apps, "camera": camera, "steps": steps, "answers": answers, "unequal": unequal, "local": local,
-    "hosts": hosts, "lanes": lanes}
+    "one": one, "apps": apps, "camera": camera, "steps": steps, "answers": answers, "assistants": assistants, "unequal": unequal,
+    "local": local, "hosts": hosts, "lanes": lanes}
 
 
 # --- from a draft to a scenario ---------------------------------------------------------------------------------------
@@ -425,6 +474,12 @@ def scenario_table(draft: Draft, unit_ms: float, rates: Mapping[str, float], sec
                 "start": f"{seconds / 2:.3f}s"}
             table["workload"][f"{app.name}{index}"] = {
                 "app": app.name, **app.workload, "rate": rates[app.name] * factor, "hints": hints, **when}
+        if draft.flood:
+            table["workload"]["flood"] = {
+                "app": app.name, "kind": "poisson", "rate": rates[app.name] * draft.flood, "hints": dict(app.hints),
+                "start": f"{seconds / 3:.3f}s", "stop": f"{seconds * 2 / 3:.3f}s"}
+    if draft.faults:
+        table["faults"] = draft.faults
     return table
 
 
@@ -446,10 +501,10 @@ def what_is_known(draft: Draft, unit_ms: float, known: str, noise: float,
                                              for _ in range(300)])) for app in asking} if model.hint else {}
             lane = LaneProfile(timings, round(model.fixed * unit_ms * 1e6), round(model.each * usual * unit_ms * 1e6),
                                alone=alone)
-            profiles.append(Profile(model.name, "cpu", dict.fromkeys(model.lanes, lane)))
+            profiles.append(Profile(model.name, "cpu", dict.fromkeys(model.keys.get("lanes", model.lanes), lane)))
         elif known == "start-up":
             length = draw.choice((min(asking[0].lengths)[0], usual))
-            for name in model.lanes:
+            for name in model.keys.get("lanes", model.lanes):
                 measured[model.name, name] = {size: runs(model, size, length, 3) for size in model.sizes}
         else:
             factor = log_uniform(draw, 1 / 1.6, 1.6)

@@ -220,9 +220,10 @@ class Driver:
             self.on_lane = {id: work for id, work in self.on_lane.items() if work.lane != name}
         return self.step(LaneChanged(name, up, speed, "" if up else "pulled out"), at=at)
 
-    def device(self, name: str, free: int | None = None, at: float | None = None) -> List[Action]:
-        """A device reports its free memory."""
-        return self.step(DeviceChanged(name, free), at=at)
+    def device(self, name: str, free: int | None = None, at: float | None = None, load: float | None = None,
+               cores: int = 4) -> List[Action]:
+        """A device reports its free memory, or the load of its processor."""
+        return self.step(DeviceChanged(name, free, cpu_load=load, cpu_cores=None if load is None else cores), at=at)
 
     def drain(self) -> List[Action]:
         """The server is told to drain."""

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from edgeserve.config.schema import DeviceConfig
+from edgeserve.config.schema import DeviceConfig, LaneConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
-from edgeserve.sim.hardware import POLL_NS, SimHardware
+from edgeserve.sim.hardware import POLL_NS, SimHardware, Threads, shared_cores
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -24,7 +24,7 @@ def hardware(**keys):
              "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}}, "app": {"a": {"model": "m"}},
              "hardware": {"gpu": {"clocks": CLOCKS, **keys}}}
     config = parse_scenario(table).hardware["gpu"]
-    return SimHardware(config, DeviceConfig("gpu"), ["gpu0"], 1)
+    return SimHardware(config, DeviceConfig("gpu"), [LaneConfig("gpu0", "gpu")], 1)
 
 
 def scenario(*args, **keys):
@@ -232,3 +232,42 @@ def test_a_fall_of_the_clock_is_known_to_a_model_that_has_not_run_since():
             likely_ns.append(scheduler.state.latency["m", "gpu0"].likely_ns[1])
     simulate(told, 1, [], scheduler=scheduler, on_step=watch)
     assert likely_ns[0] == 50 * MS
+
+
+# --- a processor that others use --------------------------------------------------------------------------------------
+
+def test_cores_are_shared_by_weight_and_nobody_gets_more_than_it_wants():
+    assert shared_cores({"a": Threads(2, 2), "b": Threads(1, 1)}, 4) == {"a": 2.0, "b": 1.0}
+    assert shared_cores({"a": Threads(4, 4), "b": Threads(12, 12)}, 4) == {"a": 1.0, "b": 3.0}
+    got = shared_cores({"nice": Threads(4, 0.4), "hosts": Threads(1, 1), "others": Threads(12, 12)}, 4)
+    assert got["hosts"] == pytest.approx(4 / 13.4) and sum(got.values()) == pytest.approx(4.0)
+    assert shared_cores({}, 4) == {}
+
+
+def processor(**keys):
+    table = {"lane": {"cpu0": {"threads": 2}, "cpu1": {"threads": 2, "nice": 10}},
+             "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}}, "app": {"a": {"model": "m"}},
+             "hardware": {"cpu": {"processor": {"cores": 4, **keys}}}}
+    scenario = parse_scenario(table)
+    return SimHardware(scenario.hardware["cpu"], DeviceConfig("cpu"), list(scenario.config.lanes.values()), 1)
+
+
+def test_a_lane_is_slower_while_others_use_the_cores_and_the_monitor_tells_how_many():
+    device = processor(changes=[{"at": "2s", "others": 6.0}, {"at": "3s", "others": 0.0}])
+    device.runs(0, [(1, 1)], ["cpu0"])
+    assert device.pace_of("cpu0") == 1.0 and device.pace_of("cpu1") == 1.0
+    device.read(0, 0)
+    assert [event.cpu_load for event in device.read(1 * S, 0)] == [0.5]
+    device.poll(2 * S)
+    assert device.pace_of("cpu0") == 2.0  # two of eight threads on four cores
+    device.read(2 * S, 0)
+    (busy,) = device.read(2 * S + 500 * MS, 0)
+    assert (busy.cpu_load, busy.cpu_cores) == (1.0, 4)
+    device.poll(3 * S)
+    assert device.pace_of("cpu0") == 1.0
+
+
+def test_a_lane_that_yields_is_slowed_and_slows_others_little():
+    device = processor(others=4.0)
+    device.runs(0, [(1, 1), (1, 1)], ["cpu0", "cpu1"])
+    assert device.pace_of("cpu1") > 8 * device.pace_of("cpu0") > 8.0

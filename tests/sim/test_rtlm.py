@@ -92,3 +92,45 @@ def test_a_lane_that_is_lost_while_decoding_costs_no_answer_where_another_lane_c
 def test_rtlm_plus_never_lets_a_long_answer_starve_in_overload():
     case = SHORT._replace(load=1.5, seconds=40.0)
     assert world.run(PLUS, case, SEED).max <= 3.0 * world.run(CONTINUOUS_FIFO, case, SEED).max
+
+
+def beside_host_functions(monitor, offload="conditional"):
+    """A side lane of two threads on two cores, where host functions with deadlines run too: the share of them that was
+    in time, and how many answers began on the side lane."""
+    table = table_of(PLUS._replace(kappa=1.5, options={"offload": offload}), SHORT._replace(load=1.0, seconds=15.0))
+    table["lane"]["cpu0"]["threads"] = 2
+    table["lane"]["hosts"] = {"device": "cpu"}
+    table["model"]["chat"]["lanes"] = ["gpu0", "cpu0"]
+    table["model"]["cut"] = {"engine": "synthetic", "expected": {"1": "10ms"}, "lanes": ["hosts"]}
+    table["app"]["chat"]["policy"] = "chat"
+    table["app"]["cut"] = {"model": "cut", "slo": "30ms", "policy": "fifo"}
+    table["policy"]["fifo"] = {"kind": "fifo"}
+    table["workload"]["cuts"] = {"app": "cut", "rate": 60.0}
+    table["workload"]["people"]["start"] = "2s"  # the monitor has told something by then
+    table["hardware"] = {"cpu": {"monitor": monitor, "processor": {"cores": 2}}}
+    done = run(table)
+    cuts = [end for end in done.world.ended if end.request.app == "cut"]
+    in_time = sum([end.outcome == "completed" and end.end_ns <= end.request.deadline_ns for end in cuts])
+    return in_time / len(cuts), next(policy.figures()["sent to side lanes"] for policy in done.scheduler.policies
+                                     if policy.name == "chat")
+
+
+def test_host_functions_keep_their_share_of_the_processor_where_a_monitor_tells_its_load():
+    alone, _ = beside_host_functions(True, "none")
+    told, sent_told = beside_host_functions(True)
+    blind, sent_blind = beside_host_functions(False)
+    assert told >= alone - 0.02 and sent_told == 0
+    assert blind < told - 0.05 and sent_blind > 0
+
+
+def test_a_processor_that_was_busy_takes_long_answers_again():
+    sent = []
+    for changes in ([], [{"at": "15s", "others": 0.0}]):
+        table = table_of(PLUS._replace(kappa=1.2), SHORT._replace(load=1.0))
+        table["lane"]["cpu0"].update(threads=4, nice=10)
+        table["workload"]["people"]["start"] = "2s"
+        table["hardware"] = {"cpu": {"processor": {"cores": 4, "others": 16.0, "changes": changes}}}
+        done = run(table)
+        assert {end.outcome for end in done.world.ended} == {"completed"}
+        sent.append(done.scheduler.policies[0].figures()["sent to side lanes"])
+    assert sent[0] <= 1 < 3 <= sent[1]

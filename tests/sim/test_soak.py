@@ -95,6 +95,21 @@ def test_every_rule_holds_among_language_models():
     assert [mark for mark in LANGUAGE_MARKS if not seen[mark]] == []
 
 
+def test_every_rule_holds_among_language_models_on_processors_that_others_use():
+    """Lanes of several threads, some of which yield, and a monitor that tells how busy their cores are."""
+    found = set()
+    for seed in range(60, 64):
+        print(f"seed {seed} (again: python scripts/dev/soak.py --language --hardware --seed {seed})")
+        scenario, drain = draw_scenario(seed, hardware=True, language=True)
+        run = []
+        hold(scenario, seed, drain, prepare=lambda scheduler, world, run=run: run.append(scheduler))
+        (scheduler,) = run
+        board = scheduler.state.board
+        found |= {share._known for share in scheduler.state.cpu_shares.values()}
+        assert all(0.05 <= board.cpu_share(lane) <= 1.0 for lane in scheduler.state.run_lanes)
+    assert found == {True, False}
+
+
 def test_every_rule_holds_on_hardware_that_gets_warm_too():
     """Clocks that fall and jitter, limits of heat and power, idle gaps, other programs that take the memory."""
     levels = set()

@@ -68,7 +68,8 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     default as many as fit, pinned ones first, in the order of the file. ``sequences`` are the models whose items are
     sequences. ``learnt``: what an earlier scheduler knows of models on lanes, in place of all that.
     """
-    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth, waits=lane.wait)
+    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth, waits=lane.wait,
+                        threads=lane.threads, nice=lane.nice)
              for name, lane in config.lanes.items()}
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)

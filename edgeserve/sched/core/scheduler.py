@@ -337,6 +337,10 @@ class Scheduler:
         device = self.state.devices[event.device]
         change = Change(device=device.name)
         pressure = device.pressure
+        if event.cpu_load is not None and event.cpu_cores:
+            self.state.cpu_shares[device.name].reported(self._board.now_ns, event.cpu_load, event.cpu_cores)
+        if event.memory_free_bytes is not None:
+            device.reported_ns = self._board.now_ns
         if event.memory_free_bytes is not None and event.memory_free_bytes != device.free_bytes:
             change.memory_free_bytes = event.memory_free_bytes
             device.reported(event.memory_free_bytes, self._board.now_ns)

@@ -17,6 +17,7 @@ from edgeserve.sched.requests.admission import Admission, lane_shares
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.energy import EnergyMeter
 from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
@@ -34,15 +35,15 @@ class State:
     *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by
     stream). *Open*: ``requests``, ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
     ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``,
-    ``sequences``, ``energy`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``,
-    oldest first), ``trials`` (who decides about requests that were taken from their policies). ``actions`` is what this
-    step asks of the world, in order.
+    ``sequences``, ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by
+    the job's ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
+    ``actions`` is what this step asks of the world, in order.
     """
 
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
                  "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
                  "works", "memory", "retained", "actions", "board", "trials", "energy", "sequences",
-                 "pending_max", "lane_shares")
+                 "pending_max", "lane_shares", "cpu_shares")
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
@@ -77,8 +78,10 @@ class State:
         self.retained: Dict[int, Job] = {}
         self.actions: List[Action] = []
         self.trials: Policy | None = None
+        self.cpu_shares = {device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name])
+                           for device in devices}
         self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
-                           self.retained, self.critical, self.apps, self.sequences)
+                           self.retained, self.critical, self.apps, self.sequences, self.cpu_shares)
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed, for the first batch after an idle gap where that is next."""

@@ -17,6 +17,7 @@ from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, app
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.joins import Branch, branches
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
 from edgeserve.sched.resources.sequences import Room, Sequences
@@ -82,14 +83,14 @@ class Board:
     """
 
     __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
-                 "_critical", "_sequences", "apps_on", "background_at_ns", "forced_ns", "_places", "ends_ns",
-                 "_request_moves", "_probe_moves", "budget")
+                 "_critical", "_sequences", "_cpu_shares", "apps_on", "background_at_ns", "forced_ns", "_places",
+                 "ends_ns", "_request_moves", "_probe_moves", "budget")
 
     def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
                  latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
                  copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job],
                  critical: CriticalArrivals, apps: Mapping[str, App],
-                 sequences: Sequences) -> None:
+                 sequences: Sequences, cpu_shares: Mapping[str, CpuShare]) -> None:
         self.now_ns = -1
         self.lanes = lanes
         self._lanes_of = lanes_of
@@ -100,6 +101,7 @@ class Board:
         self._retained = retained
         self._critical = critical
         self._sequences = sequences
+        self._cpu_shares = cpu_shares
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
@@ -134,6 +136,16 @@ class Board:
         """How near a lane's device is to a limit of heat or power: 0, 1 (soft: save where it costs little) or 2 (hard:
         the hardware slows down or is about to). It changes with hysteresis, so it may be read at every decision."""
         return self._devices[lane.device].pressure
+
+    def cpu_share(self, lane: Lane) -> float:
+        """The share of the time of a lane's threads that they would get beside all others that use the processor, by
+        what a monitor told lately; 1.0 where none did. Other lanes of the device keep what they use."""
+        return self._cpu_shares[lane.device].share(lane, self.now_ns)
+
+    def has_memory(self, lane: Lane, bytes: int) -> bool:
+        """Whether so many bytes of a lane's device could be taken without need, by what a monitor told lately; True
+        where none did. It is no bound: reservations are."""
+        return self._devices[lane.device].has_room(bytes, self.now_ns)
 
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.

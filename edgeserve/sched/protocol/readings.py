@@ -55,6 +55,10 @@ MEMORY_READINGS = 4
 """After so many readings free memory is told again all the same: meanwhile the scheduler counts its own loads and
 evictions, and what they really took or gave may differ."""
 
+LOAD_EVERY_NS = 5_000_000_000
+"""The load of the processor is told with each new reading, and after this time if it is the same: what it does not
+say for a while is no longer believed."""
+
 BLOCK_STEP = 0.25
 """The largest free block that differs by less than this share from what was told is no news."""
 
@@ -69,7 +73,7 @@ class Readings(NamedTuple):
     (power mode, throttling), ``load`` 0..1. ``heat_c`` is the hottest zone that counts, with the limits that the
     device's trip points give. ``power_w`` is the whole module's. ``throttled`` names why the hardware slows down
     (``"thermal"``, ``"power"``), ``""`` where it does not. ``locked``: whether the clock stays where it is when the
-    device idles.
+    device idles. ``cpu_load`` is the share of ``cpu_cores`` cores that was busy since the reading before.
     """
 
     clock_mhz: Optional[float] = None
@@ -83,6 +87,8 @@ class Readings(NamedTuple):
     memory_block_bytes: Optional[int] = None
     throttled: str = ""
     locked: Optional[bool] = None
+    cpu_load: Optional[float] = None
+    cpu_cores: Optional[int] = None
 
 
 class DeviceLimits(NamedTuple):
@@ -100,7 +106,7 @@ class DeviceFilter:
     """Readings of one device to events. Remembers what it told; :meth:`events` alone changes it."""
 
     __slots__ = ("device", "lanes", "limits", "_clock_mhz", "_speed", "_confirmed_ns", "_busy", "_thermal", "_power",
-                 "_watts", "_told", "_untold", "_throttled", "_throttled_left")
+                 "_watts", "_told", "_untold", "_throttled", "_throttled_left", "_load", "_load_ns")
 
     def __init__(self, device: str, lanes: Sequence[str], limits: DeviceLimits) -> None:
         self.device = device
@@ -117,6 +123,8 @@ class DeviceFilter:
         self._untold = 0  # readings since free memory was told
         self._throttled = ""  # what was last seen to throttle,
         self._throttled_left = 0  # and for how many readings that still counts
+        self._load: Optional[Tuple[float, int]] = None  # of the processor, as it was told last,
+        self._load_ns = 0  # and when
 
     def events(self, now_ns: int, readings: Readings) -> List[Event]:
         """What is news in these readings, in a fixed order: speeds of lanes, then the device."""
@@ -126,7 +134,7 @@ class DeviceFilter:
             since_ns = self._confirmed_ns
             found += [LaneChanged(lane, None, speed, self._cause(speed, readings), since_ns) for lane in self.lanes]
             self._confirmed_ns = now_ns
-        changed = self._device_news(readings)
+        changed = self._device_news(readings, self._load_news(now_ns, readings))
         if changed is not None:
             found.append(changed)
         return found
@@ -165,7 +173,16 @@ class DeviceFilter:
 
     # --- the device ---------------------------------------------------------------------------------------------------
 
-    def _device_news(self, readings: Readings) -> Optional[DeviceChanged]:
+    def _load_news(self, now_ns: int, readings: Readings) -> Tuple[Optional[float], Optional[int]]:
+        if readings.cpu_load is None or not readings.cpu_cores:
+            return None, None
+        load = (round(readings.cpu_load, 3), readings.cpu_cores)
+        if load == self._load and now_ns - self._load_ns < LOAD_EVERY_NS:
+            return None, None
+        self._load, self._load_ns = load, now_ns
+        return load
+
+    def _device_news(self, readings: Readings, load: Tuple[Optional[float], Optional[int]]) -> Optional[DeviceChanged]:
         told = self._told
         if readings.throttled:
             self._throttled, self._throttled_left = readings.throttled, THROTTLED_READINGS
@@ -184,7 +201,7 @@ class DeviceFilter:
             block_bytes if _differs(told.memory_block_bytes, block_bytes, BLOCK_STEP) else None,
             thermal if thermal != (told.thermal or NONE) else None,
             power if power != (told.power or NONE) else None,
-            gap_ns if gap_ns != told.idle_gap_ns else None)
+            gap_ns if gap_ns != told.idle_gap_ns else None, load[0], load[1])
         if news == DeviceChanged(self.device):
             return None
         self._told = _after(told, news)

@@ -80,14 +80,15 @@ class Lane:
     than ``depth`` works. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
-    may run here. ``waits``: it may wait for clients that were just answered (``sched/core/returns.py``).
+    may run here. ``waits``: it may wait for clients that were just answered (``sched/core/returns.py``). ``threads`` is
+    how many threads of a processor run its batches, ``nice`` how far they yield to all others.
     """
 
     __slots__ = ("name", "device", "copy", "ahead_ns", "depth", "hang_ns", "works", "free_at_ns", "head_due_ns",
-                 "waits", "up", "hung", "speed", "models", "busy_ns", "idle_gap")
+                 "waits", "up", "hung", "speed", "models", "busy_ns", "idle_gap", "threads", "nice")
 
     def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
-                 copy: bool = False, depth: int = 1, waits: bool = True) -> None:
+                 copy: bool = False, depth: int = 1, waits: bool = True, threads: int = 1, nice: int = 0) -> None:
         self.name = name
         self.device = device
         self.copy = copy
@@ -95,6 +96,8 @@ class Lane:
         self.depth = depth
         self.hang_ns = hang_ns
         self.waits = waits
+        self.threads = threads
+        self.nice = nice
         self.works: Deque[Work] = deque()
         self.free_at_ns = 0
         self.head_due_ns = 0  # when the work at the head is expected to end
@@ -124,6 +127,10 @@ class Lane:
             return now_ns
         step_ns = self.works[0].step_ns
         return min(self.free_at_ns, now_ns + step_ns) if step_ns and len(self.works) == 1 else self.free_at_ns
+
+    def worked_ns(self, now_ns: int) -> int:
+        """How long it has worked in all, as far as is known of what it runs now."""
+        return self.busy_ns + (max(0, now_ns - self.works[0].starts_ns) if self.works else 0)
 
     def asks_at_ns(self, now_ns: int) -> int | None:
         """When it will accept a work although nothing happens: only lanes that plan ahead do."""

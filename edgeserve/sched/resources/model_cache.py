@@ -52,6 +52,9 @@ FALLING_NS = 2_000 * NS_PER_MS
 """What other programs took between two reports counts as about to be taken again for so long: a monitor that has no
 news for longer says that it was not."""
 
+REPORT_STALE_NS = 20_000 * NS_PER_MS
+"""Free memory that was reported so long ago says nothing of what may be taken without need."""
+
 FRAGMENTED_BELOW = 4
 """Fragmented memory counts only where less than so many times the headroom is free: with more, much of it is a cache
 that the system gives back in one piece."""
@@ -111,7 +114,7 @@ class Device:
 
     __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w",
                  "headroom_bytes", "falling_bytes", "falling_until_ns", "block_bytes", "thermal", "power",
-                 "idle_gap_ns")
+                 "idle_gap_ns", "reported_ns")
 
     def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
         self.name = name
@@ -121,6 +124,7 @@ class Device:
         self.used_bytes = 0
         self.state_bytes = 0
         self.free_bytes: int | None = None  # as the monitor last reported
+        self.reported_ns = -(2**62)  # when that was, whether it had changed or not
         self.heat: float | None = None
         self.power_w: float | None = None
         self.falling_bytes = 0  # what other programs took between the last two reports,
@@ -159,6 +163,14 @@ class Device:
         if self.free_bytes is None:
             return room
         return min(room, self.free_bytes - self.falling_bytes - self.headroom_bytes)
+
+    def has_room(self, bytes: int, now_ns: int) -> bool:
+        """Whether so many bytes could be taken without need: the headroom stays free, or without one a share of the
+        budget. True where the monitor has reported nothing for :data:`REPORT_STALE_NS`."""
+        if self.free_bytes is None or now_ns - self.reported_ns > REPORT_STALE_NS:
+            return True
+        kept = self.headroom_bytes or self.budget_bytes // PRESSURE_SHARE
+        return self.free_bytes - self.falling_bytes - kept >= bytes
 
     def _is_fragmented(self) -> bool:
         return (self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN and self.free_bytes is not None

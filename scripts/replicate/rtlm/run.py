@@ -6,8 +6,8 @@ One device with the published constants of five language models; the load is rel
 ``orders``: priority and consolidation (sections 4 and 5 of the specification); ``stages``: what early exit and
 continuous batching add (section 8); ``offload``: CPU lanes of different speed (section 6); ``ramp``: the paper's Tables
 III and IV, from 10 % to 100 % in 24 segments; ``malicious``: Fig. 14; ``quality``: predictors from useless to perfect,
-none, and wrong by three times; ``online``: the cost of a decision (Table VII), in real time on this machine. Rules were
-judged on seeds 101 to 103; the seeds reported are 1, 2, ...
+none, and wrong by three times; ``busy``: a CPU lane whose cores others use too; ``online``: the cost of a decision
+(Table VII), in real time on this machine. Rules were judged on seeds 101 to 103; the seeds reported are 1, 2, ...
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 from lib.checks import Checks
 
 from replicate.rtlm import cases, online, world
+from replicate.rtlm.busy import busy
 from replicate.rtlm.world import LMS, VARIANCES, Case, Result, System
 
 SCRIPT = "scripts/replicate/rtlm/run.py"
-TABLES = ("orders", "stages", "offload", "ramp", "malicious", "quality", "online")
+TABLES = ("orders", "stages", "offload", "ramp", "malicious", "quality", "busy", "online")
 LOADS = tuple(0.1 + 0.9 * index / 23 for index in range(24))
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 WITHIN = 1.15
@@ -214,7 +215,7 @@ def main() -> int:
     segment_s, lms = (10.0, ["DialoGPT"]) if args.quick else (args.segment, list(LMS))
     checks, results, began = Checks(SCRIPT), {}, time.perf_counter()
     for name, table in (("orders", orders), ("stages", stages), ("offload", offload), ("malicious", malicious),
-                        ("quality", quality)):
+                        ("quality", quality), ("busy", busy)):
         if name in args.only:
             results[name] = table(seeds, checks)
     if "ramp" in args.only:

@@ -19,6 +19,8 @@ CONFIG = parse_config({
     "lane": {"cpu0": {"device": "host"}, "gpu0": {"device": "gpu"}, "gpu1": {"device": "gpu"}},
     "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}})
 
+BUSY = DeviceState(at_ns=S, cpu_load=0.75, cpu_cores_online=6, cpu_cores=8)
+
 
 def devices(on_card=False):
     return DeviceEvents(CONFIG, list(CONFIG.devices.values()), on_card)
@@ -52,6 +54,14 @@ def test_the_hosts_clock_counts_only_where_the_profiles_is_given():
     (("cooling:cpu", "over_current:oc3"), "power"), (("clocks:hw_power_brake",), "power")])
 def test_what_throttles_in_the_schedulers_words(throttles, cause):
     assert readings_of(DeviceState(throttles=throttles), GPU, on_card=False).throttled == cause
+
+
+def test_the_load_of_the_processor_is_told_where_a_model_may_run_on_a_lane_of_it_and_on_another():
+    assert devices().events(BUSY) == [DeviceChanged("host", cpu_load=0.75, cpu_cores=6)]
+    table = {"lane": {"cpu0": {}}, "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+             "app": {"a": {"model": "m"}}}
+    alone = parse_config(table)
+    assert DeviceEvents(alone, list(alone.devices.values()), False).events(BUSY) == []
 
 
 def test_lanes_of_the_gpu_are_told_its_speed_and_the_power_counts_once():

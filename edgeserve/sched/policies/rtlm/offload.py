@@ -2,7 +2,8 @@
 
 The paper sends every task above ``tau`` there. A tenth of the tasks has a fifth of the tokens: unless the lane is
 nearly as fast as the main one, its queue grows without bound. The conditional rule looks at both ends, and at what the
-task would cost the others on the main lane. Pure.
+task would cost the others on the main lane. Where others use the processor of the slower lane, its end is later:
+:func:`slowed_ns`. Pure.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ def spared_ns(steps: float, main: Main) -> float:
     """The delay that a task longer than usual inflicts on each of those that share its batch on the main lane."""
     crowd = min(main.waiting, main.batch) / max(1, main.batch)
     return main.step_ns * max(0.0, steps - main.mean_steps) * crowd
+
+
+def slowed_ns(own_ns: float, share: float, measured_share: float) -> float:
+    """What takes ``own_ns`` by the times that were measured while a lane's threads got ``measured_share`` of the
+    processor, now that they would get ``share``. Never less than measured: that the processor is less busy than it was
+    shows in the times soon enough."""
+    return own_ns * max(1.0, measured_share / share)
 
 
 def goes_off(steps: float, tau: float, side_ends_ns: float, main: Main) -> bool:

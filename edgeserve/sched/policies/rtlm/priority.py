@@ -7,7 +7,7 @@ batch: slack changes with time.
 
 from __future__ import annotations
 
-from typing import Final, Mapping, NamedTuple, Tuple
+from typing import Callable, Final, Mapping, NamedTuple, Tuple
 
 from edgeserve.units import NS_PER_S
 
@@ -46,11 +46,13 @@ class Terms(NamedTuple):
 
 def corrected(task: Task, terms: Terms) -> Key:
     """Weight over slack, largest first. Length relative to ``tau``, slack from now on, both with floors."""
-    share = task.steps / terms.tau
-    weight = 1.0 - WEIGHT * terms.alpha * (share if share < 1.0 else 1.0)
-    slack_ns = task.due_ns - terms.now_ns - terms.step_ns * task.steps
+    steps, arrival_ns, due_ns, seq = task
+    now_ns, step_ns, tau, alpha = terms
+    share = steps / tau
+    weight = 1.0 - WEIGHT * alpha * (share if share < 1.0 else 1.0)
+    slack_ns = due_ns - now_ns - step_ns * steps
     return (-(weight if weight > WEIGHT_MIN else WEIGHT_MIN) / (slack_ns if slack_ns > EPS_NS else EPS_NS),
-            task.arrival_ns, task.seq)
+            arrival_ns, seq)
 
 
 def printed(task: Task, terms: Terms) -> Key:
@@ -91,21 +93,13 @@ def muf(task: Task, terms: Terms) -> Key:
 ORDERS: Final[Tuple[str, ...]] = ("corrected", "printed", "linear", "fifo", "hpf", "luf", "muf")
 
 
+BY_ORDER: Final[Mapping[str, Callable[[Task, Terms], Key]]] = {
+    "corrected": corrected, "printed": printed, "linear": linear, "fifo": fifo, "hpf": hpf, "luf": luf, "muf": muf}
+
+
 def key_of(order: str, task: Task, terms: Terms) -> Key:
     """The sort key of a task in the order of this name."""
-    if order == "corrected":
-        return corrected(task, terms)
-    if order == "fifo":
-        return fifo(task, terms)
-    if order == "hpf":
-        return hpf(task, terms)
-    if order == "luf":
-        return luf(task, terms)
-    if order == "muf":
-        return muf(task, terms)
-    if order == "linear":
-        return linear(task, terms)
-    return printed(task, terms)
+    return BY_ORDER[order](task, terms)
 
 
 METHODS: Final[Mapping[str, Tuple[str, str, str]]] = {

@@ -13,11 +13,11 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
-from edgeserve.sched.policies.rtlm import consolidation, offload, priority
+from edgeserve.sched.policies.rtlm import consolidation, offload
 from edgeserve.sched.policies.rtlm.constants import saturating
 from edgeserve.sched.policies.rtlm.lengths import HOPELESS, Length
 from edgeserve.sched.policies.rtlm.offload import Main
-from edgeserve.sched.policies.rtlm.priority import METHODS, ORDERS, Terms, key_of
+from edgeserve.sched.policies.rtlm.priority import BY_ORDER, METHODS, ORDERS, Terms
 from edgeserve.sched.policies.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -94,6 +94,8 @@ class LanguagePolicy(Policy):
             node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes}
         self._took_ns: Dict[str, float] = {}  # mean duration of a model's batches on main lanes
         self._sent_off = 0
+        self._shares: Dict[Tuple[str, str], Tuple[int, float]] = {}  # of the processor, when a side lane was measured
+        self._left: Dict[str, float] = {}  # side lane -> of the processor now, for people
 
     def _one_of(self, option: str, known: Sequence[str]) -> str:
         value = str(self.options[option])
@@ -159,7 +161,13 @@ class LanguagePolicy(Policy):
             if waiting is not None and job.state == DONE and (tasks.stepwise or job.steps > 1):
                 tasks.stepwise = True
                 self._learnt.finished(waiting)
-        if not work.failed and not self._is_side(work.model, work.lane, board):
+        if work.failed:
+            return
+        if self._is_side(work.model, work.lane, board):
+            now, before = board.cpu_share(work.lane), self._measured_share(work.model, work.lane, board)
+            self._shares[work.model, work.lane.name] = (
+                board.now_ns, now if before is None else KEEP * before + (1.0 - KEEP) * now)
+        else:
             took_ns = float(finished_ns - started_ns)
             self._took_ns[work.model] = KEEP * self._took_ns.get(work.model, took_ns) + (1.0 - KEEP) * took_ns
 
@@ -239,6 +247,7 @@ class LanguagePolicy(Policy):
     def figures(self) -> Mapping[str, Any]:
         figures: Dict[str, Any] = {"lengths": self._learnt.figures(), "sent to side lanes": self._sent_off}
         figures["tau"] = {model: self._tau_of(tasks) for model, tasks in self._models.items() if len(tasks.predicted)}
+        figures["processor left to side lanes"] = dict(self._left)
         figures["batch_ms"] = {model: ns_to_ms(round(took_ns)) for model, took_ns in self._took_ns.items()}
         return figures
 
@@ -273,9 +282,9 @@ class LanguagePolicy(Policy):
         latency = board.latency(tasks.model, lane.name)
         step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
         terms = Terms(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
-        order = self._order
-        rows = [(waiting.rank, key_of(order, waiting.task, terms), waiting) for waiting in found]
-        rows.sort(key=_of_row)
+        key_of = BY_ORDER[self._order]
+        rows = [(waiting.rank, key_of(waiting.task, terms), waiting) for waiting in found]
+        rows.sort()  # each key ends with a number of its own
         return [row[2] for row in rows]
 
     def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
@@ -330,8 +339,11 @@ class LanguagePolicy(Policy):
     def _worth_sending(self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane],
                        board: Board) -> List[Waiting]:
         """Of the fresh tasks in the order of the main lanes, the long ones that end earlier on this side lane, the
-        delay counted that they would inflict on others."""
+        delay counted that they would inflict on others. A lane whose processor is busy ends later by as much, and one
+        whose device has little memory left takes none."""
         latency = board.latency(tasks.model, lane.name)
+        share, measured_share = self._share_of(tasks.model, lane, board)
+        bytes = 0
         room = self._batch_of(latency) - len(tasks.bound_to(lane.name))
         tau, mean_steps = self._tau_of(tasks), tasks.predicted.mean()
         starts_ns = lane.available_ns(board.now_ns)
@@ -342,12 +354,29 @@ class LanguagePolicy(Policy):
             if len(chosen) >= room:
                 break
             count = len(chosen) + 1
-            side_ends_ns = starts_ns + self._prefill_ns(latency, count) \
+            own_ns = self._prefill_ns(latency, count) \
                 + waiting.steps * self._step_ns(latency, count + len(tasks.bound_to(lane.name)))
+            side_ends_ns = starts_ns + offload.slowed_ns(own_ns, share, measured_share)
+            more = board.sequence_bytes(waiting.job) if board.sequence_room(tasks.model, lane) is not None else 0
+            if not board.has_memory(lane, bytes + more):
+                continue
             main = self._main(tasks, fresh, place, mains, mean_steps, board)
             if offload.goes_off(waiting.steps, tau, side_ends_ns, main):
                 chosen.append(waiting)
+                bytes += more
         return chosen
+
+    def _share_of(self, model: str, lane: Lane, board: Board) -> Tuple[float, float]:
+        """The share of the processor that a side lane's threads would get now, and the one that they got when its
+        times were measured: the times hold that already. Those that they began with hold no load."""
+        share = self._left[lane.name] = board.cpu_share(lane)
+        measured = self._measured_share(model, lane, board)
+        return share, 1.0 if measured is None else measured
+
+    def _measured_share(self, model: str, lane: Lane, board: Board) -> float | None:
+        """None where nothing was measured for so long that the times are those that they began with."""
+        at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
+        return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
 
     def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane], mean_steps: float,
               board: Board) -> Main:
@@ -432,7 +461,3 @@ def _share(waiting: Waiting) -> float:
     that its answer is believed to need."""
     request = waiting.job.request
     return waiting.steps / max(1, int(request.hints.get("steps", 1))) if request.app.simple else 1.0
-
-
-def _of_row(row: Tuple[int, priority.Key, Waiting]) -> Tuple[int, priority.Key]:
-    return row[0], row[1]

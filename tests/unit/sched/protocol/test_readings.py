@@ -156,3 +156,14 @@ def test_a_clock_that_is_locked_has_no_idle_gap():
     assert watched.news(locked=False) == {}
     assert watched.news(locked=True) == {"idle_gap_ns": 0}
     assert Watched().news(locked=False) == {}
+
+
+def test_the_load_of_the_processor_is_told_with_each_new_reading_and_every_five_seconds():
+    known = DeviceFilter("host", ["cpu0"], DeviceLimits())
+
+    def told(second, load, cores=4):
+        return [event.cpu_load for event in known.events(second * S, Readings(cpu_load=load, cpu_cores=cores))]
+
+    assert told(0, 0.5) == [0.5] and told(1, 0.5) == [] and told(2, 0.51) == [0.51]
+    assert told(3, 0.51) == [] and told(7, 0.51) == [0.51]
+    assert told(8, None) == [] and told(9, 0.6, cores=None) == []

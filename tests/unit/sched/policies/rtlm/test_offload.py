@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from edgeserve.sched.policies.rtlm.offload import Main, Window, goes_off, main_ends_ns, spared_ns
+from edgeserve.sched.policies.rtlm.offload import Main, Window, goes_off, main_ends_ns, slowed_ns, spared_ns
 
 MAIN = Main(begins_ns=1000.0, step_ns=10.0, prefill_ns=20.0, waiting=4, batch=8, mean_steps=20.0)
 
@@ -23,6 +23,12 @@ def test_a_long_task_goes_off_when_it_ends_earlier_there_with_what_others_are_sp
 
 def test_a_task_that_is_not_long_stays_however_idle_the_side_lane():
     assert not goes_off(40.0, 40.0, 0.0, MAIN)
+
+
+def test_a_busier_processor_than_when_it_was_measured_takes_longer_and_nothing_shorter():
+    assert slowed_ns(100.0, 0.5, 1.0) == 200.0
+    assert slowed_ns(100.0, 0.5, 0.5) == 100.0  # the times hold that load already
+    assert slowed_ns(100.0, 1.0, 0.5) == 100.0
 
 
 def test_the_quantile_of_the_last_numbers_is_that_of_a_sorted_list():

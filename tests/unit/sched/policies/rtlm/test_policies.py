@@ -216,10 +216,10 @@ def test_the_figures_tell_what_a_wrong_predictor_is_corrected_by():
 TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
 
 
-def two_lanes(kind, slower, options=None):
+def two_lanes(kind, slower, options=None, lane=None, device=None):
     world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
                    policy={kind: {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, **(options or {})}},
-                   lane=TWO, device={"gpu": {}, "host": {}},
+                   lane=lane or TWO, device=device or {"gpu": {}, "host": {}},
                    sequences={"lm": (10_000, TOKEN_BYTES, 4)})
     latency = world.scheduler.state.latency["lm", "cpu"]
     latency.set_speed(1.0 / slower)
@@ -236,6 +236,71 @@ def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(
         ask(world, *[25] * 12, at=10)
         ask(world, 100, at=11)
         assert bool(batch_of(world, "cpu")) is expected, slower
+
+
+def crowd(world, at=10):
+    """A full main lane, and a long answer that would end earlier on a side lane of half the speed."""
+    ask(world, 20, 20, 20, 20, at=at)
+    if world.of(CutBatch):
+        world.finish("gpu", at=at + 1, status="unfinished", steps=1, state_bytes=110)
+    ask(world, *[25] * 12, at=at + 10)
+    ask(world, 100, at=at + 11)
+
+
+def report(world, load, until, at):
+    """A monitor reports every second."""
+    for now in range(at, until + 1, 1000):
+        world.device("host", load=load, at=now)
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again(kind):
+    for load, expected in ((0.0, True), (1.0, False)):
+        world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
+        report(world, load, 3000, at=0)
+        crowd(world, at=3001)
+        assert bool(batch_of(world, "cpu")) is expected, load
+        left = world.scheduler.policies[0].figures()["processor left to side lanes"]["cpu"]
+        assert left == (1.0 if expected else pytest.approx(0.097, abs=0.01))
+    report(world, 0.0, 10_000, at=4000)
+    assert batch_of(world, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_monitor_that_tells_nothing_more_keeps_nothing_away(kind):
+    world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
+    report(world, 1.0, 3000, at=0)
+    world.device("host", free=1, at=3001)
+    crowd(world, at=22_000)
+    assert not batch_of(world, "cpu")
+    ask(world, 100, at=23_100)
+    assert batch_of(world, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind):
+    world = two_lanes(kind, 2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
+    world.device("host", free=2000, at=1)  # an answer of 110 tokens takes 1100 bytes
+    crowd(world)
+    assert not batch_of(world, "cpu")
+    world.device("host", free=2200, at=30)
+    assert batch_of(world, "cpu")
+
+
+def test_host_functions_keep_the_cores_that_they_use():
+    lanes = {"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4}, "hosts": {"device": "host", "threads": 4}}
+    for working, expected in ((False, True), (True, False)):
+        world = Driver({"lm": {**STEPS, "lanes": ["gpu", "cpu"]}, "f": {1: 9000, "lanes": ["hosts"]}},
+                       {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", "policy": "rtlm+"},
+                        "cut": {"model": "f", "slo": "1000s", "policy": "fifo"}},
+                       policy={"rtlm+": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0}, "fifo": {}},
+                       lane=lanes, device={"gpu": {}, "host": {}}, sequences={"lm": (10_000, TOKEN_BYTES, 4)})
+        world.scheduler.state.latency["lm", "cpu"].set_speed(0.5)
+        if working:
+            world.arrive("cut", at=1)
+        report(world, float(working), 4000, at=2)
+        crowd(world, at=4001)
+        assert bool(batch_of(world, "cpu")) is expected, working
 
 
 def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every_long_one():
