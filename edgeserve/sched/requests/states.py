@@ -180,8 +180,8 @@ class RequestRecord:
             self.log.append((now_ns, what))
 
     def story(self) -> List[str]:
-        """What happened to the request, a line each, times relative to its ``arrival_ns``: when it was sent, where a client
-        says it."""
+        """What happened to the request, a line each, times relative to its ``arrival_ns``: its sending, where a client
+        tells it."""
         head = (f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
                 f"deadline {format_duration(self.deadline_ns - self.arrival_ns)} after it was asked")
         lines = [head]

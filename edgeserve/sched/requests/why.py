@@ -22,8 +22,8 @@ MEANS = {
 
 
 def why(request: RequestRecord, others: Sequence[RequestRecord]) -> List[str]:
-    """Lines that say where the time of an ended request went, by how much it missed its deadline, and which batches were
-    before it. No line for a request that has not ended, or never ran or waited."""
+    """Lines that say where the time of an ended request went, by how much it missed its deadline, and which batches
+    were before it. No line for a request that has not ended, or never ran or waited."""
     if request.state not in (COMPLETED, DROPPED) or not request.log:
         return []
     ended_ns = request.log[-1][0]
@@ -75,7 +75,8 @@ def _before(request: RequestRecord, others: Sequence[RequestRecord]) -> str:
     for other in others:
         ended_ns = other.log[-1][0] if other.ended else until_ns
         for at_ns, work, lane in _launches(other):
-            if at_ns <= until_ns and ended_ns > arrived_ns and work not in own_works and (lanes is None or lane in lanes):
+            is_before = at_ns <= until_ns and ended_ns > arrived_ns and work not in own_works
+            if is_before and (lanes is None or lane in lanes):
                 works.setdefault(work, (other.app.name, lane))
     counts: Dict[Tuple[str, str], int] = {}
     for work in sorted(works):
