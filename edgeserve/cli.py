@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import select
 import sys
 from typing import Sequence
 
@@ -51,12 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             verb_parser.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
     try:
-        return int(args.main(args))
+        status = int(args.main(args))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return 141  # what a shell says of a program that SIGPIPE ended
     except EdgeServeError as error:
         print(f"edgeserve: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _nobody_reads() -> bool:
+    """Whether the output's reader has gone, as ``head`` goes. What is left to print is then thrown away."""
+    output = sys.stdout.fileno()
+    look = select.poll()
+    look.register(output, 0)
+    if not any(events & select.POLLERR for _, events in look.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ What is wrong raises :class:`ConfigError` with the file, the key, the value and 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import MISSING, fields
-from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.files import resolve_path
@@ -72,7 +73,17 @@ def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{source}: is not TOML of ours: it is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}") from None
+        raise ConfigError(f"{source}: is not TOML: {error}{_unquoted(text, str(error))}") from None
+
+
+def _unquoted(text: str, error: str) -> str:
+    """The mend where the line that the parser stopped at gives a text without quotes, as ``slo = 50ms`` does."""
+    place = re.search(r"at line (\d+)", error)
+    lines = text.splitlines()
+    if place is None or not 0 < int(place[1]) <= len(lines):
+        return ""
+    found = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([\w.:/+-]+%?)\s*(#.*)?", lines[int(place[1]) - 1])
+    return f'; texts and durations stand in quotes: {found[1]} = "{found[2]}"' if found is not None else ""
 
 
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
@@ -132,8 +143,9 @@ def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, sorted(names)))
 
 
-def read_table(kind: Type[T], table: Any, where: str, **given: Any) -> T:
-    """One TOML table to one dataclass; unknown keys are refused with the nearest name."""
+def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), **given: Any) -> T:
+    """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that
+    somebody else has read."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {table!r}: expected a table")
     readers = {}
@@ -143,7 +155,7 @@ def read_table(kind: Type[T], table: Any, where: str, **given: Any) -> T:
     values = dict(given)
     for key, value in table.items():
         if key not in readers:
-            raise ConfigError(f"{where} has no key {key!r}{nearest(key, readers)}")
+            raise ConfigError(f"{where} has no key {key!r}{nearest(key, [*readers, *also])}")
         item = readers[key]
         values[item.name] = item.metadata["read"](value, f"{where} {key}")
     for key, item in readers.items():
@@ -155,6 +167,9 @@ def read_table(kind: Type[T], table: Any, where: str, **given: Any) -> T:
 
 def _needed(readers: Mapping[str, Any]) -> List[str]:
     return [key for key, item in readers.items() if item.default is MISSING and item.default_factory is MISSING]
+
+
+APP_KEYS = ("model", "node", "inputs")  # of [app.NAME], read by _app
 
 
 def _named(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
@@ -197,7 +212,8 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
         profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
     if profile is not None:
         check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
-    return read_table(AppConfig, rest, where, name=name, nodes=_linked(nodes), inputs=inputs, ensemble_profile=profile)
+    return read_table(AppConfig, rest, where, APP_KEYS, name=name, nodes=_linked(nodes), inputs=inputs,
+                      ensemble_profile=profile)
 
 
 def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:

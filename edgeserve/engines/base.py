@@ -315,6 +315,12 @@ class Engine:
         an app answers; of other outputs the warm-up tells the dtype."""
         return {}
 
+    def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
+        """Why no item that has what an app declares could run, asked after ``load``: a sentence for each wrong input.
+        ``declared`` tells the dtype and the shape of each, ``None`` where it is no array of a known dtype. An engine
+        that does not know its inputs says nothing."""
+        return []
+
     def open(self, lane: LaneInfo) -> Session:
         """A session for ``lane``, called on its thread after ``load``. Raises :class:`~edgeserve.errors.EngineError`
         when the model is not loaded."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ast
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
@@ -148,6 +148,9 @@ class OnnxEngine(Engine):
 
     def outputs(self) -> Mapping[str, OutputType]:
         return self.loaded_ports().outputs()
+
+    def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
+        return self.loaded_ports().misfits(declared)
 
     def run(self, batch: Batch) -> List[Result]:
         ports = self.loaded_ports()

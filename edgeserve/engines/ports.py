@@ -124,6 +124,25 @@ class Ports:
             found[port.name] = OutputType(str(port.dtype), tuple(shape))
         return found
 
+    def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
+        """Why no item that is as an app declares it can run: by input name, its dtype and its shape, -1 for any length
+        (``None``: no array, or not known). No sentence where it can."""
+        item = {name: None if kind is None else np.broadcast_to(
+            np.zeros((), kind.dtype), [1 if length < 0 else length for length in kind.shape])
+                for name, kind in declared.items()}
+        wrong = []
+        for slot in self._slots:
+            kind = declared.get(slot.name)
+            if kind is None and slot.name in declared:
+                continue
+            any_length = () if kind is None else [axis for axis, length in enumerate(kind.shape) if length < 0]
+            dims = tuple(None if axis in any_length else dim for axis, dim in enumerate(slot.dims))
+            try:
+                fit(slot._replace(dims=dims), self._value(slot.name, item))
+            except EngineError as error:
+                wrong.append(str(error))
+        return wrong
+
     # --- a batch, there and back ---
 
     def pack(self, batch: Batch, room: Optional[Room] = None) -> Packed:

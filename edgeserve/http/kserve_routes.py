@@ -216,6 +216,10 @@ class KServeRoutes:
         if path.startswith("/v2/cudasharedmemory") and path.endswith("unregister"):
             await call.answer()
             return
+        if path == "/v2/models":
+            raise NotServed(f"{path} is not served: POST /v2/repository/index lists the models")
+        if path.endswith("/infer"):
+            raise NotServed(f"{path}: a question is sent with POST (curl -d)")
         raise NotServed(f"{path}: {NO_CONTROL}" if "repository" in path else f"{path} is not served")
 
 

@@ -23,6 +23,7 @@ from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.loop_io import Mailbox
+from edgeserve.live.request import OBJECT_KINDS
 from edgeserve.offload.pin import pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -151,6 +152,7 @@ class Starter:
         copy_lane = copy_lane_name(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
         self._started.footprints[model.name, device] = footprint
+        check_inputs(self._config, model, engine)
         seen: Dict[str, Any] = {}
         for lane in lanes:
             try:
@@ -205,6 +207,19 @@ class Starter:
             if self._mailbox.going_to_sleep():
                 select.select([self._mailbox], [], [])  # calling the start off posts mail, too
             self._mailbox.awake()
+
+
+def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
+    """Raise :class:`ConfigError` where an app of this model alone declares inputs with which no request could run."""
+    for app in config.apps.values():
+        if len(app.nodes) != 1 or app.nodes[0].model != model.name or app.nodes[0].inputs or not app.inputs:
+            continue
+        declared = {name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in OBJECT_KINDS else None
+                    for name, tensor in app.inputs.items()}
+        wrong = engine.misfits(declared)
+        if wrong:
+            raise ConfigError(f"[app.{app.name}.inputs] declares what its model does not take: {'; '.join(wrong)}. "
+                              f"Correct it, or leave [app.{app.name}.inputs] out")
 
 
 def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:

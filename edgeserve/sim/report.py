@@ -266,18 +266,20 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
         table = Table(title=f"{title} ({report.seeds} seeds x {report.counted_s:g} s)", title_justify="left")
         for name in ("app", "offered", "in time", "late", "value", "of seeds", "p50 ms", "p90 ms", "p99 ms", "gap ms"):
             table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
-        table.add_column("ended otherwise", overflow="fold")
         worst = sorted(report.apps, key=lambda name: (report.apps[name].finish_rate, name))[:ROWS_MAX]
         rows = {name: app for name, app in report.apps.items() if name in worst}
         if len(report.apps) > 1:
             rows[f"(all {len(report.apps)})"] = report.total
         for name, app in rows.items():
-            others = ", ".join(f"{reason} {count}" for reason, count in list(app.ended.items())[:4])
             shares = (f"{app.finish_rate:.1%}", str(app.late), f"{app.value_share:.3f}", _range_text(app)) \
                 if app.offered else ("-", str(app.late), "-", "-")
             table.add_row(name, str(app.offered), *shares, f"{app.p50_ms:.2f}", f"{app.p90_ms:.2f}",
-                          f"{app.p99_ms:.2f}", f"{app.gap_max_ms:.0f}", others)
+                          f"{app.p99_ms:.2f}", f"{app.gap_max_ms:.0f}")
         console.print(table)
+        for name, app in rows.items():  # below the table: no row of reasons fits beside its columns
+            if app.ended:
+                others = ", ".join(f"{count} {reason}" for reason, count in list(app.ended.items())[:4])
+                console.print(f"{name} ended otherwise: {others}", highlight=False, markup=False, soft_wrap=True)
         for line in _remarks(report):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 

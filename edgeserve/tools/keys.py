@@ -25,7 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve keys``."""
-    parser.add_argument("whose", choices=("server", "client"), help="the server's pair of keys, or one of a client")
+    parser.add_argument("whose", choices=("server", "client"), metavar="server|client",
+                        help="the server's pair of keys, or one of a client")
     parser.add_argument("name", nargs="?", default="",
                         help="what the client is called (letters, digits, '_', '-', '.')")
     parser.add_argument("--folder", default="keys", help="where the files are written (default: keys); it is made with "

@@ -8,7 +8,9 @@ What the loop's thread does is processor time: other programs on the machine do 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import datetime
+import logging
 import os
 import platform
 import random
@@ -18,7 +20,7 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -165,8 +167,21 @@ def measure_loop(seconds: float) -> MachineCosts:
             "server": {"endpoint": f"ipc://{folder}/bus", "profiles": "none"},
             "model": {"product": {"engine": f"{__name__}:Product", "batch": [1, 2, 4, BURST]}},
             "app": {"probe": {"model": "product", "slo": "10s", "inputs": {"x": {"shape": [WIDTH]}}}}}, folder)
-        watch = _watched(config, lambda endpoint: _ask_for(endpoint, seconds))
+        with _quiet():  # a warning about the times of this model is about nobody's model
+            watch = _watched(config, lambda endpoint: _ask_for(endpoint, seconds))
     return costs_of_loop(watch)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the server's own log, but for errors."""
+    log = logging.getLogger("edgeserve")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _watched(config: Config, use: Callable[[str], None]) -> Watch:

@@ -127,6 +127,13 @@ def test_questions_about_the_server_and_its_apps(front):
     assert {"pair", "shout", "chat"} <= names
 
 
+def test_what_is_nearly_right_is_told_what_would_be(front):
+    for path, says in (("/v2/models", "POST /v2/repository/index lists the models"),
+                       ("/v2/models/double/infer", "a question is sent with POST")):
+        status, error = front.ask("GET", path)
+        assert (status, error["code"]) == (501, "not_served") and says in error["error"]
+
+
 def test_outputs_are_known_before_the_first_request(front):
     model = front.ask("GET", "/v2/models/unasked")[1]
     assert model["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1]}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -76,6 +77,9 @@ def test_policies_are_compared_on_the_same_arrivals(scenario, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "fifo (2 seeds x 2 s)" in shown
     assert "edf (2 seeds x 2 s)" in shown
+    tables = [line for line in shown.splitlines() if line.startswith(("│", "┃"))]
+    assert max(map(len, tables)) <= 100 and not [line for line in tables if "dropped" in line]
+    assert re.search(r"^a ended otherwise: \d+ (dropped|rejected): \w+", shown, re.MULTILINE)
     with open(path, encoding="utf-8") as file:
         policies = json.load(file)["policies"]
     assert policies["fifo"]["total"]["offered"] == policies["edf"]["total"]["offered"] > 500

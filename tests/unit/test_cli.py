@@ -87,3 +87,21 @@ def test_help_and_version_import_no_verb():
         *shown, modules = done.stdout.splitlines()
         assert modules == "['edgeserve.cli', 'edgeserve.errors']"
         assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_traceback(tmp_path):
+    """``edgeserve stats --json | head``"""
+    (tmp_path / "wordy.py").write_text("def add_arguments(parser):\n    pass\n\n\n"
+                                       "def main(args):\n    print('word\\n' * 100_000)\n    return 0\n")
+    code = (f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from edgeserve import cli; "
+            "cli.VERBS = {'talk': ('wordy', 'talks')}; sys.exit(cli.main(['talk']))")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as talker:
+        assert talker.stdout.readline() == b"word\n"
+        talker.stdout.close()
+        assert talker.stderr.read() == b""
+    assert talker.returncode == 141
+
+
+def test_the_package_is_a_command_too():
+    done = subprocess.run([sys.executable, "-m", "edgeserve", "--version"], capture_output=True, check=True, text=True)
+    assert done.stdout.startswith("edgeserve ")

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Container, Dict, List, Optional, Sequence, Set
+from typing import Container, Dict, List, Mapping, Optional, Sequence, Set
 
 import numpy as np
 import torch
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Session, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
 from edgeserve.engines.cuda.errors import of_model
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
@@ -132,6 +132,9 @@ class TorchEngine(Engine):
             item: Values = import_function(self._example, self._directory, self._options.where("example"))()
             return item
         return self.loaded_ports().example()
+
+    def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
+        return self.loaded_ports().misfits(declared)
 
     def run(self, batch: Batch) -> List[Result]:
         """On the CPU, to its end."""

@@ -86,6 +86,10 @@ class RequestManager(RequestMoves):
         """An open request, or one of the last that ended."""
         return self._requests.get(request_id) or self._ended.get(request_id)
 
+    def remembered(self) -> List[RequestRecord]:
+        """All that :meth:`find` knows."""
+        return [*self._ended.values(), *self._requests.values()]
+
     # --- arrival ------------------------------------------------------------------------------------------------------
 
     def arrived(self, event: RequestArrived) -> None:

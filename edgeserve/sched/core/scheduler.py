@@ -33,6 +33,7 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.why import why
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
@@ -156,7 +157,7 @@ class Scheduler:
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
         request = self._request_manager.find(request_id)
-        return request.story() if request is not None else []
+        return request.story() + why(request, self._request_manager.remembered()) if request is not None else []
 
     def trials(self) -> Mapping[str, Any]:
         """Per app that had any: requests that were run as a trial, and how many of them were in time."""

@@ -180,9 +180,10 @@ class RequestRecord:
             self.log.append((now_ns, what))
 
     def story(self) -> List[str]:
-        """What happened to the request, a line each, times relative to its arrival."""
+        """What happened to the request, a line each, times relative to its ``arrival_ns``: its sending, where a client
+        tells it."""
         head = (f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
-                f"deadline {format_duration(self.deadline_ns - self.arrival_ns)} after arrival")
+                f"deadline {format_duration(self.deadline_ns - self.arrival_ns)} after it was asked")
         lines = [head]
         for now_ns, what in self.log:
             words = " ".join([word for word in map(str, what) if word])  # a job that is no part names none

@@ -21,7 +21,11 @@ def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
         elif os.path.lexists(path):
             look_for_server(endpoint, path)
     except ConfigError as error:
-        return [Finding("bus", WRONG, str(error), "correct [server] endpoint or curve_secret_key_file")]
+        mend = "correct [server] endpoint or curve_secret_key_file"
+        if endpoint.startswith("ipc:"):
+            mend = ("if it is the server of this file, all is well: 'edgeserve top' shows it; else another [server] "
+                    "endpoint")
+        return [Finding("bus", WRONG, str(error), mend)]
     if transport != "ipc":
         return [Finding("bus", GOOD, endpoint)]
     directory = os.path.dirname(path) or "."

@@ -182,3 +182,22 @@ def test_the_hint_that_the_app_s_policy_is_told_to_read_may_be_predicted_too():
 def test_a_policy_from_outside_may_read_hints_of_any_name():
     made = with_changes(**predicting({"difficulty": "p:f"}), policy={"p": {"kind": "ours:Ensemble"}})
     assert parse_config(made).apps["a"].predict == {"difficulty": "p:f"}
+
+
+@pytest.mark.parametrize(("line", "mend"), [
+    ("slo = 50ms", '; texts and durations stand in quotes: slo = "50ms"'),
+    ("engine = onnx  # mine", '; texts and durations stand in quotes: engine = "onnx"'), ("model = [", "")])
+def test_a_value_without_quotes_is_told_with_the_line_that_would_do(tmp_path, line, mend):
+    path = tmp_path / "edge.toml"
+    path.write_text(f"[app.a]\n{line}\nmodel = 'm'\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not TOML") as error:
+        load_config(str(path))
+    assert str(error.value).endswith(mend or ")")
+
+
+def test_the_keys_of_an_app_that_are_known_are_all_of_them():
+    model = {"m": {"engine": "python", "function": "m:f"}}
+    with pytest.raises(ConfigError, match=r"\[app.a\] has no key 'xxxxx' .*inputs,.* model, node,"):
+        parse_config({"model": model, "app": {"a": {"model": "m", "xxxxx": 1}}})
+    with pytest.raises(ConfigError, match=r"\[app.a\] has no key 'input'; did you mean 'inputs'"):
+        parse_config({"model": model, "app": {"a": {"model": "m", "input": {}}}})

@@ -101,6 +101,8 @@ def test_an_endpoint_in_use_is_found_without_binding_the_bus(tmp_path):
         living.listen()
         with pytest.raises(ConfigError, match="another server listens there already"):
             check_endpoint(f"ipc://{path}")
+        [finding] = check_bus(f"ipc://{path}", 0)
+        assert finding.status == WRONG and "if it is the server of this file, all is well" in finding.mend
     prepare_endpoint(f"ipc://{path}", False)  # nobody listens any more: the file goes
 
 

@@ -60,7 +60,7 @@ def test_a_story_tells_times_from_arrival_and_is_bounded():
     for index in range(STORY_LEN_MAX + 5):
         request.note(100_000_000 + index * 1_000, "line", index)
     story = request.story()
-    assert story[0] == "request 1 of app a: new, class critical, deadline 50ms after arrival"
+    assert story[0] == "request 1 of app a: new, class critical, deadline 50ms after it was asked"
     assert story[1:3] == ["  +0ns: line 0", "  +1us: line 1"]
     assert story[-1] == f"  (the story is cut after {STORY_LEN_MAX} lines)"
     assert len(story) == STORY_LEN_MAX + 2
