@@ -275,6 +275,26 @@ def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
     assert rows[1] == ["2", "-" * overload.BAR]  # a single refused page is less than a character beside sixty
 
 
+def test_the_table_of_the_demo_fits_80_columns(reader):
+    from rich.console import Console
+
+    load = sys.modules["load"]
+    tally = load.Tally("assistant")
+    tally.sent = 15_000
+    tally.times_ms = [31_234.5] * 14_000
+    tally.breakdown_ms.update(dict.fromkeys(("queue", "load", "batch", "execute"), 14_000 * 3_456.7))
+    tally.lost.update(dropped=1_000)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(load.table([tally]))
+    said = console.export_text()
+    assert max(len(line) for line in said.splitlines()) <= 80
+    assert "…" not in said
+    (row,) = [line for line in said.splitlines() if "assistant" in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        "assistant", "15000", "14000", "0", "1000", "31234", "31234", *["3457"] * 4]
+    assert "p50 ms" in said and "execute" in said
+
+
 def test_a_signal_while_the_loop_is_being_made_cancels_the_work(reader, monkeypatch):
     load = sys.modules["load"]
     make = asyncio.BaseEventLoop.__init__
