@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -252,6 +253,23 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, mome
     assert demo.wait(10) == 130, out
     assert "Traceback" not in out
     assert left_behind(str(tmp_path)) == []
+
+
+def test_the_demo_says_what_the_server_does_while_it_starts(tmp_path, monkeypatch, capsys):
+    demo = sys.modules[import_function("demo:main", os.path.dirname(DEMO), "test_reader").__module__]
+    monkeypatch.setattr(demo, "READY_S_MAX", 2.5)
+    monkeypatch.setattr(demo, "TELL_S", 0.05)
+    log = tmp_path / "log"
+    log.write_text(f"2026-01-01 10:00:00,000 I loading 5 models ...\n2026-01-01 10:00:01,000 I model {'x' * 99}\n")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starting, \
+            pytest.raises(RuntimeError, match="not ready within 2 s"):
+        try:
+            demo.wait_until_ready(starting, f"ipc://{tmp_path}/bus", str(log))
+        finally:
+            starting.kill()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 1 and all(re.fullmatch(r"  \d+ s: model x+…", line) for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
