@@ -17,9 +17,10 @@ from edgeserve.ipc.endpoints import check_endpoint, prepare_endpoint
 from edgeserve.live.preflight import check_before_loading, check_cores, raise_or_tell
 from edgeserve.live.request import request_of_call, request_validators
 from edgeserve.runtime import Runtime
-from edgeserve.tools.doctor import report, wrapped
+from edgeserve.tools.doctor import report
 from edgeserve.tools.doctor.bus import check_bus
 from edgeserve.tools.doctor.finding import WRONG, Finding
+from edgeserve.tools.wrapping import wrapped
 
 X = np.zeros((3, 4), np.float32)
 MODEL = {"engine": "synthetic", "expected": {"1": "10ms"}}
