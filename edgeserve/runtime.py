@@ -53,6 +53,7 @@ class Runtime:
         self._called_off = False
         self._closed = False
         self._error: Optional[BaseException] = None
+        self._is_told = False  # the log has it
 
     @classmethod
     def from_config(cls, path: str, *, serve: bool = False) -> Runtime:
@@ -71,7 +72,7 @@ class Runtime:
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()
         self._ready.wait()
-        if self._error is not None:
+        if self._error is not None and not self._is_told:
             self._thread.join()
             self._raise_error()
         return self
@@ -299,8 +300,9 @@ class Runtime:
             self._ready.set()
             core.live()
         except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
+            self._is_told = self._ready.is_set() and self._serve  # before, start() raises it; in process, stop() does
             self._error = error
-            if self._ready.is_set() and self._serve:  # before, start() raises it; in process, stop() does
+            if self._is_told:
                 log.error("the loop ended because of a fault: %s: %s", type(error).__name__, error,
                           exc_info=not isinstance(error, EdgeServeError))
         finally:

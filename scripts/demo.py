@@ -25,6 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 READER = os.path.join(os.path.dirname(HERE), "examples", "reader")
 READY_S_MAX = 120.0  # loading and warming up took 5 s on two x86 cores; a Jetson may need ten times that
 ENDING = (signal.SIGINT, signal.SIGTERM)
+TELL_S = 3.0
 ENDED_S_MAX = 15.0  # more than the server's own bound for draining
 
 
@@ -49,10 +50,14 @@ def uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str) -> None:
-    """Return when the server answers that it is ready. Raises ``RuntimeError`` when it ends or takes too long."""
-    end_s = time.monotonic() + READY_S_MAX
-    while time.monotonic() < end_s:
+def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: str) -> None:
+    """Return when the server answers that it is ready, and meanwhile print now and then what it says in ``log``. Raises
+    ``RuntimeError`` when it ends or takes too long."""
+    began_s = told_s = time.monotonic()
+    while time.monotonic() < began_s + READY_S_MAX:
+        if time.monotonic() >= told_s + TELL_S:
+            told_s = time.monotonic()
+            print(f"  {told_s - began_s:.0f} s: {last_line(log) or 'no word yet'}", flush=True)
         if server.poll() is not None:
             raise RuntimeError(f"the server ended with status {server.returncode}")
         try:
@@ -62,6 +67,14 @@ def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str) -> None:
         except RequestError:
             time.sleep(0.1)
     raise RuntimeError(f"the server was not ready within {READY_S_MAX:.0f} s")
+
+
+def last_line(log: str) -> str:
+    """What a log said last, without the time, in 64 characters."""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    words = lines[-1].split(" ", 3)[-1] if lines else ""
+    return words if len(words) <= 64 else words[:63] + "…"
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
@@ -112,7 +125,7 @@ def serve_and_load(arguments: Sequence[str]) -> int:
             with uninterrupted():
                 server = start(endpoint, log)
             try:
-                wait_until_ready(server, endpoint)
+                wait_until_ready(server, endpoint, log.name)
             except RuntimeError as error:
                 log.seek(0)
                 print(f"{error}. It said:\n{log.read().decode(errors='replace')}", file=sys.stderr)

@@ -19,12 +19,11 @@ READERS: Dict[str, str] = {
     ".pt": "edgeserve.engines.torch.programs",
     ".torchscript": "edgeserve.engines.torch.programs",
     ".gguf": "edgeserve.engines.gguf",
+    ".plan": "edgeserve.engines.tensorrt.plan_file",
+    ".engine": "edgeserve.engines.tensorrt.plan_file",
+    ".trt": "edgeserve.engines.tensorrt.plan_file",
 }
 """A file's ending -> the module whose ``describe(path)`` reads it."""
-
-PLANS = (".plan", ".engine", ".trt")
-"""Endings of plans that TensorRT built: they run on the GPU and library that built them alone, and the tensorrt engine
-builds and keeps its own."""
 
 _INSTALL = {"onnxruntime": "pip install 'edgeserve-runtime[onnx]'", "torch": "pip install 'edgeserve-runtime[torch]'"}
 
@@ -32,7 +31,8 @@ _INSTALL = {"onnxruntime": "pip install 'edgeserve-runtime[onnx]'", "torch": "pi
 class FileDescription(NamedTuple):
     """``inputs`` and ``outputs`` as the file declares them, batch axis included. ``usual``: lengths per item of inputs
     with open axes, where the file's metadata tells them. ``opaque``: the file knows the names of its inputs and neither
-    their types nor their shapes. ``facts``: what else it says (a language model's architecture and context)."""
+    their types nor their shapes. ``facts``: what else it says (a language model's architecture and context).
+    ``batches``: smallest and largest batch size of each range that the file takes; empty where it does not say."""
 
     engine: str
     inputs: Tuple[Port, ...] = ()
@@ -40,14 +40,12 @@ class FileDescription(NamedTuple):
     usual: Mapping[str, Tuple[int, ...]] = {}
     opaque: bool = False
     facts: Mapping[str, Any] = {}
+    batches: Tuple[Tuple[int, int], ...] = ()
 
 
 def describe(path: str) -> FileDescription:
     """Read one model file. :class:`EngineError` when it is no model, or the library that reads it is missing."""
     ending = os.path.splitext(path)[1].lower()
-    if ending in PLANS:
-        raise EngineError(f"{path}: is a plan of TensorRT, which runs only where it was built; give the ONNX file that "
-                          "it was built from: the tensorrt engine builds its plans from that and keeps them")
     if ending not in READERS:
         raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
     if not os.path.isfile(path):

@@ -24,7 +24,7 @@ from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileEr
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.live.request import OBJECT_KINDS
-from edgeserve.offload.pin import pin_thread
+from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import NS_PER_MS, format_duration, format_size
@@ -81,10 +81,11 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
     cores, nice = config.lanes[lane].cores, config.lanes[lane].nice
+    was_told = not set(cores) <= set(allowed_cores())  # by the checks before loading
 
     def prepare() -> None:
         pinned = pin_thread(cores)
-        if cores and not pinned.done:
+        if cores and not pinned.done and not was_told:
             log.warning("lane %s is not pinned: %s", lane, pinned.why)
         why_not = yield_to_others(nice)
         if why_not:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 from dataclasses import replace
@@ -29,6 +30,7 @@ from edgeserve.sim.report import AppReport, Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
 from edgeserve.tools.init.slo import read_rates, round_up
+from edgeserve.tools.wrapping import wrapped
 from edgeserve.units import format_duration, ms_to_ns, s_to_ns
 
 IN_TIME_MIN = 0.99
@@ -100,7 +102,8 @@ def main(args: argparse.Namespace) -> int:
     short = [name for name in rates if now.apps[name].finish_rate < least]
     found = first_break(simulated, now, rates, least)
     result = Result(scenario.config, rates, least, now, short, found, source, impossible)
-    print(json.dumps(result.as_table(), indent=1) if args.json else result.text())
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if short else 0
 
 
@@ -220,8 +223,8 @@ class Result(NamedTuple):
                 "lanes": self.now.lanes, "first_break": {"app": self.found.app, "load": self.found.load},
                 "change": self.advice()}
 
-    def text(self) -> str:
-        """For people."""
+    def text(self, columns: int = 0) -> str:
+        """For people. Sentences are wrapped at ``columns``; with 0 each is one line."""
         rows = [("app", "rate", "in time", "p99", "slo", "")]
         for name, rate in self.rates.items():
             app = self.now.apps[name]
@@ -232,13 +235,15 @@ class Result(NamedTuple):
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:"]
         lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        lines.append("lanes in use: " + ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items()))
-        lines.append(self._verdict())
-        lines += [f"-> {line}" for line in self.advice()]
+        used = ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items())
+        lines += [*wrapped(f"lanes in use: {used}", "", columns), *wrapped(self._verdict(), "", columns)]
+        for line in self.advice():
+            lines += wrapped(line, "-> ", columns)
         silent = [name for name in self.config.apps if name not in self.rates]
         if silent:
-            lines.append(f"not asked in this simulation, since no --rate names {'it' if len(silent) == 1 else 'them'}: "
-                         f"{', '.join(silent)}")
+            them = "it" if len(silent) == 1 else "them"
+            lines += wrapped(f"not asked in this simulation, since no --rate names {them}: {', '.join(silent)}", "",
+                             columns)
         return "\n".join(lines)
 
     def _verdict(self) -> str:

@@ -16,6 +16,7 @@ from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
+from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
@@ -39,10 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="NAME=FILE", action="append", default=[],
                         help="write an output to a .npy file (a text to any file)")
     parser.add_argument("--timeout", metavar="TIME", default="30s", help="wait at most this long (default 30s)")
-    parser.add_argument("--endpoint", help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
-    parser.add_argument("--client-key", default="", metavar="FILE", help="this client's own keys (NAME.key_secret)")
+    add_connection_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
@@ -52,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     slo_ms = None if args.slo is None else _milliseconds("--slo", args.slo)
     outs = dict(_pair("--out", text) for text in args.out)
     try:
-        with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
+        with connected(args) as client:
             _complete(client, args, inputs)
             answer = client.infer(args.app, inputs, slo_ms=slo_ms, klass=args.klass, on_late=args.on_late,
                                   stream=args.stream, timeout_ms=_milliseconds("--timeout", args.timeout))

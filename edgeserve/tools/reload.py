@@ -5,24 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from edgeserve.client import Client
+from edgeserve.tools.connection import add_connection_arguments, connected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve reload``."""
     parser.add_argument("model", nargs="?", default="", help="load this model anew, as [model.NAME] names it (default: "
                                                              "read the configuration again: apps, policies, models)")
-    parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
-    parser.add_argument("--client-key", default="", metavar="FILE", help="a control key (NAME.key_secret)")
+    add_connection_arguments(parser, "a control key")
     parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS",
                         help="wait at most this long (default 900: an engine may be built)")
 
 
 def main(args: argparse.Namespace) -> int:
     """Reload it; the exit status is 1 where a device could not, which goes on with what it had."""
-    with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
+    with connected(args) as client:
         told = client.reload(args.model, timeout_ms=args.timeout * 1000)
     if not args.model:
         if told["failed"]:

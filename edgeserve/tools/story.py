@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 
-from edgeserve.client import Client
+from edgeserve.tools.connection import add_connection_arguments, connected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", type=int, help="the request's id: of an Answer, a future or an error; request_id on the "
                                              "bus")
-    parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
-    parser.add_argument("--client-key", default="", metavar="FILE", help="a control key (NAME.key_secret)")
+    add_connection_arguments(parser, "a control key")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the story; the exit status is 1 when the server does not remember that request."""
-    with Client(args.endpoint, server_key=args.server_key, client_key=args.client_key) as client:
+    with connected(args) as client:
         lines = client.story(args.id)
     if not lines:
         print(f"edgeserve: the server remembers no request {args.id}: it keeps those that have not ended and the last "

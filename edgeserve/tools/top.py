@@ -10,6 +10,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from edgeserve.client import Client
+from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.tools.intervals import read_interval_ns
 from edgeserve.units import format_size, ns_to_s
 
@@ -21,9 +22,7 @@ Stats = Mapping[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
+    add_connection_arguments(parser)
     parser.add_argument("--interval", default="1s", help="between two looks (default: 1s)")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="looks until it ends (default: until Ctrl-C)")
 
@@ -34,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     from rich.live import Live
     interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
     console = Console()
-    with Client(args.endpoint, server_key=args.server_key) as client:
+    with connected(args) as client:
         looks = _looks(client, interval_s, args.count)
         try:
             if not console.is_terminal:
@@ -203,15 +202,13 @@ def _span(seconds: float) -> str:
 
 def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve stats``."""
-    parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
+    add_connection_arguments(parser)
     parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
 
 
 def show_stats(args: argparse.Namespace) -> int:
     """One look at a running server, since its start."""
-    with Client(args.endpoint, server_key=args.server_key) as client:
+    with connected(args) as client:
         stats = client.stats()
     if args.json:
         print(json.dumps(stats))

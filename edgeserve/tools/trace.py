@@ -9,10 +9,10 @@ import sys
 import time
 from typing import Any, Dict, List
 
-from edgeserve.client import Client
 from edgeserve.errors import ConfigError
 from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import FORMAT, Step, dumps, read_recording, step_line, step_of
+from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.units import counted, format_duration, s_to_ns
 
 POLL_S = 0.25
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recording", default="", metavar="FILE", help="write the steps themselves too, as JSON lines")
     parser.add_argument("--from", dest="source", default="", metavar="FILE",
                         help="make the timeline of a recording ([server] record) instead of asking a server")
-    parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
+    add_connection_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,7 +54,7 @@ def _ask(args: argparse.Namespace) -> List[Step]:
     """The steps that the server remembers, and those of the next seconds."""
     steps: List[Step] = []
     after = lost = ends_ns = 0
-    with Client(args.endpoint, server_key=args.server_key) as client:
+    with connected(args) as client:
         while True:
             page: Dict[str, Any] = client.trace(after)
             ends_ns = ends_ns or page["now_ns"] + s_to_ns(args.seconds)

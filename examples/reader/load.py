@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import os
 import signal
 import struct
 import sys
@@ -77,9 +76,9 @@ class Tally:
     def row(self) -> List[str]:
         finished = len(self.times_ms)
         p50, p99 = np.percentile(self.times_ms, [50, 99]) if finished else (float("nan"), float("nan"))
-        spent = [f"{self.breakdown_ms[key] / max(1, finished):.1f}" for key in ("queue", "load", "batch", "execute")]
-        return [self.name, str(self.sent), str(finished), str(self.late), str(sum(self.lost.values())), f"{p50:.1f}",
-                f"{p99:.1f}", *spent]
+        spent = [self.breakdown_ms[key] / max(1, finished) for key in ("queue", "load", "batch", "execute")]
+        return [self.name, str(self.sent), str(finished), str(self.late), str(sum(self.lost.values())),
+                *(f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.1f}" for time_ms in (p50, p99, *spent))]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -252,6 +251,7 @@ def run_interruptible(work: Coroutine[Any, Any, int]) -> int:
 def table(tallies: Sequence[Tally]) -> Table:
     """A row per app; where the time went is the mean over the finished requests, in milliseconds."""
     shown = Table("app", "sent", "finished", "late", "dropped", "p50 ms", "p99 ms", "queue", "load", "batch", "execute",
+                  padding=0,  # 80 columns in all
                   caption="p50 and p99 at the client; queue to execute: where a finished request's time went, mean ms "
                           "along its last branch")
     for column in shown.columns[1:]:
@@ -269,9 +269,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--streams", type=int, default=4, help="streams of sound at a time (default: 4)")
     parser.add_argument("--in-flight", type=int, default=2, help="pages asked for at a time (default: 2)")
     args = parser.parse_args(argv)
-    # 100 columns where the output is no terminal: rich's 80 would break the table's rows.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100
-    console = Console(width=width)
+    console = Console()
     work = run(args.endpoint or None, args.seconds, args.streams, args.in_flight, console)
     try:
         return run_interruptible(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -90,4 +91,15 @@ def made(directory: str, file: str, lanes: int = 1, **settings: Any) -> Engine:
     return make_engine(model, [LANE] * lanes, directory)
 
 
-__all__ = ["LANE", "CudaDouble", "build_here", "close", "made", "new_lane", "world"]
+def plan_file(directory: str, file: str, profiles: List[Dict[str, Any]], name: str = "given.engine",
+              version: str = "10.3", before: bytes = b"") -> str:
+    """A plan that was built elsewhere, of the ONNX file ``file``: input -> [smallest, usual, largest] per profile.
+    ``before`` is what an exporter writes in front of it."""
+    header = {"version": version, "profiles": profiles, "flags": [], "network_flags": 0, "dla_core": -1,
+              "share": version not in ("8.5", "8.6")}
+    with open(os.path.join(directory, file), "rb") as onnx, open(os.path.join(directory, name), "wb") as out:
+        out.write(before + trt_double.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
+    return name
+
+
+__all__ = ["LANE", "CudaDouble", "build_here", "close", "made", "new_lane", "plan_file", "world"]

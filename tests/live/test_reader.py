@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -254,6 +255,23 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, mome
     assert left_behind(str(tmp_path)) == []
 
 
+def test_the_demo_says_what_the_server_does_while_it_starts(tmp_path, monkeypatch, capsys):
+    demo = sys.modules[import_function("demo:main", os.path.dirname(DEMO), "test_reader").__module__]
+    monkeypatch.setattr(demo, "READY_S_MAX", 2.5)
+    monkeypatch.setattr(demo, "TELL_S", 0.05)
+    log = tmp_path / "log"
+    log.write_text(f"2026-01-01 10:00:00,000 I loading 5 models ...\n2026-01-01 10:00:01,000 I model {'x' * 99}\n")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starting, \
+            pytest.raises(RuntimeError, match="not ready within 2 s"):
+        try:
+            demo.wait_until_ready(starting, f"ipc://{tmp_path}/bus", str(log))
+        finally:
+            starting.kill()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 1 and all(re.fullmatch(r"  \d+ s: model x+…", line) for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
 def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
     import overload
     from rich.console import Console
@@ -273,6 +291,26 @@ def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
     assert "9.00 s" in said
     rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["1"], ["2"])]
     assert rows[1] == ["2", "-" * overload.BAR]  # a single refused page is less than a character beside sixty
+
+
+def test_the_table_of_the_demo_fits_80_columns(reader):
+    from rich.console import Console
+
+    load = sys.modules["load"]
+    tally = load.Tally("assistant")
+    tally.sent = 15_000
+    tally.times_ms = [31_234.5] * 14_000
+    tally.breakdown_ms.update(dict.fromkeys(("queue", "load", "batch", "execute"), 14_000 * 3_456.7))
+    tally.lost.update(dropped=1_000)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(load.table([tally]))
+    said = console.export_text()
+    assert max(len(line) for line in said.splitlines()) <= 80
+    assert "…" not in said
+    (row,) = [line for line in said.splitlines() if "assistant" in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        "assistant", "15000", "14000", "0", "1000", "31234", "31234", *["3457"] * 4]
+    assert "p50 ms" in said and "execute" in said
 
 
 def test_a_signal_while_the_loop_is_being_made_cancels_the_work(reader, monkeypatch):

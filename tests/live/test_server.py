@@ -263,7 +263,34 @@ def test_a_second_signal_stops_at_once(folder: Path) -> None:
         with pytest.raises(Cancelled, match="shutting down"):
             future.result(10)
         assert server.process.wait(10) == 0
+        assert server.process.stderr is not None
+        first, second = [line for line in server.process.stderr if "signal" in line]
+        assert "what was accepted may end within" in first and "a second signal cancels it" in first
+        assert "what was accepted is cancelled; a third signal ends the process" in second
     assert not server.socket.exists()
+
+
+FAULTY = """
+import sys
+from edgeserve import cli
+from edgeserve.live.world import LiveWorld
+
+def wait(self, *arguments):
+    raise ZeroDivisionError("a planted fault")
+
+LiveWorld.wait = wait
+sys.exit(cli.main(["serve", sys.argv[1]]))
+"""
+
+
+def test_a_fault_that_ends_the_loop_is_told_once(folder: Path) -> None:
+    (folder / "edge.toml").write_text(
+        f'[server]\nendpoint = "ipc://{folder}/bus/socket"\n[model.m]\nengine = "synthetic"\n'
+        'expected = { 1 = "1ms" }\n[app.a]\nmodel = "m"\n', encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", FAULTY, str(folder / "edge.toml")], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert (done.stdout, done.stderr.count("Traceback"), done.stderr.count("ended because of a fault")) == ("", 1, 1)
 
 
 def test_sighup_reads_the_file_again_and_a_mistake_in_it_changes_nothing(folder: Path) -> None:

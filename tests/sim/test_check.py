@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -74,6 +75,35 @@ def test_times_that_are_not_known_are_measured_now(tmp_path, capsys):
     assert "no times are known of detect" in err
     assert "a few runs now" in out
     assert status == 0
+
+
+def first_break_and_advice(tmp_path, capsys, *arguments, **how):
+    _, out, _ = check(tmp_path, capsys, *arguments, "--json", **how)
+    said = json.loads(out)
+    return said["first_break"]["load"], " ".join(said["change"])
+
+
+def test_what_it_says_to_change_moves_the_break(tmp_path, capsys):
+    load, advice = first_break_and_advice(tmp_path, capsys, "--rate", "frames=20", slo="25ms")
+    slo = re.search(r'a longer deadline, such as \[app.frames\] slo = "(\w+)"', advice)[1]
+    later, _ = first_break_and_advice(tmp_path, capsys, "--rate", "frames=20", slo=slo)
+    assert later > load
+    load, advice = first_break_and_advice(tmp_path, capsys, "--rate", "frames=90", "--arrivals", "periodic")
+    assert "the lane is full" in advice and "larger batch sizes" in advice
+    rate = re.search(r"fewer requests: about ([\d.]+)/s hold", advice)[1]
+    status, _, _ = check(tmp_path, capsys, "--rate", f"frames={rate}", "--arrivals", "periodic")
+    assert status == 0
+    later, _ = first_break_and_advice(tmp_path, capsys, "--rate", "frames=90", "--arrivals", "periodic", detect=(
+        'batch = [1, 2, 4]\nexpected = { 1 = "10ms", 2 = "12ms", 4 = "16ms" }'))
+    assert later > load
+
+
+def test_sentences_are_wrapped_for_a_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = check(tmp_path, capsys, "--rate", "frames=20", slo="25ms")
+    sentences = out[out.index("lanes in use"):].splitlines()
+    assert max(map(len, sentences)) <= 60 and "   " in [line[:3] for line in sentences]
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

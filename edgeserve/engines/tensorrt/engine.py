@@ -9,11 +9,12 @@ import logging
 import math
 import os
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.files import model_path, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Session, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
 from edgeserve.engines.cuda.device import Device
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lanes import lane_stream
@@ -24,11 +25,18 @@ from edgeserve.engines.tensorrt import plans
 from edgeserve.engines.tensorrt.building import Limits, Progress, build_plan
 from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
 from edgeserve.engines.tensorrt.library import Library, open_library
+from edgeserve.engines.tensorrt.plan_file import (
+    check_options,
+    choose,
+    deserialized,
+    item_ranges_of,
+    profiles_in,
+)
 from edgeserve.engines.tensorrt.plans import Identity, Plan, PlanCache, identity_of
 from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession, named
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, read_settings
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
-from edgeserve.engines.tensorrt.tensors import check_profiles, tensors_of
+from edgeserve.engines.tensorrt.tensors import Tensor, check_profiles, tensors_of
 from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, counted, format_duration
 
@@ -39,8 +47,9 @@ TOLD_EVERY_S = 10.0
 
 
 class TensorrtEngine(Engine):
-    """One ONNX file as a TensorRT plan. ``load`` may build the plan first, which takes minutes on a board: build plans
-    ahead with ``edgeserve profile``. Knows no request and no stream of requests."""
+    """One ONNX file as a TensorRT plan, or a plan that was built elsewhere. ``load`` may build the plan first, which
+    takes minutes on a board: build plans ahead with ``edgeserve profile``. Knows no request and no stream of
+    requests."""
 
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
@@ -75,7 +84,7 @@ class TensorrtEngine(Engine):
             raise named(self._name, error) from error
         try:
             with device.current():
-                plan = self._bring(library, device, path)
+                plan = self._bring_given(library, device, path) if is_plan(path) else self._bring(library, device, path)
         except BaseException as error:
             self._runtime = None
             device.close()
@@ -134,6 +143,9 @@ class TensorrtEngine(Engine):
             return item
         return self._must_be_loaded().ports.example()
 
+    def outputs(self) -> Mapping[str, OutputType]:
+        return {} if self._loaded is None else self._loaded.ports.outputs()
+
     def run(self, batch: Batch) -> List[Result]:
         raise EngineError(f"{self._where}: TensorRT runs in sessions; call open(lane) and launch(batch)")
 
@@ -144,7 +156,14 @@ class TensorrtEngine(Engine):
 
     def _copy_of_lane(self, loaded: Loaded) -> int:
         """Which copy of the profiles the next lane uses: all the same, but before TensorRT 8.6."""
-        copies = loaded.library.api.profile_copies(self._settings.request.lanes)
+        api = loaded.library.api
+        if loaded.given:
+            if self._contexts and not api.profiles_always_shared:
+                raise EngineError(f"{self._where}: a plan that was built elsewhere runs on one lane with TensorRT "
+                                  f"{loaded.library.version}, since contexts cannot share its profiles; name one in "
+                                  f"[model.{self._name}] lanes, or name the ONNX file instead of the plan")
+            return 0
+        copies = api.profile_copies(self._settings.request.lanes)
         if loaded.library.api.profiles_shared:
             return 0
         if len(self._contexts) >= copies:
@@ -197,36 +216,58 @@ class TensorrtEngine(Engine):
         waits = math.ceil(settings.build_timeout_ns / NS_PER_S / plans.LOCK_LOOK_S)
         return cache.obtain(self._name, identity, self._where, build, waits)
 
+    def _bring_given(self, library: Library, device: Device, path: str) -> Plan:
+        """A plan that was built elsewhere, on the device: nothing is built, whatever is wrong with it."""
+        check_options(self._options, path)
+        runtime, engine = deserialized(library, path, self._where, self._settings.request.dla_core)
+        request = self._settings.request
+        axes: Dict[str, Optional[int]] = {**dict.fromkeys(request.constants), **dict.fromkeys(
+            request.states, request.state_axis)}
+        chosen = choose(profiles_in(library, engine), self._model.batch, axes, self._where)
+        profiles = [(item.size, item.shapes) for item in chosen]
+        numbers = [item.number for item in chosen]
+        tensors = self._tensors(library, device, engine, numbers, profiles)
+        usual = {name: shape.usual for name, shape in item_ranges_of(chosen, axes).items()}
+        model = replace(self._model, shapes={**usual, **self._model.shapes})
+        self._runtime = runtime
+        self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles)._replace(
+            ranges=item_ranges_of(chosen, axes), given=True)
+        return Plan(path, os.path.getsize(path), {}, was_built=False)
+
     def _deserialized(self, library: Library, device: Device, plan: Plan) -> Loaded:
         """The plan as an engine, compared with what was asked for. Raises :class:`PlanRefused`."""
-        settings, request = self._settings, self._settings.request
-        runtime = library.trt.Runtime(library.log)
-        if request.dla_core >= 0:
-            runtime.DLA_core = request.dla_core
-        with open(plan.path, "rb") as file:
-            engine = runtime.deserialize_cuda_engine(file.read())
-        if engine is None:
-            raise PlanRefused(f"{self._where}: {library.name} {library.version} refuses the plan {plan.path}: "
-                              f"{library.why('it did not say why')}. Check that the GPU, the driver and the library "
-                              "fit together (edgeserve doctor)")
+        request = self._settings.request
+        runtime, engine = deserialized(library, plan.path, self._where, request.dla_core)
         profiles: List[Tuple[int, Profile]] = [
             (int(size), {name: ProfileShape(*(tuple(row) for row in rows)) for name, rows in shapes.items()})
             for size, shapes in plan.metadata["profiles"]]
         check_profiles(engine, profiles, self._where)
-        stream = device.stream()
-        try:
-            tensors = tensors_of(library, engine, profiles, stream, self._where)
-        finally:
-            stream.free()
-        ports = Ports(self._model, self._options, [item.port() for item in tensors if item.is_input],
-                      [item.port() for item in tensors if not item.is_input])
+        numbers = range(len(profiles))
+        tensors = self._tensors(library, device, engine, numbers, profiles)
         inputs = [Input(item.name, item.dims) for item in tensors if item.is_input]
         ranges = {name: shape for name, shape in item_ranges(inputs, request, self._where).items()
                   if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])}
+        loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles)._replace(ranges=ranges)
+        self._runtime = runtime
+        return loaded
+
+    def _tensors(self, library: Library, device: Device, engine: Any, numbers: Sequence[int],
+                 profiles: Sequence[Tuple[int, Profile]]) -> List[Tensor]:
+        stream = device.stream()
+        try:
+            return tensors_of(library, engine, [(number, shapes) for number, (_, shapes) in zip(numbers, profiles)],
+                              stream, self._where)
+        finally:
+            stream.free()
+
+    def _made(self, model: ModelConfig, library: Library, device: Device, engine: Any, tensors: List[Tensor],
+              numbers: Sequence[int], profiles: List[Tuple[int, Profile]]) -> Loaded:
+        ports = Ports(model, self._options, [item.port() for item in tensors if item.is_input],
+                      [item.port() for item in tensors if not item.is_input])
+        settings = self._settings
         mapped = settings.mapped == "yes" or (
             settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory)
-        self._runtime = runtime
-        return Loaded(self._name, library, device, engine, ports, tensors, profiles, ranges,
+        return Loaded(self._name, library, device, engine, ports, tensors, profiles, numbers, {},
                       library.api.context_bytes(engine), mapped, settings.graph)
 
 

@@ -44,8 +44,9 @@ Shape = Tuple[int, ...]
 
 
 class Loaded(NamedTuple):
-    """A plan in the device's memory, and everything that its lanes share. ``profiles[i]`` is optimisation profile i;
-    ``ranges`` says which shapes of items the profiles take; ``mapped``: the device works in the host's memory."""
+    """A plan in the device's memory, and everything that its lanes share. ``profiles[i]`` runs as the plan's
+    optimisation profile ``numbers[i]``; ``ranges`` says which shapes of items the profiles take; ``mapped``: the device
+    works in the host's memory; ``given``: the plan was built elsewhere."""
 
     name: str
     library: Library
@@ -54,10 +55,12 @@ class Loaded(NamedTuple):
     ports: Ports
     tensors: List[Tensor]
     profiles: List[Tuple[int, Profile]]
+    numbers: Sequence[int]
     ranges: Mapping[str, ProfileShape]
     context_bytes: int
     mapped: bool
     graph: bool
+    given: bool = False
 
     @property
     def where(self) -> str:
@@ -123,7 +126,8 @@ class Slot:
 
 class ProfileContext:
     """The execution context of one optimisation profile. ``shapes`` are the inputs' shapes that it has now, and
-    ``graphs`` what was captured for them: slot -> graph."""
+    ``graphs`` what was captured for them: slot -> graph. ``has_several``: batches of other sizes than ``size`` run in
+    it too, so that a graph would hold for one of them alone."""
 
     def __init__(self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer,
                  stream: Stream) -> None:
@@ -133,6 +137,7 @@ class ProfileContext:
             raise EngineError(f"{loaded.where}: no execution context can be made for batch size {size}: "
                               f"{library.why('TensorRT did not say why')}. Use fewer batch sizes or lanes")
         self.size = size
+        self.has_several = False
         self.context = context
         self.graphs: Dict[int, Graph] = {}
         self.captured: Dict[str, Shape] = {}
@@ -233,6 +238,7 @@ class LaneContexts:
         self._copies = copy_streams(lane, stream, loaded.mapped)
         self._slots: List[Slot] = []
         self._contexts: Dict[int, ProfileContext] = {}
+        self._numbers: Dict[int, ProfileContext] = {}
         self._memory: Optional[DeviceBuffer] = None
         self._next = 0
         self.freed = False
@@ -241,12 +247,13 @@ class LaneContexts:
         with loaded.device.current():
             try:
                 self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
-                for index, (size, shapes) in list(enumerate(loaded.profiles))[first:first + len(sizes)]:
-                    self._contexts[size] = ProfileContext(loaded, index, size, shapes, self._memory, stream.stream)
+                rows = list(zip(loaded.numbers, loaded.profiles))[first:first + len(sizes)]
+                for number, (size, shapes) in rows:
+                    self._contexts[size] = self._context(number, size, shapes)
                 for _ in range(max(1, lane.depth)):
                     self._slots.append(Slot(loaded.device, loaded.tensors, loaded.mapped))
-                for context in self._contexts.values():
-                    self._warm(context)
+                for _, (size, shapes) in rows:
+                    self._warm(self._contexts[size], shapes)
             except BaseException:
                 with contextlib.suppress(EngineError):  # what is freed must not be in use
                     stream.stream.synchronize()
@@ -293,9 +300,23 @@ class LaneContexts:
             self._memory.free()
         for slot in self._slots:
             slot.free()
-        self._contexts, self._slots, self._memory = {}, [], None
+        self._contexts, self._numbers, self._slots, self._memory = {}, {}, [], None
 
     # --- helpers ---
+
+    def _context(self, number: int, size: int, shapes: Profile) -> ProfileContext:
+        """A context of its own for each batch size, but for plans whose profiles contexts may not share: there, one
+        for each profile."""
+        loaded = self.loaded
+        if loaded.given and not loaded.library.api.profiles_always_shared:
+            for other, known in self._numbers.items():
+                if other == number:
+                    known.has_several = True
+                    return known
+        assert self._memory is not None
+        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream)
+        self._numbers[number] = made
+        return made
 
     def _enqueue(self, number: int, slot: Slot, context: ProfileContext, packed: Packed, views: Sequence[np.ndarray],
                  collecting: Collecting) -> Pending:
@@ -344,10 +365,12 @@ class LaneContexts:
             for name, allowed in self.loaded.ranges.items():
                 shape = _shape_of(item.get(name))
                 if len(shape) == len(allowed.low) and outside(shape, allowed):
+                    mend = "Build the plan with a wider optimisation profile" if self.loaded.given else (
+                        f"Widen [model.{self.loaded.name}] options.ranges.{name} (or shapes.{name}); the plan is then "
+                        "built again")
                     failed[place] = EngineError(
                         f"{self.loaded.where}: input {name!r} has shape {list(shape)}; its plan takes "
-                        f"{list(allowed.low)} to {list(allowed.high)} per item. Widen [model.{self.loaded.name}] "
-                        f"options.ranges.{name} (or shapes.{name}); the plan is then built again")
+                        f"{list(allowed.low)} to {list(allowed.high)} per item. {mend}")
         return failed
 
     def _free_slot(self) -> Tuple[int, Slot]:
@@ -384,17 +407,18 @@ class LaneContexts:
             raise EngineError(f"{self.loaded.where}: input {tensor.name!r} has values from {array.min()} to "
                               f"{array.max()}; this TensorRT ({self.loaded.library.version}) computes them as int32")
 
-    def _warm(self, context: ProfileContext) -> None:
+    def _warm(self, context: ProfileContext, shapes: Profile) -> None:
         """Run the network once on zeros, and capture it: allocations and choices that TensorRT makes at the first run
         must not be captured, and no request should wait for either."""
         loaded, stream = self.loaded, self.stream.stream
+        context.reshape({tensor.name: shapes[tensor.name].usual for tensor in loaded.tensors if tensor.is_input})
         for number, slot in enumerate(self._slots):
             for staged in slot.staged.values():
                 staged.array((staged.size,), np.uint8).fill(0)
                 staged.to_device(stream)
             context.execute(slot, stream)
             stream.synchronize()
-            if not loaded.graph:
+            if not loaded.graph or context.has_several:
                 continue
             try:
                 context.capture(number, slot, stream)

@@ -21,6 +21,9 @@ LIBRARIES = ("tensorrt", "tensorrt_rtx")
 
 PRECISIONS = ("model", "fp16")
 
+PLAN_ENDINGS = (".plan", ".engine", ".trt")
+"""Of files that are a plan already."""
+
 WORKSPACE_BYTES = 256 << 20
 """Scratch memory that one layer's kernels may use. TensorRT's own default is all of the device's memory, which on a
 board is the memory of everything else too."""
@@ -81,6 +84,11 @@ class Settings(NamedTuple):
     example: str
 
 
+def is_plan(path: str) -> bool:
+    """Whether the file is a plan, by its ending."""
+    return os.path.splitext(path)[1].lower() in PLAN_ENDINGS
+
+
 def read_settings(model: ModelConfig, options: Options, lanes: int, directory: str) -> Settings:
     """Settings of ``model`` for so many ``lanes``. Raises :class:`ConfigError` with the key, the value and the mend."""
     library = _one_of(options, "library", "auto", ("auto", *LIBRARIES))
@@ -95,7 +103,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         optimization_level=options.integer("optimization_level", 3, 0, 5),
         dla_core=options.integer("dla_core", -1, 0, 7) if "dla_core" in options else -1,
         compute_capabilities=_capabilities(options), lanes=lanes)
-    if request.dla_core >= 0 and request.precision == "model":
+    if request.dla_core >= 0 and request.precision == "model" and not is_plan(model.file):
         raise ConfigError(f"{options.where('dla_core')} = {request.dla_core}: DLA cores compute in float16 or int8; "
                           f"set {options.where('precision')} = 'fp16'")
     return Settings(

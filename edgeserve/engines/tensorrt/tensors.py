@@ -54,7 +54,8 @@ def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: 
 
 def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream,
                where: str) -> List[Tensor]:
-    """The plan's tensors, inputs first. Output shapes are asked of a context at each profile's largest shapes. Raises
+    """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with what is asked of each.
+    Output shapes are asked of a context at each profile's largest shapes. Raises
     :class:`EngineError` for types that numpy lacks and for outputs whose shape depends on values."""
     trt, api = library.trt, library.api
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
@@ -81,8 +82,11 @@ def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profil
         raise EngineError(f"{where}: no execution context can be made: {library.why('TensorRT did not say why')}")
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     largest: Dict[str, Tuple[int, ...]] = {}
-    for index, (_, shapes) in enumerate(profiles):
-        select_profile(library, context, index, stream, where)
+    selected = -1
+    for index, shapes in profiles:
+        if index != selected:
+            select_profile(library, context, index, stream, where)
+            selected = index
         for name in (name for name in names if name in shapes):
             set_shape(library, context, name, shapes[name].high, where)
         for name in names:

@@ -106,6 +106,11 @@ class Api:
         return (self.has("PreviewFeature", "PROFILE_SHARING_0806")  # 8.6 and 10
                 or self.has("ExecutionContextAllocationStrategy", "USER_MANAGED"))  # 10 and later: always
 
+    @property
+    def profiles_always_shared(self) -> bool:
+        """Whether that is so of every plan, however it was built."""
+        return self.has("ExecutionContextAllocationStrategy", "USER_MANAGED")
+
     def profile_copies(self, lanes: int) -> int:
         """How many copies of each optimisation profile ``lanes`` need."""
         return 1 if self.profiles_shared else lanes

@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import asdict, replace
 from typing import List, Optional, Sequence
@@ -55,6 +54,7 @@ from edgeserve.tools.doctor.machine import (
 )
 from edgeserve.tools.doctor.probes import check_libraries, library_versions
 from edgeserve.tools.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
+from edgeserve.tools.wrapping import wrapped
 
 __all__ = ["GOOD", "NOTE", "WRONG", "Finding", "check_board", "check_bus", "check_config_file", "check_memory",
            "check_onnxruntime", "check_processor", "check_python", "examine", "report", "usable_cores"]
@@ -140,17 +140,6 @@ def main(args: argparse.Namespace) -> int:
     else:
         print(report(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     return 1 if any(finding.status == WRONG for finding in found) else 0
-
-
-def wrapped(text: str, before: str, columns: int) -> List[str]:
-    """A text behind ``before``, wrapped below itself; commands and paths are not broken. Without a terminal
-    (``columns`` of 0) it is one line, which programs can search."""
-    lines = text.splitlines() or [""]
-    if columns:
-        room = max(20, columns - len(before))
-        lines = [line for part in lines for line in textwrap.wrap(part, room, break_long_words=False,
-                                                                  break_on_hyphens=False) or [""]]
-    return [(before if index == 0 else " " * len(before)) + line for index, line in enumerate(lines)]
 
 
 def report(found: Sequence[Finding], columns: int = 0) -> str:

@@ -50,6 +50,9 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
         return Tried(CPU)
     devices = [GPU, CPU] if gpu is not False and _can_use_gpu(path) else [CPU]
     if roles.description.engine == "tensorrt":
+        if gpu is False:
+            raise EngineError(f"{path}: a plan of TensorRT runs on its GPU alone; leave --cpu out, or give the ONNX "
+                              "file that it was built from")
         devices = [GPU]
     first: Optional[EngineError] = None
     for device in devices:
@@ -98,8 +101,7 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: str) -> Tried:
     lane = LaneInfo(device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={},
                     clock_ns=time.perf_counter_ns)
-    fixed = roles.fixed_batch
-    sizes = (fixed,) if fixed is not None else SIZES[:1] if roles.is_open else SIZES
+    sizes = sizes_of(roles)
     config = model_config(name, os.path.abspath(path), roles, shapes, sizes)
     engine = make_engine(config, [lane], "/")
     try:
@@ -118,6 +120,16 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: s
             close = getattr(shared, "close", None)
             if close is not None:
                 close()
+
+
+def sizes_of(roles: Roles) -> Tuple[int, ...]:
+    """The batch sizes to try: those that the file takes."""
+    if roles.fixed_batch is not None:
+        return (roles.fixed_batch,)
+    ranges = roles.description.batches
+    sizes = tuple(size for size in SIZES if not ranges or any(low <= size <= high for low, high in ranges))
+    sizes = sizes or (min(low for low, _ in ranges),)
+    return sizes[:1] if roles.is_open else sizes
 
 
 def worthwhile(times: Dict[int, int]) -> Dict[int, int]:

@@ -110,10 +110,11 @@ def test_safe_widening_of_ids(tmp_path):
     assert engine.example()["ids"].dtype == np.int64
 
 
-def test_a_failing_run_names_the_model_and_the_inputs(tmp_path):
+def test_a_failing_run_names_the_model_and_the_inputs_and_is_told_once(tmp_path, capfd):
     engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)))
     with pytest.raises(EngineError, match=r"model 'm' failed on ids int64\[1, 1\]"):
         engine.run(Batch([{"ids": np.array([99])}], 1))
+    assert capfd.readouterr() == ("", ""), "the library's own log says it again"
 
 
 def test_what_the_model_itself_refuses_fails_the_whole_batch_once(tmp_path, monkeypatch):

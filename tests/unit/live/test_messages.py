@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from dataclasses import replace
 
@@ -15,9 +16,11 @@ from edgeserve.errors import BadInput, ConfigError, EngineError
 from edgeserve.ipc.endpoints import check_endpoint, prepare_endpoint
 from edgeserve.live.preflight import check_before_loading, check_cores, raise_or_tell
 from edgeserve.live.request import request_of_call, request_validators
-from edgeserve.tools.doctor import report, wrapped
+from edgeserve.runtime import Runtime
+from edgeserve.tools.doctor import report
 from edgeserve.tools.doctor.bus import check_bus
 from edgeserve.tools.doctor.finding import WRONG, Finding
+from edgeserve.tools.wrapping import wrapped
 
 X = np.zeros((3, 4), np.float32)
 MODEL = {"engine": "synthetic", "expected": {"1": "10ms"}}
@@ -83,6 +86,15 @@ def test_cores_that_are_not_there_and_deadlines_that_cannot_be_met_are_told():
     assert "this process may not use core 4000" in told[0]
     assert "more than its slo of 5ms allows" in told[1]
     assert check_cores(config()) == []
+
+
+def test_cores_that_are_not_there_are_told_once(caplog):
+    here = config(lane={"cpu0": {"cores": [0, 4000]}}, app={"a": {"model": "m", "slo": "5ms"}})
+    with Runtime(here):
+        pass
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([text for text in told if "4000" in text]) == 1, told
+    assert len([text for text in told if "slo of 5ms" in text]) == 1, told
 
 
 def test_an_endpoint_in_use_is_found_without_binding_the_bus(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any, Dict
 
@@ -12,6 +13,8 @@ from edgeserve.answers import Answer
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.base import Batch
 from edgeserve.engines.python import make
+from edgeserve.errors import ConfigError
+from edgeserve.ipc.endpoints import check_endpoint
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import request_of_call, request_validators
 from edgeserve.sched.policies import POLICIES
@@ -40,9 +43,22 @@ def empty(folder: Path) -> Any:
     return load_config(str(folder / "edge.toml"))
 
 
-def policy(folder: Path) -> Any:
-    config = parse_config({"model": {"m": MODEL}, "app": {"a": APP}, "policy": {"edff": {}}})
-    return raise_or_tell(check_before_loading(config, [], {}), print)
+def before_loading(**tables: Any) -> Any:
+    def said(folder: Path) -> Any:
+        config = parse_config({"model": {"m": MODEL}, "app": {"a": APP}, **tables})
+        return raise_or_tell(check_before_loading(config, [], {}), print)
+    return said
+
+
+def in_use(folder: Path) -> Any:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        try:
+            check_endpoint(f"tcp://127.0.0.1:{port}")
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(f":{port}'", ":PORT'")) from None
 
 
 SAID = {
@@ -56,8 +72,12 @@ SAID = {
     "an empty file": empty,
     "a device that nobody wrote": configure(device={"gpu": {}}, lane={"gpu0": {}}),
     "a model that nobody wrote": configure(app={"a": {"node": [{"name": "cut"}]}}),
-    "a policy named by its section": policy,
+    "a policy named by its section": before_loading(policy={"edff": {}}),
     "a hint that no policy reads": configure(app={"a": {**APP, "predict": {"lenght": "f:g"}}}),
+    "an unknown engine": before_loading(model={"m": {"engine": "onx"}}),
+    "a bad endpoint": lambda folder: check_endpoint("http://localhost:80"),
+    "a port that is none": lambda folder: check_endpoint("tcp://127.0.0.1:70000"),
+    "an endpoint in use": in_use,
     "one axis counted": configure(app={"a": {"model": "m", "inputs": {"x": {"shape": [4]}}, "length": "x[1]"}}),
 }
 

@@ -351,7 +351,7 @@ def test_planted_results_read_before_the_end(monkeypatch, tmp_path):
 
 def test_planted_graph_of_the_first_run(monkeypatch, tmp_path):
     monkeypatch.setattr(running.LaneContexts, "_warm",
-                        lambda self, context: context.capture(0, self._slots[0], self.stream.stream))
+                        lambda self, context, shapes: context.capture(0, self._slots[0], self.stream.stream))
     with faulty(monkeypatch, tmp_path) as (_, engine, lane), pytest.raises(Misuse, match="it holds the initialisation"):
         engine.open(lane)
 

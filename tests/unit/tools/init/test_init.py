@@ -91,7 +91,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [
-    ("a.txt", b"x", "its ending is none of a model file"), ("a.engine", b"x", "give the ONNX file"),
+    ("a.txt", b"x", "its ending is none of a model file"), ("a.engine", b"x", "elsewhere give the ONNX file"),
     ("a.onnx", b"", "the file is empty"),
     ("a.onnx", b"no model", "cannot be read as an ONNX model"), ("a.gguf", b"nope", "does not begin with GGUF")])
 def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path, name, content, words, capsys):
