@@ -1,11 +1,11 @@
 """Recovery as an invariant: a seed draws apps that their true times allow, wrong beliefs and slow phases, and every app
 must be served again soon after its cause has ended.
 
-*Causes*: times that the configuration believes wrongly (0.2 to 10 times the true ones), a slow start, a phase in which
-all runs or some are slower, and single outliers. *Served again*: from two seconds after the cause's end, or from the
-third request that arrives after it, whichever is later, no more than a tenth of an app's requests is refused, dropped
-or late. Rates go from one request in ten seconds to a third of
-what the lane can do. ``scripts/dev/soak.py --recovery`` runs a thousand, the tests a hundred.
+*Causes*: times that are believed wrongly (0.2 to 10 times the true ones), as ``expected`` in the configuration, as a
+profile, or as measured at start; a slow start, a phase in which all runs or some are slower, and single outliers.
+*Served again*: from two seconds after the cause's end, or from the third request that arrives after it, whichever is
+later, no more than a tenth of an app's requests is refused, dropped or late. Rates go from one request in ten seconds
+to a third of what the lane can do. ``scripts/dev/soak.py --recovery`` runs a thousand, the tests a hundred.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from edgeserve.config.profiles import LaneProfile, Profile
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.loop import drive
+from edgeserve.sched.latency.distribution import timing_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.world import Ended
-from edgeserve.units import NS_PER_S
+from edgeserve.units import NS_PER_MS, NS_PER_S
 
 AGAIN_NS = 2 * NS_PER_S
 """How long after its cause's end an app may still be refused, unless fewer than :data:`AGAIN_REQUESTS` came."""
@@ -43,6 +45,10 @@ REQUESTS_MIN, REQUESTS_MAX = 12, 2400
 than the largest number."""
 
 
+PROFILE_RUNS, START_RUNS = 100, 3
+"""Measured runs of each batch size in a profile, and at start."""
+
+
 class Phase(NamedTuple):
     """Between two times (ns) every ``every``-th run of a model takes ``factor`` times as long."""
 
@@ -51,6 +57,13 @@ class Phase(NamedTuple):
     end_ns: int
     factor: float
     every: int
+
+
+class Beliefs(NamedTuple):
+    """Times that are not in the configuration: profiles, and batches measured at start by (model, lane) and size."""
+
+    profiles: Sequence[Profile]
+    measured: Mapping[Tuple[str, str], Mapping[int, List[int]]]
 
 
 class RecoveryError(AssertionError):
@@ -97,10 +110,10 @@ def recover(seed: int, policies: Sequence[str] = KINDS) -> RecoveryResult:
     """Run one seed. Raises :class:`RecoveryError`, and whatever the simulator raises."""
     draw = random.Random(f"{seed}/recovery")
     policy = draw.choice(list(policies))
-    scenario, phases = draw_recovery(draw, policy)
-    setting = setting_of(scenario.config)
-    scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured={},
-                                resident=setting.resident)
+    scenario, phases, beliefs = draw_recovery(draw, policy, random.Random(f"{seed}/beliefs"))
+    setting = setting_of(scenario.config, beliefs.profiles)
+    scheduler = build_scheduler(scenario.config, beliefs.profiles, footprints=setting.footprints,
+                                measured=beliefs.measured, resident=setting.resident)
     world = make_world(scenario, seed, setting=setting)
     world.times = SlowPhases(world.times, lambda: world.now_ns, phases)
     drive(scheduler, world)
@@ -137,8 +150,9 @@ def is_in_time(item: Ended) -> bool:
     return item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
 
 
-def draw_recovery(draw: random.Random, policy: str) -> Tuple[Scenario, List[Phase]]:
-    """One or two apps of one to three nodes on one or two lanes, and what is wrong about them."""
+def draw_recovery(draw: random.Random, policy: str, source: random.Random) -> Tuple[Scenario, List[Phase], Beliefs]:
+    """One or two apps of one to three nodes on one or two lanes, and what is wrong about them. ``source`` draws where
+    the believed times come from."""
     lanes = draw.choice((1, 1, 2))
     table: Dict[str, Any] = {"lane": {f"l{index}": {} for index in range(lanes)}, "model": {}, "truth": {}, "app": {},
                              "policy": {policy: {}}, "workload": {}}
@@ -168,7 +182,29 @@ def draw_recovery(draw: random.Random, policy: str) -> Tuple[Scenario, List[Phas
         workload["rate"] = min(workload["rate"], REQUESTS_MAX / duration_s)
     phases = _phases(draw, sorted(batch_ms), duration_s)
     table["run"] = {"duration": f"{duration_s:.3f}s", "noise": draw.choice((0.0, 0.05, 0.1))}
-    return parse_scenario(table), phases
+    beliefs = _beliefs(source, table)
+    return parse_scenario(table), phases, beliefs
+
+
+def _beliefs(draw: random.Random, table: Dict[str, Any]) -> Beliefs:
+    """Moves what some models are ``expected`` to take into a profile, or into measurements at start."""
+    profiles: List[Profile] = []
+    measured: Dict[Tuple[str, str], Dict[int, List[int]]] = {}
+    for name, model in table["model"].items():
+        source = draw.choice(("expected", "profile", "start-up"))
+        if source == "expected":
+            continue
+        count = PROFILE_RUNS if source == "profile" else START_RUNS
+        runs = {int(size): [round(float(text[:-2]) * draw.uniform(0.97, 1.03) * NS_PER_MS) for _ in range(count)]
+                for size, text in model.pop("expected").items()}
+        if source == "start-up":
+            measured.update({(name, lane): runs for lane in table["lane"]})
+            continue
+        asking = [app for app, keys in table["app"].items() if any(node["model"] == name for node in keys["node"])]
+        lane_profile = LaneProfile({size: timing_of(times) for size, times in runs.items()},
+                                   alone={app: tuple(sorted(runs[1])) for app in asking})
+        profiles.append(Profile(name, "cpu", dict.fromkeys(table["lane"], lane_profile)))
+    return Beliefs(profiles, measured)
 
 
 def _model(draw: random.Random, table: Dict[str, Any], model: str) -> Mapping[int, float]:

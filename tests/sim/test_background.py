@@ -9,7 +9,8 @@ from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 
-POLICIES = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+", "pard", "pard+", "pard_local"]
+POLICIES = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+", "pard", "pard+", "pard_local",
+            "rtlm", "rtlm+"]
 
 
 def run(policy, times_ms, rate, *, jitter="0ms", slo="2s", noise=0.02, seconds=40, control=None, seeds=(1, 2), **app):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from edgeserve.sim import soak_recovery
@@ -27,3 +29,22 @@ def test_the_rule_notices_a_policy_that_stays_down(monkeypatch):
             failed.append(str(error))
     assert len(failed) >= 3
     assert all("seed " in text and "lost" in text for text in failed)
+
+
+def test_times_are_believed_from_the_configuration_a_profile_and_measurements_at_start():
+    sources = set()
+    wrong = []
+    for seed in range(12):
+        draw, source = random.Random(f"{seed}/recovery"), random.Random(f"{seed}/beliefs")
+        scenario, _, beliefs = soak_recovery.draw_recovery(draw, draw.choice(["edf"]), source)
+        models = scenario.config.models.values()
+        sources |= {"expected" for model in models if model.expected}
+        sources |= {"profile" for _ in beliefs.profiles} | {"start-up" for _ in beliefs.measured}
+        told = [{model.name for model in models if model.expected}, {item.model for item in beliefs.profiles},
+                {name for name, _ in beliefs.measured}]
+        assert sorted(name for names in told for name in names) == sorted(model.name for model in models)
+        wrong += [timing.median_ns / scenario.truths[item.model].times[size] for item in beliefs.profiles
+                  for size, timing in item.lanes["l0"].timings.items()]
+    assert sources == {"expected", "profile", "start-up"}
+    assert min(wrong) < 0.5
+    assert max(wrong) > 4
