@@ -77,8 +77,12 @@ class Form:
         """As ``wire.decode_infer``, of a request that was found to :meth:`match`."""
         ask.id = 0
         ask.app = self._app
-        ask.inputs = {name: np.ndarray(shape, dtype, buffer)
-                      for (name, shape, dtype), buffer in zip(self._tensors, buffers)} if buffers else {}
+        if len(buffers) == 1:  # most have one, and a comprehension is a call
+            name, shape, dtype = self._tensors[0]
+            ask.inputs = {name: np.ndarray(shape, dtype, buffers[0])}
+        else:
+            ask.inputs = {name: np.ndarray(shape, dtype, buffer)
+                          for (name, shape, dtype), buffer in zip(self._tensors, buffers)}
         ask.sent_ns = found[self.sent_at] if self.sent_at else None
         ask.slo_ms, ask.klass, ask.value, ask.stream = self._slo_ms, self._klass, self._value, self._stream
         ask.on_late, ask.client, ask.origin = self._on_late, self._client, self._origin
