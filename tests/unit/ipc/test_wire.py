@@ -100,7 +100,8 @@ def test_a_piece_arrives_and_is_asked_for():
     {"tokens": np.zeros(100_000)}, {"tokens": True}, {}])
 def test_a_piece_of_a_known_form_is_sent_as_every_other(outputs):
     def sent(tables):
-        reply = wire.decode_reply([bytes(frame) for frame in wire.encode_piece(7, outputs, 10**6, tables=tables)], 10**6)
+        frames = wire.encode_piece(7, outputs, 10**6, tables=tables)
+        reply = wire.decode_reply([bytes(frame) for frame in frames], 10**6)
         return reply.kind, reply.key, {
             name: value if type(value) is str else (value.dtype, value.tolist())
             for name, value in reply.outputs.items()}
