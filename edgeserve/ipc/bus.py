@@ -274,6 +274,7 @@ class Bus:
         self._other_file = -1
         self._poll: Callable[[int], List[Tuple[int, int]]]
         self._tables: Dict[str, wire.Table] = {}
+        self._piece_tables: Dict[str, wire.Table] = {}
 
     def _learn_first_id(self) -> int:
         """libzmq numbers the clients that choose no routing id one after the other: the number of the first, which is
@@ -688,7 +689,7 @@ class Bus:
         sent, or ``""``."""
         if ask.key in ask.peer.open:
             try:
-                frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max, self._pack)
+                frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max, self._pack, self._piece_tables)
             except RequestError as error:
                 return str(error)
             self._send(ask.peer, False, frames)

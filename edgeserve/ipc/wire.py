@@ -384,20 +384,63 @@ def _keep_table(tables: Any, name: str, table: Table) -> None:
     tables[name] = table
 
 
+_PIECE = b"\xa4kind\xa5piece\xa2id"
+_TEXTS = b"\xa5texts"
+
+
 def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int,
-                 pack: Callable[[Any], bytes] = msgpack.packb) -> List[Any]:
-    """A piece of an answer as frames, as :func:`encode_answer`."""
+                 pack: Callable[[Any], bytes] = msgpack.packb, tables: Optional[Dict[str, Table]] = None) -> List[Any]:
+    """A piece of an answer as frames, as :func:`encode_answer`. ``tables`` keeps what pieces of one small tensor, and
+    of texts, say of the tensor."""
     fields: Dict[str, Any] = {"kind": "piece", "id": key}
     frames: List[Any] = [None]
     try:
+        if tables is not None:
+            known = _known_piece(key, outputs, pack, tables)
+            if known is not None and len(known[0]) + len(known[1]) <= message_bytes_max:
+                return known
         total = encode_values(outputs, fields, frames, "output")
         frames[0] = header = _VERSION_BYTE + pack(fields)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"a piece of the answer cannot be sent: {error}") from None
+    tensors = fields.get("tensors")
+    if tables is not None and tensors and len(tensors) == 1 and total < LARGE_BYTES:
+        value = np.asarray(outputs[tensors[0][0]])
+        if value.dtype in DTYPE_NAMES:
+            _keep_table(tables, tensors[0][0], (value.dtype, value.shape, pack({"tensors": tensors})[1:]))
     if total + len(header) > message_bytes_max:
         raise Failed(f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
                      "allowed; raise [server] message_max")
     return frames
+
+
+def _known_piece(key: Key, outputs: Mapping[str, Any], pack: Callable[[Any], bytes],
+                 tables: Mapping[str, Table]) -> Optional[List[Any]]:
+    """A piece of one tensor as an earlier one had it, and of texts; None where it is anything else."""
+    texts: Optional[Dict[str, Any]] = None
+    tail, frame = b"", b""
+    for name, value in outputs.items():
+        if type(value) is str:
+            if texts is None:
+                texts = {name: value}
+            else:
+                texts[name] = value
+            continue
+        table = tables.get(name)
+        if tail or table is None:
+            return None
+        if type(value) is not np.ndarray:
+            if not isinstance(value, (np.generic, bool, int, float)):
+                return None
+            value = np.asarray(value)
+        if value.dtype is not table[0] or value.shape != table[1]:
+            return None
+        tail, frame = table[2], value.tobytes()
+    if not tail:
+        return None
+    if texts is None:
+        return [_VERSION_BYTE + b"\x83" + _PIECE + pack(key) + tail, frame]
+    return [_VERSION_BYTE + b"\x84" + _PIECE + pack(key) + tail + _TEXTS + pack(texts), frame]
 
 
 def encode_error(key: Key | None, error: RequestError) -> bytes:

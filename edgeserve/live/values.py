@@ -225,7 +225,12 @@ def _wrong_field(result: Result) -> str:
 
 def are_values(values: Any) -> bool:
     """Whether these can be named values."""
-    return isinstance(values, dict) and all(isinstance(name, str) for name in values)
+    if not isinstance(values, dict):
+        return False
+    for name in values:  # noqa: SIM110 a third of the time of all()
+        if not isinstance(name, str):
+            return False
+    return True
 
 
 def _let_go(state: Any) -> None:

@@ -7,9 +7,9 @@
 The kinds of worlds are drawn by ``scripts/lib/worlds.py``: models of one node, several apps, cameras, models of steps,
 language models, also in trouble (``assistants``), unequal work, and pipelines of 2 to 7 nodes with forks, branches and
 fan-outs, on one lane, with host functions, or with lanes of their own; Poisson and bursty arrivals, loads of 0.7 to
-1.5, some of which change in the middle; known from a profile, from a few runs at start, or guessed. Nothing may be tuned on the worlds that are
-reported: ``--dev`` draws others, as many as one likes, to look at. Ensembles (``--only ensembles``, worlds of
-``scripts/lib/ensemble_worlds.py``) are run apart: their simple rules are others.
+1.5, some of which change in the middle; known from a profile, from a few runs at start, or guessed. Nothing may be
+tuned on the worlds that are reported: ``--dev`` draws others, as many as one likes, to look at. Ensembles (``--only
+ensembles``, worlds of ``scripts/lib/ensemble_worlds.py``) are run apart: their simple rules are others.
 
 A policy's share is the value that it delivers in time: a request counts its app's mean lane time in full batches times
 its value, as in the auction. Its *regret* is its distance to the best policy of the world, in points. ``RECOMMENDED``

@@ -302,6 +302,7 @@ def assistants(draft: Draft) -> None:
         share = draw.choice((0.0, 0.5, 0.9, 1.0))
         words, model.steps = {"1": share, str(most): 1.0 - share}, share + (1.0 - share) * most
         draft.tags.append(f"{share:.0%} of one token, others of the most")
+    model.steps += model.truth["prefill_steps"]  # with answers of one token, most of the work
     predicted = draw.choice((1.0, 1.0 / 3.0, 3.0, 0.0))
     if predicted:
         model.truth["predict"] = {"rho": 0.8, "scale": predicted, "median": median, "sigma": sigma}
@@ -395,8 +396,8 @@ def lanes(draft: Draft) -> None:
 
 
 KINDS: Mapping[str, Callable[[Draft], None]] = {
-    "one": one, "apps": apps, "camera": camera, "steps": steps, "answers": answers, "assistants": assistants, "unequal": unequal,
-    "local": local, "hosts": hosts, "lanes": lanes}
+    "one": one, "apps": apps, "camera": camera, "steps": steps, "answers": answers, "assistants": assistants,
+    "unequal": unequal, "local": local, "hosts": hosts, "lanes": lanes}
 
 
 # --- from a draft to a scenario ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ WAYS = {"none": ("none", True), "not told": ("conditional", False), "told": ("co
 
 HOSTS = "host functions, the lane does not yield"
 PLACES = ("others come and go", HOSTS, "host functions, the lane yields")
-SECONDS = 60
+SECONDS = 120
 EPISODES = [{"at": f"{10 * index}s", "others": 16.0 * (index % 2)} for index in range(1, SECONDS // 10)]
 """Others want all cores four times over, for ten of every twenty seconds."""
 
