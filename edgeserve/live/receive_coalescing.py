@@ -8,7 +8,7 @@ sixteen read together 29. Pure arithmetic on nanoseconds: the world sleeps, this
 from __future__ import annotations
 
 HOLD_NS_MIN = 200_000
-"""A shorter nap costs more than it saves: going to sleep and waking up takes about a quarter of it."""
+"""A shorter wait costs more than it saves: going to sleep and waking up takes about a quarter of it."""
 
 HOLD_NS_MAX = 10_000_000
 """A refusal, a cancel or a question may wait for so long while every lane is busy."""

@@ -99,8 +99,8 @@ def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), 
 def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]] = None, *,
              on_step: Optional[OnStep] = None, scheduler: Any = None, drain: bool = False, settle: bool = False,
              measured: Optional[Measured] = None) -> Run:
-    """Run a scenario to its end: every request has ended and the books are closed, or :class:`ReferenceModelError` and
-    :class:`SimError` say what went wrong.
+    """Run a scenario to its end: every request has ended and the reference model agrees, or
+    :class:`ReferenceModelError` and :class:`SimError` say what went wrong.
 
     Without ``profiles``, those of :func:`profiles_to_simulate` count, and the costs of the machine that was measured
     beside them, or what is assumed of one. With ``profiles``, a machine is charged only if ``measured`` gives its costs

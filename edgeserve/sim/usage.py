@@ -9,7 +9,7 @@ from edgeserve.sched.protocol.actions import RunBatch
 
 
 class Usage:
-    """The books of one run. ``batches`` counts them by (model, jobs); ``spent_ns`` is each request's share of its
+    """The usage of one run. ``batches`` counts them by (model, jobs); ``spent_ns`` is each request's share of its
     batches, by lane. Probes count for nobody."""
 
     def __init__(self) -> None:

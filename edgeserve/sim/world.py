@@ -112,7 +112,7 @@ class _Open(NamedTuple):
 
 
 class SimWorld:
-    """One run. ``ended`` holds every request that has ended, ``books`` what really happened.
+    """One run. ``ended`` holds every request that has ended, ``reference_model`` what really happened.
 
     Knows nothing of policies. ``perform`` and ``wait`` are called by the loop alone.
     """

@@ -2,7 +2,7 @@
 deep lanes, iterative jobs bound to their lane, answers in part.
 
 :func:`run_world` holds one run to the rules of the soak and, through a watch on every hook, to those of a policy's
-books: each batch that started has exactly one end, a bid changes nothing, and a drained policy remembers no request.
+records: each batch that started has exactly one end, a bid changes nothing, and a drained policy remembers no request.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from edgeserve.sched.resources.model_cache import LOADING, RESIDENT
 
 
 def check_invariants(state: State) -> None:
-    """Raise AssertionError, with the request's story where there is one, when the books do not agree."""
+    """Raise AssertionError, with the request's story where there is one, when the tables do not agree."""
     on_lanes = _check_lanes(state)
     _check_requests(state, on_lanes)
     _check_queues(state)

@@ -59,7 +59,7 @@ class AppTrials:
         self.in_time = 0
 
 
-class Worth:
+class TrialUtility:
     """A trial's utility. It competes with nobody: what it is worth is never asked."""
 
     def value(self, start_ns: int) -> float:
@@ -172,8 +172,8 @@ class Trials(Policy):
             model = job.node.model
             if model in lane.models and job.lane in ("", lane.name) and board.is_resident(model, lane):
                 latency = board.latency(model, lane.name)
-                return Bid(model, (job,), latency.sizes[0], latency.alone_likely_ns, Worth(), latency.alone_likely_ns,
-                           klass=job.request.klass)
+                return Bid(model, (job,), latency.sizes[0], latency.alone_likely_ns, TrialUtility(),
+                           latency.alone_likely_ns, klass=job.request.klass)
         return None
 
     def may_go_first(self, bid: Bid, other: Bid, at_ns: int) -> bool:

@@ -49,10 +49,10 @@ def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int], budget: 
     Exact for what the policy does: batches are not interrupted, a batch begins as soon as its jobs are there, an
     earlier schedule goes first. ``free_ns`` says when each lane is free. O(batches * stages).
     """
-    return Course(schedules, free_ns, budget).run()
+    return LaneSchedule(schedules, free_ns, budget).run()
 
 
-class Course:
+class LaneSchedule:
     """One forecast while it is made. :meth:`run` goes through it; then ``ends_ns`` says when each schedule ends, and
     ``left_ns`` when it has left its ``home``. The step's ``budget`` is charged with batches times stages."""
 

@@ -10,7 +10,7 @@ from math import isqrt
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
-from edgeserve.sched.policies.pard_local.cost import AtNode, Course, Schedule, Stage, forecast, repeated, staged
+from edgeserve.sched.policies.pard_local.cost import AtNode, LaneSchedule, Schedule, Stage, forecast, repeated, staged
 from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
 from edgeserve.sched.policies.pard_local.stages import StageCosts, StagePlan, Steps, free_lanes
 from edgeserve.sched.policy_api.board import Board
@@ -271,7 +271,7 @@ class InFlight:
         return Schedule(staged(nodes), now_ns, running_ns, home=cohort.home)
 
 
-class Beside:
+class Forecast:
     """When a new cohort would end beside those in flight, for any number of trials in one decision.
 
     ``goes_first``: it cuts in, and those in flight come after it. With a ``margin_ppm`` these keep theirs: what their
@@ -308,9 +308,9 @@ class Beside:
                 noises.append(stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
                               if margin_ppm > 0 else 0)
                 margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
-        course = Course(self._known, self._free, board.budget)
-        self.ends = course.run()  # of those in flight, without the new one
-        self.later_ns = course.home_over_ns(home)
+        planned = LaneSchedule(self._known, self._free, board.budget)
+        self.ends = planned.run()  # of those in flight, without the new one
+        self.later_ns = planned.home_over_ns(home)
         self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
                         for due_ns, noise_ns, share_ppm, ends_ns in zip(dues, noises, margins, self.ends)]
 
@@ -415,16 +415,16 @@ class Beside:
                 if at_ns > limit_ns and lanes == 1:
                     break
         if lanes > 1 and self._resident_ns <= self._from_ns and self.budget.left > 0:
-            return Course([Schedule(self._stages(left, steps), self._from_ns)], self._free,
-                          self.budget).run()[0] - self._from_ns
+            return LaneSchedule([Schedule(self._stages(left, steps), self._from_ns)], self._free,
+                                self.budget).run()[0] - self._from_ns
         return at_ns - self._from_ns
 
     def home_ns(self, left: Sequence[int]) -> int:
         """How long it would need its home with none in flight, what it does not use of that included."""
-        course = Course([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free,
-                        self.budget)
-        course.run()
-        return course.left_ns[0] - self._from_ns
+        planned = LaneSchedule([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free,
+                               self.budget)
+        planned.run()
+        return planned.left_ns[0] - self._from_ns
 
     def paced(self, left: Sequence[int], followers: int = FOLLOWERS) -> Tuple[int, int] | None:
         """When it would end if so many like it follow as soon as the home has nothing else to do, and how much time the
@@ -435,11 +435,11 @@ class Beside:
         stages, known = self._stages(left, NO_STEPS), len(self._known)
         like = [Schedule(stages, self._from_ns, (), -1 if number == 0 else max(-1, known + number - self._cohorts_max),
                          self._home) for number in range(1 + followers)]
-        course = Course([*self._known, *like], self._free, self.budget)
-        ends = course.run()
+        planned = LaneSchedule([*self._known, *like], self._free, self.budget)
+        ends = planned.run()
         if self._is_late(ends):
             return None
-        over_ns = course.left_ns
+        over_ns = planned.left_ns
         if not followers:
             return ends[known], max(1, over_ns[known] - max(self.later_ns, self._from_ns))
         return ends[known], max(1, (over_ns[known + followers] - over_ns[known]) // followers)
@@ -470,54 +470,55 @@ class CohortTimes:
     ``surely``: with room for what may turn out to be more. ``has_margin``: with the margin, and room for noise.
     """
 
-    __slots__ = ("_beside", "_pipeline", "_each", "_surely", "_has_margin", "has_gaps")
+    __slots__ = ("_forecast", "_pipeline", "_each", "_surely", "_has_margin", "has_gaps")
 
-    def __init__(self, beside: Beside, pipeline: Pipeline, each: Sequence[int], surely: bool, has_margin: bool) -> None:
-        self._beside = beside
+    def __init__(self, forecast: Forecast, pipeline: Pipeline, each: Sequence[int], surely: bool,
+                 has_margin: bool) -> None:
+        self._forecast = forecast
         self._pipeline = pipeline
         self._each = each
         self._surely = surely
         self._has_margin = has_margin
-        self.has_gaps = beside.has_gaps(each)
+        self.has_gaps = forecast.has_gaps(each)
 
     def now(self, count: int) -> Trial | None:
         """It begins now."""
-        beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
-        busy_ns = beside.busy_ns(left, NO_STEPS)
+        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
+        busy_ns = forecast.busy_ns(left, NO_STEPS)
         if self.has_gaps:
-            found = beside.paced(left, 0)
+            found = forecast.paced(left, 0)
             return None if found is None else Trial(max(busy_ns, found[1]), self._answers(count, left, found[0]))
-        ends_ns = beside.ends_ns(left, NO_STEPS)
+        ends_ns = forecast.ends_ns(left, NO_STEPS)
         return None if ends_ns is None else Trial(busy_ns, self._answers(count, left, ends_ns))
 
     def paced(self, count: int) -> Trial | None:
         """It begins now, and others like it take turns with it at home."""
-        beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
-        found = beside.paced(left)
+        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
+        found = forecast.paced(left)
         if found is None:
             return None
         ends_ns, period_ns = found
-        return Trial(max(beside.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
+        return Trial(max(forecast.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
 
     def later(self, count: int) -> Trial | None:
         """It begins when those in flight need its home no more. None too where nothing is left of the step's budget."""
-        if self._beside.budget.left <= 0:
+        if self._forecast.budget.left <= 0:
             return None
-        beside, left = self._beside, self._pipeline.left_of(count, self._surely, self._each)
-        alone_ns = beside.alone_ns(left, NO_STEPS)
+        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
+        alone_ns = forecast.alone_ns(left, NO_STEPS)
         if alone_ns is None:
             return None
-        busy_ns = beside.busy_ns(left, NO_STEPS)
+        busy_ns = forecast.busy_ns(left, NO_STEPS)
         if self.has_gaps:
-            busy_ns = max(busy_ns, beside.home_ns(left))
-        return Trial(busy_ns, self._answers(count, left, beside.later_ns + alone_ns))
+            busy_ns = max(busy_ns, forecast.home_ns(left))
+        return Trial(busy_ns, self._answers(count, left, forecast.later_ns + alone_ns))
 
     def _answers(self, count: int, left: Sequence[int], ends_ns: int) -> List[Tuple[int, int]]:
-        beside = self._beside
+        forecast = self._forecast
         if self._has_margin:
-            ends_ns = beside.with_margin_ns(ends_ns, left, NO_STEPS)
-        found = beside.answers(count, left, ends_ns, self._pipeline.exit)
-        beside.budget.left -= ANSWER_OPERATIONS * len(found)  # (as charge() does, without its call)
+            ends_ns = forecast.with_margin_ns(ends_ns, left, NO_STEPS)
+        found = forecast.answers(count, left, ends_ns, self._pipeline.exit)
+        forecast.budget.left -= ANSWER_OPERATIONS * len(found)  # (as charge() does, without its call)
         return found
 
 

@@ -31,7 +31,7 @@ from edgeserve.sched.policies.pard_local.choice import (
 )
 from edgeserve.sched.policies.pard_local.cost import one_by_one
 from edgeserve.sched.policies.pard_local.filling import Filling, filled, may_be_filled
-from edgeserve.sched.policies.pard_local.in_flight import Beside, Cohort, CohortTimes, InFlight, added, most_steps
+from edgeserve.sched.policies.pard_local.in_flight import Cohort, CohortTimes, Forecast, InFlight, added, most_steps
 from edgeserve.sched.policies.pard_local.price import Price
 from edgeserve.sched.policies.pard_local.remaining_work import CAME_LEN, NO_STEPS, Member, Pipeline, shape_of
 from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
@@ -441,19 +441,19 @@ class PardLocal(Policy):
                 ahead_of: Cohort | None) -> Tuple[List[Member], bool]:
         """The members of the next cohort of a pipeline that begins on this lane, and whether it has its margin."""
         from_ns = lane.available_ns(board.now_ns)
-        beside = Beside(self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None,
-                        self._margin_ppm)
+        forecast = Forecast(self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None,
+                            self._margin_ppm)
         members = waiting = _able_to_begin(rows, lane, board)
         if ahead_of is not None and members:  # only who would be late if he waited
             alone_ns = self._stage_costs.alone_ends_ns(pipeline, members[0].left(), {}, home, from_ns, board)
-            after_ns = (alone_ns or from_ns) - from_ns + max(beside.ends, default=from_ns)
+            after_ns = (alone_ns or from_ns) - from_ns + max(forecast.ends, default=from_ns)
             members = [member for member in members if member.due_ns < after_ns]
         if not members:
             return [], True
 
         for has_margin in (True, False) if self._margin_ppm else (False,):  # without one rather than nobody
-            chosen = self._choose_among(members, from_ns, beside, has_margin, board, ahead_of)
-            if chosen and ahead_of is not None and self._costs_more(chosen, waiting, beside, has_margin, board):
+            chosen = self._choose_among(members, from_ns, forecast, has_margin, board, ahead_of)
+            if chosen and ahead_of is not None and self._costs_more(chosen, waiting, forecast, has_margin, board):
                 return [], True
             if chosen:
                 return chosen, has_margin
@@ -474,15 +474,15 @@ class PardLocal(Policy):
         """How often a cohort was chosen by the simple rule, since the step's budget was spent."""
         return {"simple_choices": self._cut_short} if self._cut_short else {}
 
-    def _choose_among(self, members: Sequence[Member], from_ns: int, beside: Beside, has_margin: bool,
+    def _choose_among(self, members: Sequence[Member], from_ns: int, forecast: Forecast, has_margin: bool,
                       board: Board, ahead_of: Cohort | None) -> List[Member]:
         pipeline = members[0].pipeline
 
         steps = NO_STEPS
 
         def ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
-            at_ns = beside.ends_ns(left, steps, limit_ns)
-            return at_ns if at_ns is None or not has_margin else beside.with_margin_ns(at_ns, left, steps, limit_ns)
+            at_ns = forecast.ends_ns(left, steps, limit_ns)
+            return at_ns if at_ns is None or not has_margin else forecast.with_margin_ns(at_ns, left, steps, limit_ns)
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and _are_of_one_kind(members):
@@ -496,15 +496,15 @@ class PardLocal(Policy):
                 members = _most_urgent(members, RANKED_MAX)
                 rows = [self._candidate(member, board) for member in members]
                 return [members[index] for index in ranked_cohort(rows, from_ns, end_of)]
-            times = CohortTimes(beside, pipeline, each, surely, has_margin)
+            times = CohortTimes(forecast, pipeline, each, surely, has_margin)
             dues = [member.due_ns for member in members]
             choice = equal_cohort(dues, times.now)
             if times.has_gaps and ahead_of is None and not self._keeps_up(choice, pipeline, board):
                 paced = equal_cohort(dues, times.paced)
                 if len(paced.members) * choice.time_ns > len(choice.members) * paced.time_ns:
                     choice = paced
-            if beside.is_shared() and choice.members:  # rather all together when those in flight are over?
-                to_come = self._to_come(pipeline, members[-1], beside.later_ns, board) if times.has_gaps else []
+            if forecast.is_shared() and choice.members:  # rather all together when those in flight are over?
+                to_come = self._to_come(pipeline, members[-1], forecast.later_ns, board) if times.has_gaps else []
                 later = equal_cohort(dues + to_come, times.later)
                 if len(choice.members) * later.time_ns < len(later.members) * choice.time_ns:
                     return []
@@ -523,10 +523,10 @@ class PardLocal(Policy):
         if price > 0:
             for member, row in zip(members, candidates):
                 member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
-        chosen = unequal_cohort(candidates, from_ns, surely_ends_ns, price, _enough(len(members), pipeline, beside))
+        chosen = unequal_cohort(candidates, from_ns, surely_ends_ns, price, _enough(len(members), pipeline, forecast))
         return [members[index] for index in sorted(chosen)]
 
-    def _costs_more(self, chosen: Sequence[Member], waiting: Sequence[Member], beside: Beside, has_margin: bool,
+    def _costs_more(self, chosen: Sequence[Member], waiting: Sequence[Member], forecast: Forecast, has_margin: bool,
                     board: Board) -> bool:
         """Whether more value is lost than saved if the chosen requests cut in. Of the others that wait, those are lost
         that are in time with the next cohort only if it does not begin so much later. Where more come than are served,
@@ -539,19 +539,19 @@ class PardLocal(Policy):
             return False
         pipeline = others[0].pipeline  # where they have different numbers of parts left, all count as the mean
         total = added([member.left() for member in others], len(others[0].left()))
-        times = CohortTimes(beside, pipeline, [milli // len(others) for milli in total], has_margin, has_margin)
+        times = CohortTimes(forecast, pipeline, [milli // len(others) for milli in total], has_margin, has_margin)
         dues = [member.due_ns for member in others]
         later = equal_cohort(dues, times.later)
         trial = times.later(max(1, len(later.members)))
         if trial is None:
             return False
         ends_ns = trial.answers[-1][1]
-        delay_ns = beside.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
+        delay_ns = forecast.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
         saved = sum([member.request.value for member in chosen], 0.0)
         lost = sum([member.request.value for member in others if ends_ns <= member.due_ns < ends_ns + delay_ns], 0.0)
         if lost > saved:
             return True
-        full = equal_cohort(dues + self._to_come(pipeline, others[-1], beside.later_ns, board), times.later)
+        full = equal_cohort(dues + self._to_come(pipeline, others[-1], forecast.later_ns, board), times.later)
         if not full.members or self._keeps_up(full, pipeline, board):
             return False
         mean = sum([member.request.value for member in others], 0.0) / len(others)
@@ -642,9 +642,9 @@ class PardLocal(Policy):
             member.stale = True
 
 
-def _enough(count: int, pipeline: Pipeline, beside: Beside) -> int:
+def _enough(count: int, pipeline: Pipeline, forecast: Forecast) -> int:
     """How many requests of usual work, of so many, serve as well per time as more would."""
-    sizes = [(number, beside.busy_ns(pipeline.left_of(number, False), NO_STEPS)) for number in range(1, count + 1)]
+    sizes = [(number, forecast.busy_ns(pipeline.left_of(number, False), NO_STEPS)) for number in range(1, count + 1)]
     return sizes[best_number(sizes)][0]
 
 

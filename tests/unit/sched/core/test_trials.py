@@ -390,3 +390,19 @@ def test_what_is_refused_for_another_reason_is_no_trial(monkeypatch):
 
     monkeypatch.setitem(KINDS, "moody", Moody)
     assert camera("moody").arrive("a") == [ended(1, "rejected", "no mood")]
+
+
+@pytest.mark.parametrize(("first", "second", "trials"), [(["one"], ["one", "two"], 1), (["one", "two"], ["one"], 2)])
+def test_an_app_has_as_many_trials_at_once_as_its_first_node_has_lanes(first, second, trials):
+    nodes = [{"name": "x", "model": "m", "after": []}, {"name": "y", "model": "n", "after": []},
+             {"name": "z", "model": "n", "after": ["x", "y"]}]
+    world = Driver({"m": {1: 40, "lanes": first}, "n": {1: 5, "lanes": second}}, {"a": {"node": nodes, "slo": "33ms"}},
+                   trials=True, lane={"one": {}, "two": {}})
+    world.arrive("a", count=3)
+    assert world.scheduler.trials()["a"]["tried"] == trials
+
+
+def test_a_request_that_has_no_time_left_as_it_arrives_is_no_trial():
+    world = camera("edf", expected=40)
+    assert world.arrive("a", slo=0) == [ended(1, "rejected", "expired")]
+    assert world.scheduler.trials() == {}

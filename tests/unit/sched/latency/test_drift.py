@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 from edgeserve.sched.latency.drift import DRIFT_LEN, Drift
 
@@ -121,3 +122,10 @@ def test_a_place_moves_by_a_part_of_32_towards_what_the_middle_of_the_other_size
     assert place_after(5_000_000, 6_000_000, 10_000_000, took=2_400_000) == 1.0
     assert place_after(5_000_000, 6_000_000, 7_000_000, 10_000_000, took=2_550_000) == round(1 - 1 / 32, 4), "1.3"
     assert place_after(took=2_500_000) == 1.0
+
+
+def test_no_measurement_becomes_nothing_when_a_clock_explains_it():
+    known = Drift({1: 1}, 1_000_000)
+    windows = {1: deque([(5, 4), (6, 1)])}
+    known.explain_durations(0, 0.1, windows)
+    assert [duration_ns for _, duration_ns in windows[1]] == [1, 1]

@@ -234,6 +234,15 @@ def test_a_settled_join_waits_for_a_running_branch_that_leads_elsewhere_too(worl
     assert driver.finish("lc", at=30) == [ran("vote", 1)]
 
 
+def test_a_settled_join_does_not_wait_for_what_runs_behind_another_join(world):
+    driver = world([*VOTE[:3], {"name": "score", "after": ["b", "c"]},
+                    {"name": "vote", "after": ["a", "score"], "join": "policy"}])
+    driver.arrive("v")
+    driver.finish("la", at=10)
+    assert ran("vote", 1) in driver.move(
+        lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11)
+
+
 def test_a_settled_join_does_not_wait_for_what_has_not_begun(world, monkeypatch):
     monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
     driver = world(SHARED)

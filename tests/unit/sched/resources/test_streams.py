@@ -6,7 +6,7 @@ from hand_world import MS, app_of, job
 
 from edgeserve.sched.protocol.actions import DropState, LatencyBreakdown
 from edgeserve.sched.resources.model_cache import Device
-from edgeserve.sched.resources.streams import Streams
+from edgeserve.sched.resources.streams import OWNER_MARK, Streams, owner_of
 
 APP = app_of("m", stream="in_order")
 
@@ -140,3 +140,9 @@ def test_an_app_keeps_a_bounded_number_of_streams():
     assert streams.bound("a", 2) == [DropState(app="a", stream="y")]  # x is in flight
     assert streams.bound("a", 2) == []
     assert streams.bound("b", 0) == []
+
+
+def test_a_streams_owner_is_what_the_server_put_before_its_name():
+    assert owner_of(f"door{OWNER_MARK}camera") == "door"
+    assert owner_of(f"door{OWNER_MARK}left{OWNER_MARK}camera") == "door"
+    assert owner_of("camera") == "camera"

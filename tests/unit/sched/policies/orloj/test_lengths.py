@@ -265,3 +265,11 @@ def test_an_expected_time_is_rounded_up_to_a_whole_nanosecond():
     mean_ns = lengths.expected("a", 1, 1).mean_ns()
     assert mean_ns != int(mean_ns)
     assert Table(lengths, (1,), own=True, rate_per_ns=1e-10).expected_ns("a", 1) == math.ceil(mean_ns)
+
+
+def test_batches_in_time_by_the_models_own_quantile_are_counted():
+    calibration = Calibration()
+    for work, took_ns in enumerate((100_000, 99_999, 100_001)):
+        calibration.state(work, 100_000)
+        calibration.ended(work, took_ns)
+    assert (calibration.stated, calibration.uncorrected) == (3, 2)

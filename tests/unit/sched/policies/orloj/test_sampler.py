@@ -95,6 +95,7 @@ def test_what_ran_in_a_batch_is_run_again_alone_when_the_lane_idles():
     assert policy(world).samples == [Sample("a", "m", {"length": 3}, 11 * MS, "cpu0", True),
                                      Sample("a", "m", {"length": 3}, 12 * MS, "cpu0", True)]
     assert policy(world).started == [1]  # a probe has no job to unqueue
+    assert [row["probes"] for row in policy(world).sampler.figures().values()] == [2]
     world.over()
     assert retained(world) == []
 

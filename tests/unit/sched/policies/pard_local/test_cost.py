@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.policies.pard_local.cost import AtNode, Course, Schedule, Stage, forecast, one_by_one, staged
+from edgeserve.sched.policies.pard_local.cost import AtNode, LaneSchedule, Schedule, Stage, forecast, one_by_one, staged
 
 
 def test_stages_follow_each_other_when_lane_and_model_are_there():
@@ -59,8 +59,8 @@ def test_branches_run_beside_each_other_on_lanes_of_their_own():
 def test_a_follower_begins_when_the_one_before_has_left_the_lane():
     stages = [Stage("gpu", [10]), Stage("host", [4]), Stage("gpu", [6])]
     first, second = Schedule(stages, 0, home="gpu"), Schedule(stages, 0, after=0, home="gpu")
-    course = Course([first, second], {"gpu": 0, "host": 0})
-    assert course.run() == [20, 40]
-    assert course.left_ns == [20, 40] and course.home_over_ns("gpu") == 40 and course.home_over_ns("dsp") == 0
-    together = Course([first, Schedule(stages, 0, home="gpu")], {"gpu": 0, "host": 0})
+    planned = LaneSchedule([first, second], {"gpu": 0, "host": 0})
+    assert planned.run() == [20, 40]
+    assert planned.left_ns == [20, 40] and planned.home_over_ns("gpu") == 40 and planned.home_over_ns("dsp") == 0
+    together = LaneSchedule([first, Schedule(stages, 0, home="gpu")], {"gpu": 0, "host": 0})
     assert together.run() == [26, 32]  # the second's first batch fills the gap, and delays the first by 6
