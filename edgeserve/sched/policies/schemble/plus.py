@@ -159,11 +159,12 @@ class SchemblePlus(EnsemblePolicy):
         return [each * dear for each, dear in zip(found, self._look(places, board).dear)]
 
     def _look(self, places: Places, board: Board) -> Surroundings:
-        """Who else uses the lanes, and how dear their time is, as of this step: as dear as can be while no rate of requests is known."""
+        """Who else uses the lanes, and how dear their time is, as of this step: as dear as can be while no rate of
+        requests is known."""
         found = self._seen.get(places.apps)
         if found is None or found.at_ns != board.now_ns:
             others, dear = [], []
-            known = any([board.recent_arrivals(app).is_known for app in places.apps])
+            known = any(board.recent_arrivals(app).is_known for app in places.apps)
             for place in range(places.count):
                 here = places.lanes(place)
                 others.append(others_on(here, places.apps, board))
