@@ -106,6 +106,7 @@ class RequestManager(RequestMoves):
         request.cost_share_ns = costs.cost_share_ns
         if request.hints and app.simple:
             request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
+        state.recent[app.name].came(now, request)
         if state.draining:
             self._reject(request, DRAINING)
             return

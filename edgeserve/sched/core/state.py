@@ -16,6 +16,7 @@ from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.requests.admission import Admission, lane_shares
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.recent_arrivals import RecentArrivals
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.energy import EnergyMeter
@@ -31,9 +32,9 @@ class State:
     """The tables, by what they hold.
 
     *Configured*: ``apps``, ``pending_max`` (requests in all), ``policies``, ``policy_of`` (by app), ``devices``,
-    ``lanes`` (all of them), ``run_lanes``, ``copy_lanes`` (by device), ``lanes_of`` (by model).
-    *Learnt*: ``latency`` (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by
-    stream). *Open*: ``requests``, ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
+    ``lanes`` (all of them), ``run_lanes``, ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency``
+    (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream), ``recent``
+    (arrivals by app). *Open*: ``requests``, ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
     ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``,
     ``sequences``, ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by
     the job's ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
@@ -43,7 +44,7 @@ class State:
     __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
                  "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
                  "works", "memory", "retained", "actions", "board", "trials", "energy", "sequences",
-                 "pending_max", "lane_shares", "cpu_shares")
+                 "pending_max", "lane_shares", "recent", "cpu_shares")
 
     def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
                  lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
@@ -70,6 +71,7 @@ class State:
                                               for model, places in self.lanes_of.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         self.frame_periods = FramePeriods()
+        self.recent = {app.name: RecentArrivals() for app in apps}
         self.critical = CriticalArrivals()
         self.draining = False
         self.works = Works()
@@ -81,7 +83,7 @@ class State:
         self.cpu_shares = {device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name])
                            for device in devices}
         self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
-                           self.retained, self.critical, self.apps, self.sequences, self.cpu_shares)
+                           self.retained, self.critical, self.apps, self.sequences, self.recent, self.cpu_shares)
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed, for the first batch after an idle gap where that is next."""

@@ -16,6 +16,7 @@ from edgeserve.sched.protocol.events import Part
 from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, apps_on
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.joins import Branch, branches
+from edgeserve.sched.requests.recent_arrivals import RecentArrivals
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane
@@ -83,14 +84,15 @@ class Board:
     """
 
     __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
-                 "_critical", "_sequences", "_cpu_shares", "apps_on", "background_at_ns", "forced_ns", "_places",
-                 "ends_ns", "_request_moves", "_probe_moves", "budget")
+                 "_critical", "_sequences", "_recent", "_cpu_shares", "apps_on", "background_at_ns", "forced_ns",
+                 "_places", "ends_ns", "_request_moves", "_probe_moves", "budget")
 
     def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
                  latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
                  copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job],
                  critical: CriticalArrivals, apps: Mapping[str, App],
-                 sequences: Sequences, cpu_shares: Mapping[str, CpuShare]) -> None:
+                 sequences: Sequences, recent: Mapping[str, RecentArrivals],
+                 cpu_shares: Mapping[str, CpuShare]) -> None:
         self.now_ns = -1
         self.lanes = lanes
         self._lanes_of = lanes_of
@@ -101,6 +103,7 @@ class Board:
         self._retained = retained
         self._critical = critical
         self._sequences = sequences
+        self._recent = recent
         self._cpu_shares = cpu_shares
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
@@ -196,6 +199,10 @@ class Board:
     def rest_lane_ns(self, app: App, node: Node) -> int:
         """Lane time that a request still needs behind a node."""
         return self._costs[app.name].rest_lane_ns[node.name] if node.succs else 0
+
+    def recent_arrivals(self, app: str) -> RecentArrivals:
+        """How often an app was asked lately, also one of another policy, and what its requests count."""
+        return self._recent[app]
 
     def expects_critical(self) -> bool:
         """Whether critical requests come these days: without them no work yields."""

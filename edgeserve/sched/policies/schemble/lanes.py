@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.path_cost import share_time_ns
 from edgeserve.sched.policies.schemble.planner import Planner
 from edgeserve.sched.policies.schemble.problem import Lanes
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
@@ -78,6 +79,33 @@ class Places:
     def lanes(self, place: int) -> Sequence[Lane]:
         """The lanes of a place."""
         return self._lanes[place]
+
+    @property
+    def count(self) -> int:
+        """How many places there are."""
+        return len(self._lanes)
+
+    def share_ns(self, index: int, board: Board) -> int:
+        """The lane time of one request among many, in full batches of a model."""
+        model = self.models[index]
+        return share_time_ns([board.latency(model, lane.name) for lane in board.lanes_of(model)])
+
+    def block_ns(self, index: int, waiting: int, board: Board) -> Tuple[int, int]:
+        """How long a batch of a model takes where so many requests wait, and how many it holds."""
+        model = self.models[index]
+        latency = min([board.latency(model, lane.name) for lane in board.lanes_of(model)], key=_alone_typical)
+        size = max([size for size in latency.sizes if size <= max(waiting, latency.sizes[0])])
+        return latency.typical_ns[size], size
+
+    def asked(self, place: int, is_whole: bool, board: Board) -> float:
+        """The part of the time of a place's lanes that its ensembles were asked for lately, in full batches: with all
+        models for each request (``is_whole``), or with the least that answers it."""
+        found = 0.0
+        for app, numbers in self.numbers.items():
+            shares = [self.share_ns(index, board) for index in numbers if self.place_of[index] == place]
+            if shares:
+                found += board.recent_arrivals(app).per_ns(board.now_ns) * (sum(shares) if is_whole else min(shares))
+        return found / len(self._lanes[place])
 
     def may_start(self, board: Board) -> bool:
         """Whether some lane would take a work now."""

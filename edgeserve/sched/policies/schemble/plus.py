@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
+from typing import ClassVar, Dict, Final, FrozenSet, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.schemble.backlog import Demand, prices, surcharges
 from edgeserve.sched.policies.schemble.lanes import Places, ends_at_ns
+from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness, others_on
 from edgeserve.sched.policies.schemble.planner import EXACT
 from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Terms
+from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Row, Terms
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Options
+from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.sched.resources.lanes import Lane
+
+GUARDED, LIKELY, LATE = "guarded", "likely", "late"
+"""When models are to end: early enough should one be slow; by the likely times; or just in time for an idle join."""
 
 GUARD_PART: Final = 4
-"""Models are asked to end early by a quarter of a request's time at most."""
+"""Models are asked to end early by a quarter of a request's time at most, for each of two reasons: they may be slow,
+and the join may wait for its lane."""
 
 REMEMBERED: Final = 64
 """Requests, of all ensembles of the policy, after which an arrival counts a third of what it did."""
@@ -41,6 +48,13 @@ class Arrivals:
         self.value += (request.value - self.value) / REMEMBERED
 
 
+class Surroundings(NamedTuple):
+    """The other apps at each place, and the part of its worth that lane time costs there."""
+
+    at_ns: int
+    others: List[List[OtherApp]]
+    dear: List[float]
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SchemblePlus(EnsemblePolicy):
@@ -56,6 +70,7 @@ class SchemblePlus(EnsemblePolicy):
         self._stop = float(str(self.options["stop"]))
         self._price = float(str(self.options["price"]))
         self._arrivals: Dict[str, Arrivals] = {}
+        self._seen: Dict[FrozenSet[str], Surroundings] = {}
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
         if request.id not in self._queries:
@@ -63,6 +78,34 @@ class SchemblePlus(EnsemblePolicy):
                 seen.count *= 1.0 - 1.0 / REMEMBERED
             self._arrivals.setdefault(request.app.name, Arrivals(request.value)).came(request)
         return super()._query(request, ensemble, board)
+
+    def _join_wait_ns(self, request: RequestRecord) -> int:
+        if request.on_late == "answer":
+            return 0
+        longest_ns = max(self._waits.get(request.app.name, (0,)))
+        return min(longest_ns, (request.deadline_ns - request.arrival_ns) // GUARD_PART)
+
+    def _adjust(self, bid: Bid, behind: Sequence[Row], lane: Lane, board: Board) -> None:
+        """The auction sees one bid: it is to end as early as planned, should it be slow, and what runs behind it on
+        the lane is late where the bid waits for longer than that could."""
+        utility, latency = bid.utility, board.latency(bid.model, lane.name)
+        assert isinstance(utility, Utility)
+        ends_ns = lane.available_ns(board.now_ns) + utility.after_ns
+        slower_ns = max(0, latency.slowest_ns[latency.sizes[0]] - latency.typical_ns[latency.sizes[0]])
+        for index, job in enumerate(bid.jobs):
+            due_ns, worth, soft_ns = utility.rows[index]
+            early_ns = min(slower_ns, (job.request.deadline_ns - job.request.arrival_ns) // GUARD_PART)
+            if ends_ns <= due_ns - early_ns:
+                utility.rows[index] = (due_ns - early_ns, worth, soft_ns)
+        behind_ns = 0
+        for _, _, _, query, bit in behind:
+            job = query.jobs[bit]
+            latency = board.latency(job.node.model, lane.name)
+            behind_ns += latency.likely_ns[latency.size_max] // latency.size_max
+            worth = job.request.cost_share_ns * job.request.value * self._share(query, bit)
+            due_ns = job.request.deadline_ns - (query.last_ns - query.due_ns)
+            utility.rows.append((due_ns - behind_ns, worth, 0))
+        bid.remaining_ns += behind_ns
 
     def _decide(self, board: Board, places: Places) -> None:
         queries = self._in_order(places)
@@ -109,20 +152,39 @@ class SchemblePlus(EnsemblePolicy):
         return [Demand(places.numbers[app], self._worth(app, places) * self._arrivals[app].value, count)
                 for app, count in counts.items()]
 
-    def _prices(self, lanes: Lanes, places: Places) -> List[float]:
+    def _prices(self, lanes: Lanes, places: Places, board: Board) -> List[float]:
         """Of a nanosecond of each place, by the requests that came lately."""
         counts = {app: seen.count for app, seen in self._arrivals.items() if app in places.apps}
-        return prices(lanes, self._demands(counts, places), self._price)
+        found = prices(lanes, self._demands(counts, places), self._price)
+        return [each * dear for each, dear in zip(found, self._look(places, board).dear)]
+
+    def _look(self, places: Places, board: Board) -> Surroundings:
+        """Who else uses the lanes, and how dear their time is, as of this step: as dear as can be while no rate of
+        requests is known."""
+        found = self._seen.get(places.apps)
+        if found is None or found.at_ns != board.now_ns:
+            others, dear = [], []
+            known = any(board.recent_arrivals(app).is_known for app in places.apps)
+            for place in range(places.count):
+                here = places.lanes(place)
+                others.append(others_on(here, places.apps, board))
+                asked = sum([other.per_ns * other.lane_ns for other in others[-1]]) / len(here)
+                dear.append(dearness(asked + places.asked(place, True, board)) if known else 1.0)
+            found = self._seen[places.apps] = Surroundings(board.now_ns, others, dear)
+        return found
 
     def _charges(self, queries: List[Query], fresh: List[Query], places: Places,
                  board: Board) -> Dict[str, Tuple[List[float], int]]:
         """What the requests that have not begun make each model of an app cost beyond the price, and how much earlier
         than they must its models are to end: nothing where one request waits, whom no other makes late."""
-        if len(fresh) < 2:
-            return {}
         lanes = places.problem(board, {}, 1, True)
+        others = self._charges_of_others(len(fresh), places, board)
         found: Dict[str, Tuple[List[float], int]] = {}
         for app in dict.fromkeys([query.ensemble.app.name for query in queries]):
+            if len(fresh) < 2:
+                if others:
+                    found[app] = ([others[index] for index in places.numbers[app]], 0)
+                continue
             last_ns = [query.due_ns for query in fresh if query.ensemble.app.name == app][-1:] or [fresh[-1].due_ns]
             counts: Dict[str, float] = {}
             for query in fresh:
@@ -131,30 +193,50 @@ class SchemblePlus(EnsemblePolicy):
                     counts[name] = counts.get(name, 0.0) + 1.0
             models = places.numbers[app]
             fastest = min(models, key=lambda index: (lanes.times_ns[index], index))
-            found[app] = (surcharges(lanes, models, self._demands(counts, places), last_ns[0], self._price),
-                          _guard_ns(places.models[fastest], board))
+            more = surcharges(lanes, models, self._demands(counts, places), last_ns[0], self._price)
+            if others:
+                more = [each + others[index] for each, index in zip(more, models)]
+            found[app] = (more, _guard_ns(places.models[fastest], board))
         return found
+
+    def _charges_of_others(self, waiting: int, places: Places, board: Board) -> List[float]:
+        """What the other apps on the same lanes lose by each model; empty where there are none."""
+        unit_ns = max([seen.cost_ns for name, seen in self._arrivals.items() if name in places.apps])
+        found = [0.0] * len(places.models)
+        seen = self._look(places, board).others
+        for place, others in enumerate(seen):
+            if others:
+                models = [index for index, at in enumerate(places.place_of) if at == place]
+                lost = charges([places.share_ns(index, board) for index in models],
+                               [places.block_ns(index, waiting, board) for index in models],
+                               len(places.lanes(place)), places.asked(place, False, board), others)
+                for index, each in zip(models, lost):
+                    found[index] = each / unit_ns
+        return found if any(seen) else []
 
     def _able(self, queries: List[Query], lanes: Lanes, places: Places, board: Board,
               charges: Mapping[str, Tuple[List[float], int]]) -> Tuple[List[Query], List[Asked]]:
         """The requests that some model could end for with the guard, should it be slow; where there is none, those that
         some model could end for by the likely times."""
-        per_ns = self._prices(lanes, places)
-        for is_guarded in (True, False):
+        per_ns = self._prices(lanes, places, board)
+        for level in (GUARDED, LIKELY, LATE):
             able, asked = [], []
             for query in queries:
+                if level == LATE and query.answered:
+                    continue  # its join does not wait for longer
                 request, app = query.request, query.ensemble.app.name
                 more, early_ns = charges.get(app, ((), 0))
-                limit_ns = 0 if request.on_late == "answer" or not is_guarded else (
+                limit_ns = 0 if request.on_late == "answer" or level != GUARDED else (
                     request.deadline_ns - request.arrival_ns) // GUARD_PART
+                due_ns = query.last_ns if level == LATE else query.due_ns - min(early_ns, limit_ns)
                 item = self._asked(query, lanes, places, board, Terms(
-                    self._worth(app, places), per_ns, more, query.due_ns - min(early_ns, limit_ns)))
+                    self._worth(app, places), per_ns, more, due_ns))
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)
                     asked.append(item)
                 if len(asked) == places.planner.look_ahead:
                     break  # nobody behind would be planned
-            if asked or not charges:
+            if asked:
                 break
         return able, asked
 
@@ -194,7 +276,7 @@ class SchemblePlus(EnsemblePolicy):
         if more == query.answered or (useful and gain < self._stop):
             return True
         asked = self._asked(query, lanes, places, board, Terms(
-            self._worth(query.ensemble.app.name, places), self._prices(lanes, places), (), query.due_ns))
+            self._worth(query.ensemble.app.name, places), self._prices(lanes, places, board), (), query.due_ns))
         return useful and not query.running and not any(option.reward > 0 for option in asked.options)
 
 

@@ -91,12 +91,12 @@ class Query:
     """One request of an ensemble. ``answered``, ``running`` and ``gone`` (left out, failed, lost) are sets of models;
     ``jobs`` are the ready jobs by model. ``planned`` are models that may start, ``committed`` those that shall,
     whatever else comes (whole-request commits), ``wanted`` those that are to be in memory. ``due_ns``: when its models
-    must have ended."""
+    are to have ended; ``last_ns``: when they must have."""
 
     __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "wanted",
-                 "due_ns", "row", "observed", "is_judged", "is_scored", "is_noted")
+                 "due_ns", "last_ns", "row", "observed", "is_judged", "is_scored", "is_noted")
 
-    def __init__(self, request: RequestRecord, ensemble: Ensemble, due_ns: int) -> None:
+    def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int = 0) -> None:
         self.request = request
         self.ensemble = ensemble
         self.answered = 0
@@ -106,7 +106,8 @@ class Query:
         self.planned = 0
         self.committed = 0
         self.wanted = 0
-        self.due_ns = due_ns
+        self.last_ns = last_ns
+        self.due_ns = last_ns - early_ns
         self.row: Row = ensemble.row(request)
         self.observed: Row | None = None  # by what has been said, once somebody has answered
         self.is_judged = False

@@ -7,7 +7,8 @@ whether a request's models are committed together or one at a time.
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from collections import deque
+from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
@@ -30,6 +31,9 @@ from edgeserve.units import ms_to_ns
 OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
 
+JOINS: Final = 32
+"""Joins of an app whose waits for a lane are remembered."""
+
 FORCED_WAIT_NS = 10_000_000_000
 """How long a request that is answered however late waits at most before its models are looked at again."""
 
@@ -45,6 +49,10 @@ OPTION_CELLS = 11
 EVERY_SUBSET = 6
 """Waiting models up to which a request is offered every subset of them. Of more, 1,023 of ten, the plan would take
 longer than its bound: then single models, pairs, and the subsets that grow by the best model each."""
+
+
+Row = Tuple[int, int, int, Query, int]
+"""A model that may run: when it is to end, its request's arrival, its job's number, its request, its bit."""
 
 
 class Terms(NamedTuple):
@@ -88,6 +96,7 @@ class EnsemblePolicy(Edf):
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
         self._thought = 0  # cells of the plans of this step
+        self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
         self._plans = 0
         self._bounded = 0
         self._answers: Dict[int, int] = {}  # models that took part -> answers
@@ -153,9 +162,14 @@ class EnsemblePolicy(Edf):
         query = self._queries.get(request.id)
         if query is None:
             behind_ns = max([board.rest_ns(request.app, node) for node in ensemble.nodes])
-            query = Query(request, ensemble, request.deadline_ns - behind_ns - self._margin_ns)
+            query = Query(request, ensemble, request.deadline_ns - behind_ns - self._margin_ns,
+                          self._join_wait_ns(request))
             self._queries[request.id] = query
         return query
+
+    def _join_wait_ns(self, request: RequestRecord) -> int:
+        """How long before they must have ended a request's models are to end, since its join may wait for a lane."""
+        return 0
 
     def _combined(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> None:
         """The join goes on: say what the answer is worth."""
@@ -182,6 +196,9 @@ class EnsemblePolicy(Edf):
             query.gone |= 1 << bit
             self._is_stale = True
         elif not self._leave_lead(job):
+            ends_ns = board.earliest_end_ns(job.node.model)
+            if ends_ns is not None:  # given up because of what runs on its lane, before it has waited
+                self._join_waited(job, ends_ns - _alone_ns(job.node.model, board) - job.ready_ns)
             super().on_gone(job, board)
 
     def _leave_lead(self, job: Job) -> bool:
@@ -197,6 +214,7 @@ class EnsemblePolicy(Edf):
         name = job.node.name
         if ensemble is None or job.part or not (
                 name in ensemble.bits or name in ensemble.leads or name in ensemble.helpers):
+            self._joined(work, board)
             super().on_started(work, board)
             return
         for job in work.jobs:
@@ -206,6 +224,18 @@ class EnsemblePolicy(Edf):
                 continue
             query.running |= 1 << query.ensemble.bits[job.node.name]
         self._is_stale = True
+
+    def _joined(self, work: Work, board: Board) -> None:
+        """Remember how long joins that start now waited, and how much longer than typical they may take."""
+        latency = board.latency(work.model, work.lane.name)
+        slower_ns = max(0, latency.likely_ns[work.size] - latency.typical_ns[latency.sizes[0]])
+        for job in work.jobs:
+            self._join_waited(job, board.now_ns - job.ready_ns + slower_ns)
+
+    def _join_waited(self, job: Job, wait_ns: int) -> None:
+        ensemble = self._ensembles.get(job.request.app.name)
+        if ensemble is not None and job.node is ensemble.join:
+            self._waits.setdefault(job.request.app.name, deque(maxlen=JOINS)).append(max(0, wait_ns))
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         super().on_finished(work, started_ns, finished_ns, board)
@@ -353,6 +383,7 @@ class EnsemblePolicy(Edf):
         ends = [ends_at_ns(lanes, index, places.resident_at_ns(index, board))
                 for index in [places.number(query, bit) for bit in query.jobs]]
         query.due_ns = max(board.now_ns, min(min(ends), board.now_ns + FORCED_WAIT_NS)) + max(lanes.times_ns)
+        query.last_ns = query.due_ns
         if min(ends) >= NEVER_NS:
             query.wanted = query.waiting()
         self._is_stale = True
@@ -365,14 +396,14 @@ class EnsemblePolicy(Edf):
         """Whether any model of a request could still end in time."""
         for bit in query.jobs:
             index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
+            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.last_ns:
                 return True
         return False
 
     def _why_late(self, query: Query, board: Board) -> str:
         """Why a request cannot be in time: by the estimates of its models, or by what is on their lanes."""
         fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
-        slow = query.request.arrival_ns + fastest_ns > query.due_ns
+        slow = query.request.arrival_ns + fastest_ns > query.last_ns
         return CANNOT_MAKE_DEADLINE if slow else OVERLOADED
 
     def _backlog(self, places: Places, board: Board) -> Dict[int, int]:
@@ -502,7 +533,7 @@ class EnsemblePolicy(Edf):
 
     def _model_bid(self, lane: Lane, board: Board) -> Bid | None:
         """The first request, in order of deadlines, that is to have a model which may run here, and others with it."""
-        rows: List[Tuple[int, int, int, Query, int]] = []
+        rows: List[Row] = []
         for query in self._queries.values():
             for bit, job in query.jobs.items():
                 if (query.planned | query.committed) >> bit & 1 and job.node.model in lane.models and (
@@ -522,7 +553,12 @@ class EnsemblePolicy(Edf):
         jobs = [row[3].jobs[row[4]] for row in together[:count]]
         shares = [self._share(row[3], row[4]) for row in together[:count]]
         size = latency.size_for[count]
-        return bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
+        bid = bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
+        self._adjust(bid, [row for row in rows[1:] if row[3].jobs[row[4]] not in jobs], lane, board)
+        return bid
+
+    def _adjust(self, bid: Bid, behind: Sequence[Row], lane: Lane, board: Board) -> None:
+        """Have a bid say more of what waiting costs. ``behind`` are the models that are to run after it."""
 
     def _batch(self, query: Query) -> int:
         """How many requests a batch of one of a request's models may hold."""
@@ -546,7 +582,7 @@ class EnsemblePolicy(Edf):
                 "answers by models": dict(sorted(self._answers.items())), **said}
 
 
-def _by_due(row: Tuple[int, int, int, Query, int]) -> Tuple[int, int, int]:
+def _by_due(row: Row) -> Tuple[int, int, int]:
     return row[0], row[1], row[2]
 
 

@@ -1,0 +1,34 @@
+"""How often an app was asked lately."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import MS, Driver
+
+MODELS = {"a": {1: 4, 2: 6}}
+"""A request in a full batch takes 3 ms."""
+
+
+def recent_of(world):
+    return world.scheduler.state.recent["q"]
+
+
+def test_the_rate_counts_from_the_first_remembered_until_now_refused_requests_too():
+    world = Driver(MODELS, {"q": {"model": "a", "slo": "5ms", "value": 2.0}})
+    recent = recent_of(world)
+    for at in (0, 1, 2, 3, 4):  # most are refused
+        world.arrive("q", at=at)
+    assert recent.per_ns(4 * MS) == pytest.approx(1 / MS)
+    assert recent.per_ns(400 * MS) == pytest.approx(4 / 400 / MS)  # silence counts
+    assert (recent.lane_ns, recent.worth, recent.allowed_ns) == (
+        pytest.approx(3 * MS), pytest.approx(6 * MS), pytest.approx(5 * MS))
+
+
+def test_two_requests_tell_no_rate():
+    world = Driver(MODELS, {"q": {"model": "a", "slo": "50ms"}})
+    for at in (0, 10):
+        assert not recent_of(world).is_known
+        world.arrive("q", at=at)
+    assert recent_of(world).per_ns(20 * MS) == 0.0
+    world.arrive("q", at=20)
+    assert recent_of(world).per_ns(20 * MS) == pytest.approx(2 / 20 / MS)
