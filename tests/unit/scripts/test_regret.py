@@ -13,7 +13,7 @@ from lib.checks import Checks
 ROOT = Path(__file__).resolve().parents[3]
 PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls under
     "one": "works untuned", "apps": "classes", "camera": "works untuned", "steps": "iterative models",
-    "answers": "language models",
+    "answers": "language models", "assistants": "language models",
     "unequal": "time depends on the input", "local": "share one device", "hosts": "share one device",
     "lanes": "lanes of its own", "ensembles": "ensembles: "}
 
