@@ -79,7 +79,7 @@ class CpuShare:
                   and used[other.name] > WORKS_SHARE * other.threads]
         if beside and not lane.nice and lane.threads + sum([other.threads for other in beside]) > self._cores:
             return SHARE_MIN
-        cores = self._cores - sum([used[other.name] for other in beside], 0.0)
+        cores = float(self._cores) - sum([used[other.name] for other in beside], 0.0)
         threads, others = lane.threads, self._others
         mine = threads * weight_of(lane.nice)
         got = max(cores - others, cores * mine / (mine + others))

@@ -6,6 +6,8 @@ import pytest
 from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.policies import POLICIES as KINDS
+from edgeserve.sched.policies.rtlm.published import Rtlm
 from edgeserve.sched.protocol.actions import CutBatch, ReleaseState, RunBatch
 
 STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
@@ -417,16 +419,18 @@ def test_a_sequence_that_made_room_goes_on_before_others_begin():
 # --- bids -------------------------------------------------------------------------------------------------------------
 
 
-def bids_of(world):
-    """Every bid that the policy makes from now on."""
-    policy, made = world.scheduler.policies[0], []
-    ask_for = policy.bid
+@pytest.fixture
+def bids(monkeypatch):
+    """Every bid that ``rtlm`` makes."""
+    made = []
 
-    def bid(lane, board):
-        found = ask_for(lane, board)
-        made.extend([found] if found is not None else [])
-        return found
-    policy.bid = bid
+    class Watched(Rtlm):
+        def bid(self, lane, board):
+            found = super().bid(lane, board)
+            made.extend([found] if found is not None else [])
+            return found
+
+    monkeypatch.setitem(KINDS, "rtlm", Watched)
     return made
 
 
@@ -462,13 +466,12 @@ def test_a_batch_that_cannot_be_interrupted_gets_four_times_its_steps_or_half_th
     assert (world.work().steps_max, world.work().expected_ns) == (bound, 200 * MS)
 
 
-def test_a_bid_counts_what_follows_the_answer():
+def test_a_bid_counts_what_follows_the_answer(bids):
     nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
     world = Driver({"lm": STEPS, "voice": {1: 50}}, {"chat": {"node": nodes, "slo": "400ms", "on_late": "drop"}},
                    policy={"rtlm": {"prefill_steps": 2.0}}, lane={"gpu": {}}, sequences={"lm": (1000, 10, 4, 0)})
-    made = bids_of(world)
     world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
-    bid = next(bid for bid in made if bid.model == "lm")
+    bid = next(bid for bid in bids if bid.model == "lm")
     assert bid.expected_ns == (2 + 20) * 10 * MS
     assert bid.remaining_ns == bid.expected_ns + 50 * MS
     early, late = bid.utility.value(0), bid.utility.value(200 * MS)
