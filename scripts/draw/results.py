@@ -52,6 +52,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_language_llama.json": "rtlm+ beside llama.cpp's own server, live, on a busy machine",
     "bench_language_serving.json": "A language model under load: FIFO static, rtlm, rtlm+, live",
     "bench_answer_lengths.json": "How well lengths of a language model's answers are predicted",
+    "bench_live_vs_simulated.json": "Live beside simulated: one network, a pipeline with host functions, the reader",
     "bench_calibration.json": "Whether stated batch times hold, in simulation",
     "dynamic_digits.json": "A network with early exits, live, under one policy after the other",
     "dynamic_recognise.json": "A text recogniser, live, under one policy after the other",
