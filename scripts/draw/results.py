@@ -24,7 +24,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_bus.json": "The bus, beside hand-written servers in the same run",
     "bench_shared_memory.json": "Large tensors: shared memory beside frames, in the same run",
     "bench_http_front.json": "The HTTP front, beside the bus and a bare echo",
-    "bench_observe.json": "What metrics and top cost at 1,000 requests a second (quick run, on a busy machine)",
+    "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
     "bench_scheduler.json": "What a decision costs",
     "bench_calls.json": "Python-level calls of a request",
     "bench_price.json": "What a request costs, beside the commit before clients were bounded (on a busy machine)",
