@@ -60,7 +60,7 @@ class CpuShare:
         self._told_ns, self._cores = now_ns, cores
         if not before or gap_ns <= 0:
             return
-        keep = KEEP if self._known and not self._is_stale(now_ns - gap_ns, gap_ns) else 0.0
+        keep = KEEP if self._known and not self._is_stale(gap_ns) else 0.0
         left = load * cores
         for lane in self._lanes:
             used = min(left, lane.threads * min(1.0, (self._worked_ns[lane.name] - before[lane.name]) / gap_ns))
@@ -72,7 +72,7 @@ class CpuShare:
     def share(self, lane: Lane, now_ns: int) -> float:
         """The share of the time of a lane's threads that they would get, from :data:`SHARE_MIN` to 1.0; 1.0 where
         nothing was told lately."""
-        if not self._known or self._is_stale(self._told_ns, now_ns - self._told_ns):
+        if not self._known or self._is_stale(now_ns - self._told_ns):
             return 1.0
         used = self._used
         beside = [other for other in self._lanes if other is not lane
@@ -85,5 +85,5 @@ class CpuShare:
         got = max(cores - others, cores * mine / (mine + others))
         return min(1.0, max(SHARE_MIN, got / threads))
 
-    def _is_stale(self, told_ns: int, age_ns: int) -> bool:
-        return age_ns > max(STALE_NS, STALE_GAPS * self._gap_ns) or told_ns < 0
+    def _is_stale(self, age_ns: int) -> bool:
+        return age_ns > max(STALE_NS, STALE_GAPS * self._gap_ns)

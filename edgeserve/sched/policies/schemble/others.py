@@ -68,9 +68,9 @@ def charges(shares_ns: Sequence[int], blocks: Sequence[Tuple[int, int]], lanes: 
             others: Sequence[OtherApp]) -> List[float]:
     """What the others on ``lanes`` replicas lose by models that take so long a request (``shares_ns``) in batches of so
     long (``blocks``: time, requests): its time at the price of theirs, or the requests that come while it runs."""
-    if not others:
+    asked = sum([other.per_ns * other.lane_ns for other in others], 0.0)
+    if asked <= 0.0:  # nobody, or nobody who needs these lanes
         return [0.0] * len(shares_ns)
-    asked = sum([other.per_ns * other.lane_ns for other in others])
     per_ns = sum([other.per_ns * other.worth for other in others]) / asked * dearness(asked / lanes + own_part)
     found = []
     for share_ns, (block_ns, count) in zip(shares_ns, blocks):

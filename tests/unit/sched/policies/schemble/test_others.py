@@ -57,6 +57,7 @@ def test_a_batch_costs_the_time_of_others_or_the_requests_that_cannot_wait_for_i
     assert long == pytest.approx(0.1 * 10.0 * (100 - 20))  # those that come in the first 80
     assert charges([100], [(100, 2)], 1, 0.0, [camera]) == [pytest.approx(0.1 * 10.0 * 80 / 2)]
     assert charges([100], [(100, 1)], 1, 1.0, []) == [0.0]
+    assert charges([100], [(100, 1)], 1, 1.0, [OtherApp(0.1, 0.0, 10.0, 20.0)]) == [0.0]  # it needs nothing here
 
 
 def test_a_request_with_an_answer_takes_no_lane_time_that_brings_more_to_others():
