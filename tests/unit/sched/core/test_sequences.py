@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import MS, Driver, ended, ids, like, ran
+from hand_world import MS, Driver, ended, ids, job, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
@@ -155,6 +155,14 @@ def test_no_more_sequences_than_slots_are_on_a_lane():
     assert held(world)[0] == 0
     world.finish(at=200, steps=20)
     assert ids(world.work().jobs) == [4, 5]
+
+
+def test_where_nothing_may_run_nothing_is_booked():
+    world = lm(slots=1)
+    world.arrive("chat", hints=chat())
+    sequences, lane = world.scheduler.state.sequences, next(iter(world.scheduler.state.run_lanes))
+    other = job(9, world.scheduler.state.apps["chat"])
+    assert sequences.fit([other], None, lane) == ([], 0, 0, None)
 
 
 def test_a_batch_takes_only_the_jobs_whose_whole_sequences_fit():

@@ -136,3 +136,15 @@ def test_work_that_returns_when_all_who_asked_are_gone_counts_for_nobody():
         use.pending = use.pending_ns = 0  # cancelled, while their batch went on for two seconds
     shared.had(x, 10 * MS, {}, 2000 * MS)
     assert not shared.uses
+
+
+def test_a_client_whose_requests_have_ended_is_forgotten_and_one_that_waits_is_not():
+    shared, app = LaneShare(1), app_of("m")
+    made, requests = Admission(app), {}
+    for number, client in enumerate(("x", "y", "z")):
+        requests[client] = job(number, app, client=client, worth=10).request
+        shared.asks(requests[client], 0)
+        made.enter(requests[client])
+    made.leave(requests["x"])
+    shared.had(shared.uses["z"], 10 * MS, {}, 2000 * MS)
+    assert sorted(shared.uses) == ["y", "z"]

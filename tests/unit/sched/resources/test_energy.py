@@ -40,3 +40,11 @@ def test_joules_are_told_to_the_thousandth():
     assert meter.figures(S)["energy_j_by_app"] == {"a": 6.667, "b": 3.333}
     assert meter.figures(S + S // 3) == {"power_w": 10.0, "energy_j": 13.333, "idle_j": 3.333,
                                          "energy_j_by_app": {"a": 6.667, "b": 3.333}}
+
+
+def test_a_nanosecond_counts_as_one():
+    meter = EnergyMeter()
+    meter.reported(0, 10.0)
+    meter.ran("a", 1.0)
+    meter.ran("b", 3.0)
+    assert meter.figures(S)["energy_j_by_app"] == {"a": 2.5, "b": 7.5}

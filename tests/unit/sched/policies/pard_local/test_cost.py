@@ -64,3 +64,8 @@ def test_a_follower_begins_when_the_one_before_has_left_the_lane():
     assert planned.left_ns == [20, 40] and planned.home_over_ns("gpu") == 40 and planned.home_over_ns("dsp") == 0
     together = LaneSchedule([first, Schedule(stages, 0, home="gpu")], {"gpu": 0, "host": 0})
     assert together.run() == [26, 32]  # the second's first batch fills the gap, and delays the first by 6
+
+
+def test_a_join_waits_for_all_of_its_parts():
+    join = [AtNode("gpu", [(2, 10), (2, 10)], []), AtNode("host", [(1, 4)], [0])]
+    assert forecast([Schedule(staged(join), 0)], {"gpu": 0, "host": 0}) == [20 + 4]

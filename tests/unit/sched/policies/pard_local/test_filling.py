@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 from exact_device import MS, Device, ask, model
+from hand_world import job
 
-from edgeserve.sched.policies.pard_local.filling import filled_size
+from edgeserve.sched.policies.pard_local.filling import Filling, filled, filled_size
+from edgeserve.sched.policies.pard_local.remaining_work import Member
+from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import JobResult
 
 
@@ -95,3 +98,14 @@ def test_cutting_in_must_save_more_than_it_delays_also_where_others_have_differe
     device.begin(ask(1, 200), ask(2, 36, 2), ask(3, 56, 2), ask(4, 56, 2), ask(5, 56, 2))
     assert {number: outcome for number, (outcome, _) in device.ends.items()} == {
         1: "completed", 2: "dropped", 3: "completed", 4: "completed", 5: "completed"}
+
+
+def test_a_full_batch_looks_at_nobody():
+    device = Pages({})
+    pipeline, board = device.scheduler.policies[0]._pipeline_of["app"], device.scheduler.state.board
+    jobs = [job(number, device.scheduler.state.apps["app"], node="part") for number in range(4)]
+    rows, budget = [(0, 0, Member(jobs[0].request, pipeline))], Budget()
+    left = budget.left
+    for count, looked in ((4, 0), (3, 1)):
+        assert filled(jobs[:count], rows, [], board.latency("part", "gpu"), Filling("gpu", 0, 0, 2), budget) == jobs[:count]
+        assert budget.left == left - looked

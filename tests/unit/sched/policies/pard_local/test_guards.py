@@ -136,3 +136,7 @@ def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(mon
     monkeypatch.setattr(Board, "is_resident", lambda board, name, lane: name != "b")
     device.advance(6)
     assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there
+    policy, board = device.scheduler.policies[0], device.scheduler.state.board
+    assert not policy._stage_costs.are_resident(policy._pipeline_of["app"], board)
+    monkeypatch.undo()
+    assert policy._stage_costs.are_resident(policy._pipeline_of["app"], board)

@@ -109,3 +109,7 @@ def test_answers_of_one_token_and_absurd_hints_stay_finite():
     for told in (0.0, -5.0, 1e30):
         lengths.finished(told, 1)
         assert 1.0 <= lengths.predict(told, None).mean() < 1e7
+
+
+def test_no_answer_is_predicted_longer_than_a_million_steps():
+    assert Length(19.0, 1.0).mean() == 1_000_000.0

@@ -193,3 +193,9 @@ def test_a_batch_serves_several_in_its_time():
     first, second = chosen.count(1), chosen.count(2)
     assert -(-first // 4) * 50 + -(-second // 4) * 40 <= 100 + 50  # the last batch of each may be half empty
     assert first + second >= 4
+
+
+def test_the_number_of_loads_is_bounded_by_what_fits_before_the_latest_deadline():
+    lanes = Lanes((0, 0), (20, 90), ((0,),), (1, 1))
+    asked = [Asked(due, [Option(1, 5), Option(2, 7)]) for due in (60, 95, 100)]
+    assert pack(lanes, asked).shape == (1 + 3) * (1 + 1)  # each short model, and one long one
