@@ -107,5 +107,6 @@ def test_a_full_batch_looks_at_nobody():
     rows, budget = [(0, 0, Member(jobs[0].request, pipeline))], Budget()
     left = budget.left
     for count, looked in ((4, 0), (3, 1)):
-        assert filled(jobs[:count], rows, [], board.latency("part", "gpu"), Filling("gpu", 0, 0, 2), budget) == jobs[:count]
+        batch, latency = jobs[:count], board.latency("part", "gpu")
+        assert filled(batch, rows, [], latency, Filling("gpu", 0, 0, 2), budget) == batch
         assert budget.left == left - looked
