@@ -33,7 +33,8 @@ from edgeserve.ipc.endpoints import (
 from edgeserve.ipc.forms import LEARN_AFTER, learn_form
 from edgeserve.ipc.in_flight import InFlight
 from edgeserve.ipc.memory import GiveBack
-from edgeserve.ipc.peers import AWAY_CHECKS, DEAD, LOOK_IDLE_NS, ClientGone, Peer, Peers, name_for, seed_routing_ids
+from edgeserve.ipc.peer import Peer, name_for
+from edgeserve.ipc.peers import AWAY_CHECKS, DEAD, LOOK_IDLE_NS, ClientGone, Peers, seed_routing_ids
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.unread import MARK_BYTES, Unread
@@ -132,6 +133,7 @@ class Bus:
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
         self._give_back = GiveBack(clock_ns())
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
+        credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._authenticator = Authenticator(self._context, allowed) if allowed is not None else None
@@ -140,8 +142,8 @@ class Bus:
         self._here = [(self.socket, _POLLIN)]
         pending_bytes_max = max(pending_bytes_max, message_bytes_max)
         self._peers = Peers(
-            self.socket, self._context, self._in_flight, Credentials(allowed, control_keys), clock_ns=clock_ns,
-            endpoints=endpoints, count_max=clients_max, silence_ns=client_silence_ns,
+            self.socket, self._context, self._in_flight, credentials, clock_ns=clock_ns, endpoints=endpoints,
+            count_max=clients_max, silence_ns=client_silence_ns,
             message_bytes_max=message_bytes_max, unread_bytes_max=max(unread_bytes_max, 2 * message_bytes_max),
             all_bytes_max=pending_bytes_max)
         self._offers: Offers | None = None

@@ -1,19 +1,17 @@
 """The requests in flight on the bus: how many there are, how many bytes their messages have, whether another has room.
 
-The totals of all clients; what one client has in flight stands in its own record (``edgeserve/ipc/peers.py``). Knows no
+The totals of all clients; what one client has in flight stands in its own record (``edgeserve/ipc/peer.py``). Knows no
 socket and no clock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping
+from typing import Mapping
 
 from edgeserve.errors import Malformed, Rejected, RequestError, TooLarge
+from edgeserve.ipc.peer import Peer
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import format_size
-
-if TYPE_CHECKING:
-    from edgeserve.ipc.peers import Peer
 
 REQUESTS_PER_CLIENT_MAX = 4096  # in flight on one connection; the runtime's own bounds are usually below
 

@@ -19,14 +19,13 @@ import zmq
 
 from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError
 from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, received_bytes
-from edgeserve.ipc.credentials import NOBODY, Credential, Credentials
+from edgeserve.ipc.credentials import Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
 from edgeserve.ipc.flood import PENALTY_NS, Flood
-from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form
 from edgeserve.ipc.in_flight import InFlight
 from edgeserve.ipc.memory import own_bytes
+from edgeserve.ipc.peer import NAME_MARK, OWNER_MARK, Peer
 from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
-from edgeserve.ipc.unread import Unread
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
 
@@ -44,12 +43,6 @@ STUCK_PENALTY_NS = 600 * NS_PER_S
 AWAY_CHECKS = 2
 """Where nothing was read for so many times the time between two checks for silent clients, the server itself was away
 (stopped, or busy), and every client has its full time again."""
-
-NAME_MARK = " #"
-"""In the name of a request's client: before it whose connection it is, which is what shares go by, behind it which."""
-
-OWNER_MARK = "@"
-"""Before it what the client calls itself, for its weight; behind it whose connection it is."""
 
 DEAD = RequestError("the connection is closed")
 """Refuses what a connection sent that is over: nobody is there to be told."""
@@ -70,34 +63,6 @@ class ClientGone:
         self.client = client
         self.asks = asks
         self.reason = reason
-
-
-class Peer:
-    """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
-    their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
-    their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
-    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
-
-    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential", "owner", "uid",
-                 "bytes", "unread", "key", "memory", "form", "unformed")
-
-    def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
-        self.client = client
-        self.credential = credential
-        self.open: Dict[Key, Any] = {}  # Ask, or Control of the bus
-        self.seen_ns = 0
-        self.file = None if connection is None else connection.file
-        self.same_host = connection is None or connection.same_host
-        self.owner = "inproc" if connection is None else connection.owner
-        self.uid = os.getuid() if connection is None else connection.uid
-        self.name = f"{self.owner}{NAME_MARK}{client.hex()}"
-        self.patient = False
-        self.bytes = 0
-        self.unread = Unread()
-        self.key = ""
-        self.memory = None if connection is None else connection.memory
-        self.form: Form | None = None
-        self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
 
 
 class Peers:
@@ -418,14 +383,6 @@ class Peers:
         peer.memory = None  # what its connection shares lasts as long as that
         if asks:
             self.news.append(ClientGone(peer.client, asks, reason))
-
-
-def name_for(peer: Peer, ask: Ask) -> str:
-    """Whose request it is where a front asks for others. Only who may control the server is believed."""
-    if not peer.credential.may_control:
-        ask.origin = ""
-        return peer.name
-    return f"{ask.origin}{OWNER_MARK}{peer.owner}{NAME_MARK}{peer.client.hex()}"
 
 
 def seed_routing_ids() -> None:
