@@ -38,6 +38,10 @@ help:
 	@echo "make ci          what CI runs: lint, and tests on the oldest and newest Python found"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"
 
+# Bytecode is kept, also where the environment says otherwise: each process of the tests, several hundred of them, would
+# compile the package anew, and pytest and Hypothesis, and every file of tests that it collects.
+test test-torch test-ray test-compiled: export PYTHONDONTWRITEBYTECODE =
+
 # A stamp per set of packages: what is installed already is not looked at again until the needs change.
 $(IN):
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 8) else "Python 3.8 or later is needed, this is " + sys.version.split()[0] + "; make PYTHON=python3.x ...")'

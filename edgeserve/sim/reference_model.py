@@ -27,7 +27,7 @@ from edgeserve.sched.protocol.actions import (
     RunBatch,
 )
 from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request
-from edgeserve.sim.sequence_books import SequenceBooks
+from edgeserve.sim.reference_sequences import ReferenceSequences
 
 DONE, SKIPPED, FAILED, PENDING = "done", "skipped", "failed", "pending"
 
@@ -93,7 +93,7 @@ class ReferenceModel:
                 self._models_on[lane].add(model.name)
         self._retained: Dict[JobId, str] = {}  # job -> its model
         self._told: Dict[int, Set[JobId]] = {}  # work -> its jobs that were over before it
-        self.sequences = SequenceBooks(config, sequences or {})
+        self.sequences = ReferenceSequences(config, sequences or {})
         self._draining = False
         self._streams: Dict[Tuple[str, str], List[int]] = {}
 

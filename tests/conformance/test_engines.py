@@ -18,6 +18,7 @@ pytest.importorskip("onnx", reason="the onnx package makes the test models; pip 
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 import onnx_models
+from vector_items import LengthItems, VectorItems
 
 FUNCTIONS = '''
 import numpy as np
@@ -46,27 +47,10 @@ def example():
 '''
 
 
-def vectors(count: int) -> List[Values]:
-    random = np.random.default_rng(7)
-    return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-
-def wrong_vectors() -> Dict[str, Values]:
-    good = vectors(1)[0]["x"]
-    return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-            "wrong shape": {"x": good[:3]}, "wrong rank": {"x": good.reshape(2, 2)}, "nothing": {}}
-
-
-class VectorModel(EngineConformance):
+class VectorModel(VectorItems, EngineConformance):
     """What the engines below share: one input ``x`` of four floats."""
 
     name = "vec"
-
-    def items(self, count: int) -> List[Values]:
-        return vectors(count)
-
-    def wrong_items(self) -> Dict[str, Values]:
-        return wrong_vectors()
 
     def built(self, directory: str, **settings: Any) -> Engine:
         return make_engine(ModelConfig(name=self.name, batch=self.sizes, **settings), [self.lane], directory)
@@ -108,7 +92,7 @@ class TestOnnxTwoThreads(VectorModel):
         return self.built(directory, engine="onnx", file=onnx_models.linear(directory))
 
 
-class TestOnnxLengths(EngineConformance):
+class TestOnnxLengths(LengthItems, EngineConformance):
     """Items of different lengths in one batch: padded, masked, and each gets its own answer."""
 
     name = "mean"
@@ -118,15 +102,6 @@ class TestOnnxLengths(EngineConformance):
                             shapes={"x": (8,)}, pad={"x": 0.0},
                             options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}})
         return make_engine(model, [self.lane], directory)
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        x = self.items(1)[0]["x"]
-        return {"wrong name": {"y": x}, "wrong dtype": {"x": x.astype(np.int64)}, "wrong rank": {"x": x[None]},
-                "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)}}
 
 
 class TestOnnxState(VectorModel):
@@ -206,7 +181,7 @@ class TestSynthetic(VectorModel):
         return self.built(directory, engine="synthetic", shapes={"x": (4,)}, options={"c0": "100us", "c1": "10us"})
 
     def wrong_items(self) -> Dict[str, Values]:
-        wrong = wrong_vectors()
+        wrong = VectorItems().wrong_items()
         wrong["wrong dtype"] = {"x": np.array(["a", "b", "c", "d"])}  # it computes nothing: any number will do
         return wrong
 

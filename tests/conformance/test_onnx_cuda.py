@@ -4,14 +4,14 @@ that run late, notice misuse and prove nothing about speed. The same on a real G
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, Engine, LaneInfo, Values, run_batch
+from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 from edgeserve.testing.engine_conformance import EngineConformance
 
@@ -21,11 +21,12 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 import onnx_models
 from cuda_double import CudaDouble
 from onnx_double import OnnxDouble
+from vector_items import VectorItems
 
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
-class OnGpu(EngineConformance):
+class OnGpu(VectorItems, EngineConformance):
     """What the classes below share: one input ``x`` of four floats, on doubles."""
 
     name = "vec"
@@ -62,15 +63,6 @@ class OnGpu(EngineConformance):
 
         engine.load = load_and_lose  # type: ignore[method-assign]
         return engine
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}, "nothing": {}}
 
 
 class TestCuda(OnGpu):

@@ -16,12 +16,13 @@ pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime;
 
 import onnx_models
 import trt_worlds
+from vector_items import LengthItems, VectorItems
 
 LANES = 4  # that a test opens at most: before TensorRT 8.6 each needs a copy of the profiles
 ILLEGAL_ADDRESS = 700
 
 
-class OnTheDouble(EngineConformance):
+class OnTheDouble(VectorItems, EngineConformance):
     """What the classes below share: one input ``x`` of four floats."""
 
     name = "vec"
@@ -56,15 +57,6 @@ class OnTheDouble(EngineConformance):
 
         engine.open = open_and_lose  # type: ignore[method-assign]
         return engine
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}, "wrong rank": {"x": good.reshape(2, 2)}, "nothing": {}}
 
 
 class TestTensorrt85(OnTheDouble):
@@ -118,7 +110,7 @@ class TestDeepLane(OnTheDouble):
     lane = LaneInfo("cuda", depth=4)
 
 
-class TestLengths(OnTheDouble):
+class TestLengths(LengthItems, OnTheDouble):
     """Items of different lengths in one batch: open axes with ranges, padding and a mask."""
 
     name = "mean"
@@ -128,15 +120,8 @@ class TestLengths(OnTheDouble):
                           options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]},
                                    "ranges": {"x": [[1], [8], [24]]}})
 
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
-
     def wrong_items(self) -> Dict[str, Values]:
-        x = self.items(1)[0]["x"]
-        return {"wrong name": {"y": x}, "wrong dtype": {"x": x.astype(np.int64)}, "wrong rank": {"x": x[None]},
-                "too long": {"x": np.ones(25, np.float32)},
-                "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)}}
+        return {**super().wrong_items(), "too long": {"x": np.ones(25, np.float32)}}
 
 
 class TestState(OnTheDouble):

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
-import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.testing.engine_conformance import EngineConformance
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
 import torch
 import torch_models
+from vector_items import LengthItems, VectorItems
 
 
-class TorchModel(EngineConformance):
+class TorchModel(VectorItems, EngineConformance):
     """What the engines below share: one input ``x`` of four floats."""
 
     name = "vec"
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}, "wrong rank": {"x": good.reshape(2, 2)}, "nothing": {}}
 
     def built(self, directory: str, **settings: Any) -> Engine:
         settings = {"shapes": {"x": (4,)}, **settings}
@@ -114,7 +105,7 @@ class TestModuleState(TorchModel):
                           options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
 
 
-class TestModuleLengths(EngineConformance):
+class TestModuleLengths(LengthItems, EngineConformance):
     """Items of different lengths in one batch: padded, masked, and each gets its own answer."""
 
     name = "mean"
@@ -126,11 +117,3 @@ class TestModuleLengths(EngineConformance):
                                      "inputs": {"x": {"shape": [-1]}}})
         return make_engine(model, [self.lane], directory)
 
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        x = self.items(1)[0]["x"]
-        return {"wrong name": {"y": x}, "wrong dtype": {"x": x.astype(np.int64)}, "wrong rank": {"x": x[None]},
-                "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)}}

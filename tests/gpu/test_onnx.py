@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
-import numpy as np
 import pytest
 from gpu import why_no_onnxruntime
+from vector_items import VectorItems
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.testing.engine_conformance import EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -20,21 +20,12 @@ import onnx_models
 TENSORRT = why_no_onnxruntime("TensorrtExecutionProvider")
 
 
-class OnCuda(EngineConformance):
+class OnCuda(VectorItems, EngineConformance):
     """What the classes below share: one input ``x`` of four floats."""
 
     name = "vec"
     lane = LaneInfo("cuda", name="gpu0", depth=2)
     tolerance = 1e-3  # TF32 is on in ONNX Runtime's CUDA provider
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}, "nothing": {}}
 
     def built(self, directory: str, **settings: Any) -> Engine:
         return make_engine(ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane],

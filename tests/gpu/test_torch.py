@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
 from gpu import why_no_torch
+from vector_items import VectorItems
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, Engine, LaneInfo, Values, run_batch
+from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import OutOfMemory
 from edgeserve.testing.engine_conformance import EngineConformance
 
@@ -22,21 +23,12 @@ pytestmark = pytest.mark.skipif(bool(why_no_torch()), reason=why_no_torch() or "
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
-class OnCuda(EngineConformance):
+class OnCuda(VectorItems, EngineConformance):
     """What the classes below share: one input ``x`` of four floats."""
 
     name = "vec"
     lane = LANE
     tolerance = 1e-3  # TF32 may be on
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}, "nothing": {}}
 
     def built(self, directory: str, **settings: Any) -> Engine:
         settings = {"shapes": {"x": (4,)}, **settings}

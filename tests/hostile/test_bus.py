@@ -24,7 +24,8 @@ from bus_server import BusServer
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
 from edgeserve.ipc import connections, endpoints, flood, memory, wire
-from edgeserve.ipc.bus import DEAD_NS, SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
+from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
+from edgeserve.ipc.peers import DEAD_NS
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
 """What a server in another process needs."""
@@ -221,7 +222,7 @@ import time, zmq
 from edgeserve.ipc.bus import Bus
 bus = Bus(["inproc://first"], clock_ns=time.monotonic_ns, message_bytes_max=1000, clients_max=8,
           client_silence_ns=10**9)
-print(bus._first_id)
+print(bus._peers._first_id)
 """
 
 
@@ -475,9 +476,9 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
     keys: List[Any] = []
     for _ in range(100):
         keys += [news.key for news in bus.receive()]
-        if bus._flood is None:
+        if bus._peers.flood is None:
             break
-    assert bus._flood is None, "what was sent is dropped, a part at a time"
+    assert bus._peers.flood is None, "what was sent is dropped, a part at a time"
     modest.send(header(**INFER, id=10**6))
     while 10**6 not in keys:
         keys += [news.key for news in bus.receive() if type(news) is Ask]
@@ -542,13 +543,13 @@ def test_connections_that_are_over_are_forgotten(tmp_path: Any, context: Any) ->
         _take(bus, clock, 1)
         one.close()
         _take(bus, clock, 1)  # that it is gone
-    assert len(bus._dead) == 5
+    assert len(bus._peers.dead) == 5
     clock[0] += DEAD_NS
     bus.receive()
-    assert 0 < len(bus._dead) <= 5, "messages of theirs may still come"
+    assert 0 < len(bus._peers.dead) <= 5, "messages of theirs may still come"
     clock[0] += 10**9
     bus.receive()
-    assert not bus._dead
+    assert not bus._peers.dead
     bus.close()
 
 

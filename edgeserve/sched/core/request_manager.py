@@ -34,6 +34,7 @@ from edgeserve.sched.requests.admission import (
     to_displace_anywhere,
 )
 from edgeserve.sched.requests.graph import Node
+from edgeserve.sched.requests.recent_arrivals import UNREAD_MAX
 from edgeserve.sched.requests.states import (
     ANSWERED,
     HELD,
@@ -106,7 +107,11 @@ class RequestManager(RequestMoves):
         request.cost_share_ns = costs.cost_share_ns
         if request.hints and app.simple:
             request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
-        state.recent[app.name].came(now, request)
+        recent = state.recent[app.name]
+        recent.unread.append((now, float(request.cost_share_ns), request.value,
+                              float(arrived.deadline_ns - arrived.arrival_ns)))
+        if len(recent.unread) >= UNREAD_MAX:
+            recent.count()
         if state.draining:
             self._reject(request, DRAINING)
             return

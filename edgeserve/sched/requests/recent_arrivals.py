@@ -6,9 +6,7 @@ Refused requests count too: they are what a lane in use could not serve.
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, Final
-
-from edgeserve.sched.requests.states import RequestRecord
+from typing import Deque, Final, List, Tuple
 
 REMEMBERED: Final = 32
 """Requests over which the rate is taken, and after which a request counts a third of what it did in the means."""
@@ -17,30 +15,55 @@ KNOWN_FROM: Final = 3
 """Requests that tell a rate."""
 
 
-class RecentArrivals:
-    """The last requests of one app. ``worth`` is the mean of what they count in the auction, ``lane_ns`` that at value
-    1, ``allowed_ns`` the mean time from arrival to deadline."""
+UNREAD_MAX: Final = 64
+"""Requests that wait to be counted: nobody asks about most apps, so arrivals are counted many at a time."""
 
-    __slots__ = ("worth", "lane_ns", "allowed_ns", "_times_ns")
+
+class RecentArrivals:
+    """The last requests of one app. ``unread`` takes each arrival: when, what it counts at value 1, its value, the time
+    to its deadline; who adds to it calls :meth:`count` at :data:`UNREAD_MAX`. The other methods count first."""
+
+    __slots__ = ("unread", "_worth", "_lane_ns", "_allowed_ns", "_times_ns")
 
     def __init__(self) -> None:
-        self.worth = 0.0
-        self.lane_ns = 0.0
-        self.allowed_ns = 0.0
+        self.unread: List[Tuple[int, float, float, float]] = []
+        self._worth = 0.0
+        self._lane_ns = 0.0
+        self._allowed_ns = 0.0
         self._times_ns: Deque[int] = deque(maxlen=REMEMBERED)
 
-    def came(self, now_ns: int, request: RequestRecord) -> None:
-        """A request arrived, whatever becomes of it. O(1)."""
-        step = 1.0 / min(REMEMBERED, len(self._times_ns) + 1)
-        cost_ns = float(request.cost_share_ns)
-        self.worth += (cost_ns * request.value - self.worth) * step
-        self.lane_ns += (cost_ns - self.lane_ns) * step
-        self.allowed_ns += (request.deadline_ns - request.arrival_ns - self.allowed_ns) * step
-        self._times_ns.append(now_ns)
+    def count(self) -> None:
+        """Take what arrived into the means. O(1) per request."""
+        for now_ns, cost_ns, value, allowed_ns in self.unread:
+            step = 1.0 / min(REMEMBERED, len(self._times_ns) + 1)
+            self._worth += (cost_ns * value - self._worth) * step
+            self._lane_ns += (cost_ns - self._lane_ns) * step
+            self._allowed_ns += (allowed_ns - self._allowed_ns) * step
+            self._times_ns.append(now_ns)
+        self.unread.clear()
+
+    @property
+    def worth(self) -> float:
+        """The mean of what the requests count in the auction."""
+        self.count()
+        return self._worth
+
+    @property
+    def lane_ns(self) -> float:
+        """The same at value 1."""
+        self.count()
+        return self._lane_ns
+
+    @property
+    def allowed_ns(self) -> float:
+        """The mean time from arrival to deadline."""
+        self.count()
+        return self._allowed_ns
 
     @property
     def is_known(self) -> bool:
         """Whether enough came to tell a rate."""
+        self.count()
         return len(self._times_ns) >= KNOWN_FROM
 
     def per_ns(self, now_ns: int) -> float:

@@ -34,7 +34,7 @@ class Task(NamedTuple):
     seq: int
 
 
-class Terms(NamedTuple):
+class PriorityParameters(NamedTuple):
     """What an order is computed with: the time, nanoseconds per output token, ``tau`` (the length above which answers
     count as long), ``alpha`` (the weight of the length)."""
 
@@ -44,10 +44,10 @@ class Terms(NamedTuple):
     alpha: float
 
 
-def corrected(task: Task, terms: Terms) -> Key:
+def corrected(task: Task, parameters: PriorityParameters) -> Key:
     """Weight over slack, largest first. Length relative to ``tau``, slack from now on, both with floors."""
     steps, arrival_ns, due_ns, seq = task
-    now_ns, step_ns, tau, alpha = terms
+    now_ns, step_ns, tau, alpha = parameters
     share = steps / tau
     weight = 1.0 - WEIGHT * alpha * (share if share < 1.0 else 1.0)
     slack_ns = due_ns - now_ns - step_ns * steps
@@ -55,37 +55,38 @@ def corrected(task: Task, terms: Terms) -> Key:
             arrival_ns, seq)
 
 
-def printed(task: Task, terms: Terms) -> Key:
+def printed(task: Task, parameters: PriorityParameters) -> Key:
     """Eq. 3 as printed: (1 - alpha * u) / (d - r - eta * u), largest first, in tokens and seconds. It has a pole where
     the slack changes its sign, prefers later tasks among those with slack, and no task ages."""
-    slack_s = (task.due_ns - task.arrival_ns - terms.step_ns * task.steps) / NS_PER_S
+    slack_s = (task.due_ns - task.arrival_ns - parameters.step_ns * task.steps) / NS_PER_S
     if slack_s == 0.0:
         slack_s = 1e-9
-    return -(1.0 - terms.alpha * task.steps) / slack_s, task.arrival_ns, task.seq
+    return -(1.0 - parameters.alpha * task.steps) / slack_s, task.arrival_ns, task.seq
 
 
-def linear(task: Task, terms: Terms) -> Key:
+def linear(task: Task, parameters: PriorityParameters) -> Key:
     """Time until the priority point and ``alpha`` times the answer's own time, added: 0 is ``hpf``, a large one
     ``luf``."""
-    return task.due_ns - terms.now_ns + terms.alpha * terms.step_ns * task.steps, task.arrival_ns, task.seq
+    answer_ns = parameters.step_ns * task.steps
+    return task.due_ns - parameters.now_ns + parameters.alpha * answer_ns, task.arrival_ns, task.seq
 
 
-def fifo(task: Task, terms: Terms) -> Key:
+def fifo(task: Task, parameters: PriorityParameters) -> Key:
     """In order of arrival."""
     return 0.0, task.arrival_ns, task.seq
 
 
-def hpf(task: Task, terms: Terms) -> Key:
+def hpf(task: Task, parameters: PriorityParameters) -> Key:
     """Highest priority point first: the earliest."""
-    return float(task.due_ns - terms.now_ns), task.arrival_ns, task.seq
+    return float(task.due_ns - parameters.now_ns), task.arrival_ns, task.seq
 
 
-def luf(task: Task, terms: Terms) -> Key:
+def luf(task: Task, parameters: PriorityParameters) -> Key:
     """Least uncertainty first: the shortest predicted answer."""
     return task.steps, task.arrival_ns, task.seq
 
 
-def muf(task: Task, terms: Terms) -> Key:
+def muf(task: Task, parameters: PriorityParameters) -> Key:
     """Most uncertainty first: the longest predicted answer."""
     return -task.steps, task.arrival_ns, task.seq
 
@@ -93,13 +94,13 @@ def muf(task: Task, terms: Terms) -> Key:
 ORDERS: Final[Tuple[str, ...]] = ("corrected", "printed", "linear", "fifo", "hpf", "luf", "muf")
 
 
-BY_ORDER: Final[Mapping[str, Callable[[Task, Terms], Key]]] = {
+BY_ORDER: Final[Mapping[str, Callable[[Task, PriorityParameters], Key]]] = {
     "corrected": corrected, "printed": printed, "linear": linear, "fifo": fifo, "hpf": hpf, "luf": luf, "muf": muf}
 
 
-def key_of(order: str, task: Task, terms: Terms) -> Key:
+def key_of(order: str, task: Task, parameters: PriorityParameters) -> Key:
     """The sort key of a task in the order of this name."""
-    return BY_ORDER[order](task, terms)
+    return BY_ORDER[order](task, parameters)
 
 
 METHODS: Final[Mapping[str, Tuple[str, str, str]]] = {

@@ -17,7 +17,7 @@ from edgeserve.sched.policies.rtlm import consolidation, offload
 from edgeserve.sched.policies.rtlm.constants import saturating
 from edgeserve.sched.policies.rtlm.lengths import HOPELESS, Length
 from edgeserve.sched.policies.rtlm.offload import Main
-from edgeserve.sched.policies.rtlm.priority import BY_ORDER, METHODS, ORDERS, Terms
+from edgeserve.sched.policies.rtlm.priority import BY_ORDER, METHODS, ORDERS, PriorityParameters
 from edgeserve.sched.policies.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -281,9 +281,9 @@ class LanguagePolicy(Policy):
         """Tasks in the order of the policy, those of critical requests first."""
         latency = board.latency(tasks.model, lane.name)
         step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
-        terms = Terms(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
+        parameters = PriorityParameters(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
         key_of = BY_ORDER[self._order]
-        rows = [(waiting.rank, key_of(waiting.task, terms), waiting) for waiting in found]
+        rows = [(waiting.rank, key_of(waiting.task, parameters), waiting) for waiting in found]
         rows.sort()  # each key ends with a number of its own
         return [row[2] for row in rows]
 

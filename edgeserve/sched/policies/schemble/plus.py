@@ -12,7 +12,7 @@ from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness
 from edgeserve.sched.policies.schemble.planner import EXACT
 from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Row, Terms
+from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, PlanParameters, Row
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
@@ -229,7 +229,7 @@ class SchemblePlus(EnsemblePolicy):
                 limit_ns = 0 if request.on_late == "answer" or level != GUARDED else (
                     request.deadline_ns - request.arrival_ns) // GUARD_PART
                 due_ns = query.last_ns if level == LATE else query.due_ns - min(early_ns, limit_ns)
-                item = self._asked(query, lanes, places, board, Terms(
+                item = self._asked(query, lanes, places, board, PlanParameters(
                     self._worth(app, places), per_ns, more, due_ns))
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)
@@ -275,7 +275,7 @@ class SchemblePlus(EnsemblePolicy):
         gain = query.worth(more) - now
         if more == query.answered or (useful and gain < self._stop):
             return True
-        asked = self._asked(query, lanes, places, board, Terms(
+        asked = self._asked(query, lanes, places, board, PlanParameters(
             self._worth(query.ensemble.app.name, places), self._prices(lanes, places, board), (), query.due_ns))
         return useful and not query.running and not any(option.reward > 0 for option in asked.options)
 

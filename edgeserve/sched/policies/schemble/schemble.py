@@ -13,7 +13,7 @@ from edgeserve.sched.policies.schemble.planner import greedy
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
 from edgeserve.sched.policies.schemble.published import plan_published
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Terms
+from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, PlanParameters
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.requests.graph import App
@@ -52,7 +52,7 @@ class Schemble(EnsemblePolicy):
         if not queries:
             return
         lanes = places.problem(board, self._backlog(places, board))
-        asked = [self._asked(query, lanes, places, board, self._terms(query, lanes, places)) for query in queries]
+        asked = [self._asked(query, lanes, places, board, self._parameters(query, lanes, places)) for query in queries]
         if self._unit > 1:
             for item in asked:
                 item.options = tuple([Option(subset, reward // self._unit) for subset, reward in item.options])
@@ -76,11 +76,11 @@ class Schemble(EnsemblePolicy):
                 if subset >> index & 1:
                     break  # committed for another idle model: this one runs it too
 
-    def _terms(self, query: Query, lanes: Lanes, places: Places) -> Terms:
+    def _parameters(self, query: Query, lanes: Lanes, places: Places) -> PlanParameters:
         """All models' time costs ``price`` of an answer."""
         total_ns = sum([lanes.times_ns[index] for index in places.numbers[query.ensemble.app.name]])
         per_ns = float(str(self.options["price"])) / total_ns
-        return Terms(1.0, [per_ns] * len(lanes.free_ns), (), query.due_ns)
+        return PlanParameters(1.0, [per_ns] * len(lanes.free_ns), (), query.due_ns)
 
     def _free_of_backlog(self, places: Places) -> int:
         """Models of which no committed job waits."""

@@ -55,9 +55,9 @@ Row = Tuple[int, int, int, Query, int]
 """A model that may run: when it is to end, its request's arrival, its job's number, its request, its bit."""
 
 
-class Terms(NamedTuple):
-    """On what terms a request is planned. ``worth``: what an answer counts beside those of the policy's other
-    ensembles. ``prices``: of a nanosecond of each place. ``surcharges``: of each of its models on top of that; not for
+class PlanParameters(NamedTuple):
+    """What a request is planned with. ``worth``: what an answer counts beside those of the policy's other ensembles.
+    ``prices``: of a nanosecond of each place. ``surcharges``: of each of its models on top of that; not for
     the least that a request without an answer needs. ``due_ns``: when its models are to end."""
 
     worth: float
@@ -431,12 +431,12 @@ class EnsemblePolicy(Edf):
         return sorted([query for query in self._of_places(places) if query.jobs and not query.committed],
                       key=Query.key)
 
-    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, terms: Terms) -> Asked:
+    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, parameters: PlanParameters) -> Asked:
         """A request as part of the local problem: the subsets of its waiting models that could end in time."""
         bits, masks = [], []
         for bit in sorted(query.jobs):
             index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= terms.due_ns:
+            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= parameters.due_ns:
                 bits.append(bit)
                 masks.append(1 << index)
         found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
@@ -448,13 +448,13 @@ class EnsemblePolicy(Edf):
                     own |= 1 << bit
                     subset |= masks[place]
                     index = places.number(query, bit)
-                    costs += lanes.times_ns[index] * terms.prices[lanes.lane_of[index]]
-                    more += terms.surcharges[bit] if terms.surcharges else 0.0
-            gain = query.gain(own) * query.request.value * terms.worth
+                    costs += lanes.times_ns[index] * parameters.prices[lanes.lane_of[index]]
+                    more += parameters.surcharges[bit] if parameters.surcharges else 0.0
+            gain = query.gain(own) * query.request.value * parameters.worth
             found.append((subset, gain - costs, more))
         has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
         least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
-        return Asked(terms.due_ns, [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT))
+        return Asked(parameters.due_ns, [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT))
                                     for subset, gain, more in found])
 
     def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:

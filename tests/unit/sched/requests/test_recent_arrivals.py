@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver
 
+from edgeserve.sched.requests.recent_arrivals import UNREAD_MAX, RecentArrivals
+
 MODELS = {"a": {1: 4, 2: 6}}
 """A request in a full batch takes 3 ms."""
 
@@ -32,3 +34,23 @@ def test_two_requests_tell_no_rate():
     assert recent_of(world).per_ns(20 * MS) == 0.0
     world.arrive("q", at=20)
     assert recent_of(world).per_ns(20 * MS) == pytest.approx(2 / 20 / MS)
+
+
+def test_arrivals_that_nobody_asks_about_are_counted_many_at_a_time():
+    world = Driver(MODELS, {"q": {"model": "a", "slo": "5ms"}})
+    for at in range(UNREAD_MAX + 3):
+        world.arrive("q", at=at)
+    assert len(recent_of(world).unread) == 3
+
+
+def test_when_arrivals_are_counted_changes_nothing():
+    at_once, one_by_one = RecentArrivals(), RecentArrivals()
+    for index in range(50):
+        arrival = (index * MS, 1.0 + index % 7, 1.0 + index % 3, 5.0 * index)
+        at_once.unread.append(arrival)
+        one_by_one.unread.append(arrival)
+        one_by_one.count()
+    assert at_once.worth == one_by_one.worth > 0.0
+    assert (at_once.lane_ns, at_once.allowed_ns) == (one_by_one.lane_ns, one_by_one.allowed_ns)
+    assert at_once.per_ns(60 * MS) == one_by_one.per_ns(60 * MS) > 0.0
+    assert not at_once.unread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.policies.rtlm.priority import METHODS, ORDERS, Task, Terms, key_of
+from edgeserve.sched.policies.rtlm.priority import METHODS, ORDERS, PriorityParameters, Task, key_of
 
 S = 10**9
 PHI, ETA, TAU = 0.08, 0.05, 35.0
@@ -17,9 +17,9 @@ def tasks(table=EXAMPLE):
 
 
 def in_order(order, now_s=0.0, alpha=1.0, table=EXAMPLE):
-    terms = Terms(round(now_s * S), ETA * S, TAU, alpha)
+    parameters = PriorityParameters(round(now_s * S), ETA * S, TAU, alpha)
     rows = tasks(table)
-    return "".join(sorted(rows, key=lambda name: key_of(order, rows[name], terms)))
+    return "".join(sorted(rows, key=lambda name: key_of(order, rows[name], parameters)))
 
 
 def test_the_worked_example_as_printed_and_corrected():
@@ -57,9 +57,9 @@ def test_a_slack_of_nothing_does_not_divide_by_zero():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_is_total(order):
-    terms = Terms(0, ETA * S, TAU, 1.0)
+    parameters = PriorityParameters(0, ETA * S, TAU, 1.0)
     same = [Task(10.0, 5, 7, seq) for seq in (3, 1, 2)]
-    assert [task.seq for task in sorted(same, key=lambda task: key_of(order, task, terms))] == [1, 2, 3]
+    assert [task.seq for task in sorted(same, key=lambda task: key_of(order, task, parameters))] == [1, 2, 3]
 
 
 def test_the_methods_name_orders_that_exist():

@@ -1,0 +1,399 @@
+"""Who is at the other end of the bus: the clients, whose they are, and when one counts as gone.
+
+A client is gone when its connection closed, when it was silent for too long with requests in flight, or when it is cut
+off: it floods the server, sends a message without end, or leaves its answers unread. What it had in flight is news then
+(:class:`ClientGone`). ``connections.py`` counts the connections, ``flood.py`` and ``unfinished.py`` judge by numbers;
+this module asks them and acts. It reads and writes no message.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import select
+import struct
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import zmq
+
+from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError
+from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, received_bytes
+from edgeserve.ipc.credentials import Credentials
+from edgeserve.ipc.endpoints import readable, watch_socket
+from edgeserve.ipc.flood import PENALTY_NS, Flood
+from edgeserve.ipc.in_flight import InFlight
+from edgeserve.ipc.memory import own_bytes
+from edgeserve.ipc.peer import NAME_MARK, OWNER_MARK, Peer
+from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
+from edgeserve.ipc.wire import Ask, Key
+from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
+
+LOOK_BUSY_NS = 50 * NS_PER_MS  # how soon a killed client is noticed while its work waits
+LOOK_IDLE_NS = NS_PER_S
+DEAD_IDENTITIES_MAX = 4096  # connections that closed lately, whose last messages may still come
+DEAD_NS = 30 * NS_PER_S  # and for how long, once the socket was found empty: the last have come by then
+
+NAMES_MAX = 4096
+"""Owners whose name is remembered."""
+
+STUCK_PENALTY_NS = 600 * NS_PER_S
+"""How long an owner of connections that libzmq does not close may not connect."""
+
+AWAY_CHECKS = 2
+"""Where nothing was read for so many times the time between two checks for silent clients, the server itself was away
+(stopped, or busy), and every client has its full time again."""
+
+DEAD = RequestError("the connection is closed")
+"""Refuses what a connection sent that is over: nobody is there to be told."""
+
+_NOBLOCK = int(zmq.NOBLOCK)
+_POLLIN = int(select.POLLIN)
+_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_EVENT = struct.Struct("=HI")
+_first_numbers = itertools.count(1)
+
+
+class ClientGone:
+    """A client vanished with requests in flight: ``asks``. Nobody waits for them; replies to them are ignored."""
+
+    __slots__ = ("client", "asks", "reason")
+
+    def __init__(self, client: bytes, asks: List[Ask], reason: str) -> None:
+        self.client = client
+        self.asks = asks
+        self.reason = reason
+
+
+class Peers:
+    """The clients of a ROUTER socket, by routing id (``by_id``), and what happens to their connections.
+
+    ``news`` is what the bus tells next: the bus adds what it read, this class the clients that are gone, in order.
+    ``dead`` are the connections that are over, and since when. ``flood``: the time since the socket was empty
+    last, if messages always waited. ``stirred``: something happened to a connection. ``looked_ns``: when it was last
+    known which connections are open; ``check_at_ns``: when silence is judged next; ``received_ns``: when the bus read
+    last. The bus reads and sets these itself, so that a turn without trouble costs no call.
+    """
+
+    __slots__ = ("by_id", "news", "dead", "flood", "stirred", "looked_ns", "look_busy_ns", "check_ns", "check_at_ns",
+                 "received_ns", "unfinished", "connections", "monitor_file", "_credentials", "_first_id", "_awake_ns",
+                 "_files", "_names", "_flooders", "_in_flight", "_monitor", "_socket", "_clock_ns", "_count_max",
+                 "_silence_ns", "_silence", "_unread_bytes_max", "_all_bytes_max", "_has_inproc", "_has_tcp")
+
+    def __init__(self, socket: zmq.Socket[Any], context: zmq.Context[Any], in_flight: InFlight,
+                 credentials: Credentials, *, clock_ns: Callable[[], int], endpoints: Sequence[str], count_max: int,
+                 silence_ns: int, message_bytes_max: int, unread_bytes_max: int, all_bytes_max: int) -> None:
+        self.by_id: Dict[bytes, Peer] = {}
+        self.news: List[Any] = []
+        self.dead: Dict[bytes, int] = {}
+        self.flood: Flood | None = None
+        self.stirred = False
+        self.looked_ns = now_ns = clock_ns()
+        self.look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, silence_ns // 4))
+        self.check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, silence_ns // 4))
+        self.check_at_ns = now_ns + self.check_ns
+        self.received_ns = self._awake_ns = now_ns  # and since when without a pause
+        self.unfinished = Unfinished(message_bytes_max, all_bytes_max)
+        self._credentials = credentials
+        self._first_id = 0
+        self._files: Dict[int, bytes] = {}  # connection -> client
+        self.connections = Connections(connections_max(count_max), self._is_idle)
+        self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
+        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
+        self._in_flight = in_flight
+        self._clock_ns = clock_ns
+        self._count_max = count_max
+        self._silence_ns = silence_ns
+        self._silence = f"it sent nothing for {ns_to_ms(silence_ns):g} ms"
+        self._unread_bytes_max = unread_bytes_max
+        self._all_bytes_max = all_bytes_max
+        self._has_inproc = any(endpoint.startswith("inproc") for endpoint in endpoints)
+        self._has_tcp = any(endpoint.startswith("tcp") for endpoint in endpoints)
+        self._socket = socket
+        self._monitor = watch_socket(socket, context, _WATCHED)
+        self.monitor_file = int(self._monitor.getsockopt(zmq.FD))
+
+    def learn_first_id(self, context: zmq.Context[Any]) -> None:
+        """libzmq numbers the clients that choose no routing id one after the other: the number of the first, which is
+        a client of our own. What looks like such a number and cannot be one was chosen by a client."""
+        address = f"inproc://edgeserve-first-{next(_first_numbers)}"
+        self._socket.bind(address)
+        first: zmq.Socket[Any] = context.socket(zmq.DEALER)
+        first.linger = 0
+        try:
+            first.connect(address)
+            first.send(b"")
+            client, _ = self._socket.recv_multipart()
+        finally:
+            first.close()
+            self._socket.unbind(address)
+        self._first_id = int.from_bytes(client[1:], "big")
+
+    # --- who comes ----------------------------------------------------------------------------------------------------
+
+    def meet(self, client: bytes, frame: Any) -> Tuple[Peer, RequestError | None]:
+        """The first message of a connection (or of a forgotten one)."""
+        self.watch()  # what happened to an earlier connection of the same number is known before this one is noted
+        if client in self.dead:
+            return Peer(client, None), DEAD
+        file = _file_of(frame)
+        connection = self.connections.by_file.get(file) if file is not None else None
+        if connection is not None:
+            connection.met_ns = self.received_ns
+        if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
+            if client[:1] == b"\0":
+                self._die(client)  # it closed before its first message was read; its number may be another's by now
+            return Peer(client, None), DEAD
+        peer = self._new_peer(client, connection, frame)
+        if client[0] != 0:
+            return peer, Malformed("a client may not choose its routing id; leave the socket's option ROUTING_ID "
+                                   "(IDENTITY) unset")
+        if self._is_chosen(client) or (peer.key and not self._credentials.is_allowed(peer.key)):
+            if connection is not None:
+                hang_up(connection)
+            return peer, DEAD
+        if len(self.by_id) >= self._count_max and not self._forget_idle() and not self._make_room(peer.owner):
+            return peer, Rejected(f"the server remembers {self._count_max} clients and each has requests in flight; "
+                                  "raise [server] clients_max", "too many clients")
+        if file is None:
+            self.by_id[client] = peer
+        else:
+            before = self.by_id.get(self._files.get(file, b""))
+            if before is not None:  # one of two is of an earlier connection of this number: libzmq numbered it before
+                if self._number_of(client) < self._number_of(before.client):
+                    self._die(client)
+                    return peer, DEAD
+                self._closed(before)
+            self.by_id[client] = peer
+            self._files[file] = client
+        return peer, None
+
+    def _new_peer(self, client: bytes, connection: Connection | None, frame: Any) -> Peer:
+        named = f"client {client.hex()}" if connection is None else f"connection {connection.number}"
+        peer = Peer(client, connection, self._credentials.of(frame, named, in_process=connection is None))
+        if not peer.same_host:
+            peer.key, owner = self._credentials.key_of(frame)
+            if owner:
+                peer.owner = owner
+                peer.name = f"{owner}{NAME_MARK}{client.hex()}"
+        return peer
+
+    def _is_chosen(self, client: bytes) -> bool:
+        """Whether a routing id that begins as libzmq's own do is none of these."""
+        return not self._has_inproc and (
+            len(client) != 5 or not 0 < self._number_of(client) <= self.connections.accepted)
+
+    def _number_of(self, client: bytes) -> int:
+        """libzmq's number of a connection, from the first on."""
+        return (int.from_bytes(client[1:], "big") - self._first_id) & 0xFFFFFFFF
+
+    def take_name(self, peer: Peer, name: str) -> None:
+        """What a client of this host calls itself counts for its weight, but one owner has one name: the first."""
+        if peer.owner not in self._names and peer.same_host:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
+            self._names[peer.owner] = name + OWNER_MARK
+        peer.name = f"{self._names.get(peer.owner, '')}{peer.owner}{NAME_MARK}{peer.client.hex()}"
+
+    def _forget_idle(self) -> bool:
+        """Make room: forget the client without requests in flight that was silent longest."""
+        idle = [(peer.seen_ns, client) for client, peer in self.by_id.items() if not peer.open]
+        if idle:
+            self.part(self.by_id[min(idle)[1]], "forgotten")
+        return bool(idle)
+
+    def _make_room(self, owner: str) -> bool:
+        """End the newest connection of whoever has the most, if ``owner`` has fewer."""
+        counts: Dict[str, int] = {}
+        for peer in self.by_id.values():
+            counts[peer.owner] = counts.get(peer.owner, 0) + 1
+        greediest = max(sorted(counts), key=counts.__getitem__)
+        if counts.get(owner, 0) + 1 >= counts[greediest]:
+            return False
+        newest = [peer for peer in self.by_id.values() if peer.owner == greediest][-1]
+        self.cut(newest, f"its owner has {counts[greediest]} connections, and another client came")
+        return True
+
+    def _is_idle(self, file: int) -> bool:
+        peer = self.by_id.get(self._files.get(file, b""))
+        return peer is None or not peer.open
+
+    # --- what happens to connections ----------------------------------------------------------------------------------
+
+    def was_away(self, now_ns: int) -> None:
+        """Nothing was read for a while: nobody's silence counts before now."""
+        self._awake_ns = now_ns
+        self.unfinished.forget()
+
+    def look_around(self, now_ns: int) -> None:
+        """Note which clients' connections closed."""
+        self.looked_ns = now_ns
+        self.stirred = False
+        self.watch()
+        # A connection may have closed before its first message was read, so before it had a name here.
+        for peer in list(self.by_id.values()):
+            if peer.file is not None and peer.file not in self.connections.by_file:
+                self._closed(peer)
+
+    def judge(self, now_ns: int) -> List[Tuple[Peer, Key, Cancelled]]:
+        """Give up the clients that were silent for too long, as far as the server listened. Returns what they are to be
+        told of their requests, since they are still connected."""
+        self.check_at_ns = now_ns + self.check_ns
+        self._forget_dead(now_ns)
+        for owner in self.connections.look_for_stuck():
+            self._flooders[owner] = now_ns + STUCK_PENALTY_NS
+        if self._credentials.have_changed():
+            for peer in list(self.by_id.values()):
+                if peer.key and not self._credentials.is_allowed(peer.key):
+                    self.cut(peer, "its key is not allowed any more")
+        told = []
+        for peer in list(self.by_id.values()):
+            if peer.open and not peer.patient and now_ns - max(peer.seen_ns, self._awake_ns) > self._silence_ns:
+                told += [(peer, key, Cancelled(f"the client counts as gone: {self._silence}")) for key in peer.open]
+                self.part(peer, self._silence)
+        return told
+
+    def watch(self) -> None:
+        """Note which connections opened and closed, as libzmq's monitor tells."""
+        monitor, connections = self._monitor, self.connections
+        while readable(monitor):
+            event, endpoint = monitor.recv_multipart(_NOBLOCK)
+            kind, file = _EVENT.unpack(event)
+            if kind == zmq.EVENT_ACCEPTED:
+                ended = connections.opened(file, not endpoint.startswith(b"tcp"))
+                if ended is not None:
+                    self._file_closed(ended)
+                self.unfinished.connected(self.received_ns)
+                if self._flooders:
+                    self._refuse_flooder(file)
+            else:
+                self._file_closed(file)
+
+    def _refuse_flooder(self, file: int) -> None:
+        """End a connection that was just accepted if its owner flooded the server lately."""
+        now_ns = self._clock_ns()
+        self._flooders = {owner: until_ns for owner, until_ns in self._flooders.items() if until_ns > now_ns}
+        connection = self.connections.by_file.get(file)
+        if connection is not None and connection.owner in self._flooders:
+            hang_up(connection)
+
+    def _file_closed(self, file: int) -> None:
+        self.connections.closed(file)
+        peer = self.by_id.get(self._files.get(file, b""))
+        if peer is not None:
+            self._closed(peer)
+
+    # --- who asks too much of the server ------------------------------------------------------------------------------
+
+    def look_for_flood(self, now_ns: int) -> None:
+        """There was more to read than was read."""
+        if self.flood is None:
+            self.flood = Flood(now_ns)
+            return
+        for client in self.flood.culprits(now_ns):
+            peer = self.by_id.get(client) or self.flood.refused.get(client)
+            if peer is not None:
+                self._flooders[peer.owner] = now_ns + PENALTY_NS
+                self._die(client)
+                self.cut(peer, "it sends faster than the server reads")
+
+    def look_for_unfinished(self, now_ns: int) -> None:
+        """End the connections that send without end and finish no message. Every finished one has been read."""
+        connections = self.connections
+        found = connections.waiting(0)
+        if connections.by_file and not found and not self.unfinished.watches and not self._has_tcp:
+            self.unfinished.look_at_ns = now_ns + LOOK_NS
+            return
+        arriving = {file for file, event in found if event & _POLLIN}
+        samples = []
+        for file, one in connections.by_file.items():
+            peer = self.by_id.get(self._files.get(file, b""))
+            mark = (one.number, one.met_ns if peer is None else peer.seen_ns)
+            samples.append(Sample(file, mark, file in arriving, received_bytes(one)))
+        for file in self.unfinished.look(now_ns, own_bytes(), samples):
+            one = connections.by_file[file]
+            self._flooders[one.owner] = now_ns + PENALTY_NS
+            peer = self.by_id.get(self._files.get(file, b""))
+            if peer is not None:
+                self.cut(peer, "a message of it does not end")
+            else:
+                hang_up(one)
+
+    def may_have_more(self, peer: Peer) -> bool:
+        """Whether a client may get another answer; else it is given up, or the one with the most to read is."""
+        waits = peer.unread.look()
+        if waits > self._unread_bytes_max:
+            self.cut(peer, f"it left answers of {format_size(waits)} unread")
+            return False
+        if sum([other.unread.total for other in self.by_id.values()]) > self._all_bytes_max:
+            for other in self.by_id.values():
+                other.unread.look()
+            most = max(self.by_id.values(), key=lambda other: other.unread.total)
+            if most.unread.total and sum([other.unread.total for other in self.by_id.values()]
+                                         ) > self._all_bytes_max:
+                self.cut(most, f"of all clients it left the most unread, {format_size(most.unread.total)}")
+        return peer.client in self.by_id
+
+    # --- who goes -----------------------------------------------------------------------------------------------------
+
+    def _closed(self, peer: Peer) -> None:
+        """A client's connection is over."""
+        if peer.client[:1] == b"\0":  # libzmq's own names are never used twice
+            self._die(peer.client)
+        self.part(peer, "its connection closed")
+
+    def cut(self, peer: Peer, reason: str) -> None:
+        """Give a client up and end its connection, so that what libzmq holds for it is freed."""
+        connection = self.connections.by_file.get(peer.file) if peer.file is not None else None
+        if self.by_id.get(peer.client) is peer and peer.client[:1] == b"\0" and connection is not None:
+            self._die(peer.client)
+        self.part(peer, reason)
+        if connection is not None:
+            hang_up(connection)
+
+    def _die(self, client: bytes) -> None:
+        """Nothing that a connection sent before counts from now on."""
+        if len(self.dead) >= DEAD_IDENTITIES_MAX:
+            del self.dead[next(iter(self.dead))]
+        self.dead[client] = self.received_ns
+
+    def _forget_dead(self, now_ns: int) -> None:
+        """The socket was empty: nothing comes any more of connections that were over long before."""
+        for client, since_ns in list(self.dead.items()):
+            if now_ns - since_ns <= DEAD_NS:
+                break
+            del self.dead[client]
+
+    def close(self) -> None:
+        """Hear of no connection any more."""
+        self._monitor.close(0)
+
+    def part(self, peer: Peer, reason: str) -> None:
+        """Forget a client; news when it had requests in flight."""
+        if self.by_id.get(peer.client) is not peer:
+            return
+        del self.by_id[peer.client]
+        if peer.file is not None and self._files.get(peer.file) == peer.client:
+            del self._files[peer.file]
+        self._in_flight.count -= len(peer.open)
+        asks = [entry for entry in peer.open.values() if isinstance(entry, Ask)]
+        for ask in asks:
+            self._in_flight.leave(peer, ask)
+        peer.open.clear()
+        peer.memory = None  # what its connection shares lasts as long as that
+        if asks:
+            self.news.append(ClientGone(peer.client, asks, reason))
+
+
+def seed_routing_ids() -> None:
+    """libzmq numbers clients from the C library's ``rand()``, which begins the same in every process: a client could
+    take the number of the next one, at which libzmq aborts."""
+    ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
+
+
+def _file_of(frame: Any) -> int | None:
+    """The file of the connection that a frame came from; inproc has none."""
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return None
