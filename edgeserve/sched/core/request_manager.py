@@ -106,7 +106,6 @@ class RequestManager(RequestMoves):
         request.cost_share_ns = costs.cost_share_ns
         if request.hints and app.simple:
             request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
-        state.recent[app.name].came(now, request)
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -132,6 +131,7 @@ class RequestManager(RequestMoves):
             if not shared.asks(request, now) and not shared.is_within(request, now) and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return
+        state.recent[app.name].came(now, request)
         self._in_request = request
         refused = request.policy.on_request(request, self._board)
         self._in_request = None

@@ -1,6 +1,7 @@
 """How often an app was asked lately, and what its requests count: what a policy may know of another policy's apps.
 
-Refused requests count too: they are what a lane in use could not serve.
+A request that its policy refuses counts too: it is what a lane in use could not serve. One for which there is no place,
+or beyond its client's part, does not: no flood of those says anything of what the lanes are asked for.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RecentArrivals:
         self._times_ns: Deque[int] = deque(maxlen=REMEMBERED)
 
     def came(self, now_ns: int, request: RequestRecord) -> None:
-        """A request arrived, whatever becomes of it. O(1)."""
+        """A request arrived that may be served, if its policy takes it. O(1)."""
         step = 1.0 / min(REMEMBERED, len(self._times_ns) + 1)
         cost_ns = float(request.cost_share_ns)
         self.worth += (cost_ns * request.value - self.worth) * step
