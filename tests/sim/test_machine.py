@@ -16,6 +16,7 @@ from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, FinishRequest, O
 from edgeserve.sched.protocol.events import JobId, RequestArrived, WorkFinished
 from edgeserve.sim.machine import NOT_MEASURED, Machine, charged, slowed_by_lock
 from edgeserve.sim.quantiles import bend_of, value_at
+from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.soak import draw_scenario, hold
@@ -23,6 +24,7 @@ from edgeserve.sim.soak import draw_scenario, hold
 MS = 10**6
 US = 1000
 FREE = ("a test", MachineCosts())
+NO_COSTS = {key: "0us" for key in ("step", "event", "receive", "answer", "send", "wake", "start", "stall_every")}
 
 
 class Relay:
@@ -299,3 +301,19 @@ hints = { size = { lognormal = [1.0, 0.5] } }
     assert main(["simulate", str(tmp_path / "scenario.toml"), "--seeds", "1", "--record", recorded]) == 0
     assert main(["simulate", "--replay", recorded]) == 0
     assert "every decision is the same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("start", ["0us", "1ms", "2ms"])
+def test_what_waits_behind_another_policys_batches_allows_for_the_lag_between_two(start):
+    # The other policy's requests lose value with each moment, those of the app ``mine`` wait for their last one.
+    made = scenario(
+        {**NO_COSTS, "start": start}, lane={"cpu0": {}}, model={"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
+        policy={"edf": {}, "pard_local": {}},
+        app={"mine": {"model": "m", "policy": "edf", "slo": "500ms"},
+             "theirs": {"policy": "pard_local", "slo": "500ms", "on_late": "answer", "pending_max": 8,
+                        "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m"}]}},
+        workload={"mine": {"app": "mine", "kind": "periodic", "rate": 30.0},
+                  "theirs": {"app": "theirs", "kind": "poisson", "rate": 80.0}},
+        run={"duration": "10s", "noise": 0.01})
+    mine = report_of([simulate(made, 1, ()).world], 0, made.run.duration_ns).apps["mine"]
+    assert mine.in_time >= 0.99 * mine.offered, "without that: 287 of 300 with a lag of 1 ms, 262 with 2 ms"

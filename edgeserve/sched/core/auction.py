@@ -70,7 +70,8 @@ class Auction:
                 bid = bids[0]
                 if len(bids) > 1:  # a probe competes with nobody
                     self._say_spread(bids, lane)
-                    bid = arbiter.choose([other for other in bids if not other.probe] or bids, at_ns)
+                    bid = arbiter.choose([other for other in bids if not other.probe] or bids, at_ns,
+                                         lane.handover.careful_ns)
                 if pressed and (saving.holds(lane, bid) or saving.pauses(bid, lane)):
                     break
                 if bid.probe or bid.klass == "background":
@@ -102,7 +103,9 @@ class Auction:
         could need it before the trial is believed to be over."""
         trial.policy = self._trials
         others = [bid for bid in bids if not bid.probe]
-        if others and not self._trials.may_go_first(trial, arbiter.choose(others, at_ns), at_ns):
+        handover_ns = lane.handover.careful_ns
+        if others and not self._trials.may_go_first(trial, arbiter.choose(others, at_ns, handover_ns),
+                                                    at_ns + handover_ns):
             return False
         return trial.klass == "critical" or self._fits(trial, trial.size, lane)
 
@@ -134,7 +137,7 @@ class Auction:
         likely_ns = latency.likely_ns[bid.size]
         if bid.expected_ns > likely_ns and bid.model not in self._state.sequences.models:  # several steps, more work
             takes_ns = takes_ns * bid.expected_ns // likely_ns
-        return lane.available_ns(now) - now + takes_ns <= room_ns
+        return lane.available_ns(now) - now + takes_ns + lane.handover.careful_ns <= room_ns
 
     def _cut(self, bid: Bid, size: int, lane: Lane) -> Bid:
         """The first jobs of a bid as a smaller batch."""
@@ -219,6 +222,7 @@ class Auction:
         patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
+        work.at_once = work.starts_ns == now >= bid.start_after_ns and lane.depth == 1 and not lane.ahead_ns
         self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1

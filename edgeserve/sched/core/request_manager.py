@@ -107,11 +107,6 @@ class RequestManager(RequestMoves):
         request.cost_share_ns = costs.cost_share_ns
         if request.hints and app.simple:
             request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
-        recent = state.recent[app.name]
-        recent.unread.append((now, float(request.cost_share_ns), request.value,
-                              float(arrived.deadline_ns - arrived.arrival_ns)))
-        if len(recent.unread) >= UNREAD_MAX:
-            recent.count()
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -137,6 +132,11 @@ class RequestManager(RequestMoves):
             if not shared.asks(request, now) and not shared.is_within(request, now) and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return
+        recent = state.recent[app.name]
+        recent.unread.append((now, float(request.cost_share_ns), request.value,
+                              float(arrived.deadline_ns - arrived.arrival_ns)))
+        if len(recent.unread) >= UNREAD_MAX:
+            recent.count()
         self._in_request = request
         refused = request.policy.on_request(request, self._board)
         self._in_request = None

@@ -264,6 +264,8 @@ class Scheduler:
             took_ns = event.finished_ns - event.started_ns
             warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
             latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps)
+            if work.at_once:
+                lane.handover.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._returns.learns:
                 self._returns.answered(work, took_ns)
             self._board.ends_ns.clear()

@@ -64,7 +64,8 @@ class State:
         self.sequences = Sequences(sequences, self.devices, self.run_lanes)
         self.latencies_of: Dict[str, List[ModelLatency]] = {
             model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()}
-        self.costs = {app.name: AppCosts(app, self.latencies_of) for app in apps}
+        handovers = {model: [lane.handover for lane in places] for model, places in self.lanes_of.items()}
+        self.costs = {app.name: AppCosts(app, self.latencies_of, handovers) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
         self.admission = {app.name: Admission(app) for app in apps}
         self.lane_shares = lane_shares(apps, {model: [lane.name for lane in places]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.sched.latency.handover import Handover
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.work import MILLI, relative_milli
@@ -31,15 +32,17 @@ class AppCosts:
     lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
     ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
     ``latencies`` are those of each model on the lanes that it may use: the fastest counts. Before ``fresh_until_ns``
-    :meth:`refresh` does nothing.
+    :meth:`refresh` does nothing. ``handovers`` are those of each model's lanes: the next node starts one later.
     """
 
     __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "_parts", "_parts_version",
-                 "_latencies", "_all", "_behind", "fresh_until_ns", "_known_version")
+                 "_latencies", "_all", "_handovers", "_behind", "fresh_until_ns", "_known_version")
 
-    def __init__(self, app: App, latencies: Mapping[str, Sequence[ModelLatency]]) -> None:
+    def __init__(self, app: App, latencies: Mapping[str, Sequence[ModelLatency]],
+                 handovers: Mapping[str, Sequence[Handover]]) -> None:
         self.app = app
         self._latencies = latencies
+        self._handovers: Dict[str, Sequence[Handover]] = {node.model: handovers[node.model] for node in app.nodes}
         self._all: List[ModelLatency] = [latency for model in dict.fromkeys(node.model for node in app.nodes)
                                          for latency in latencies[model]]
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
@@ -71,6 +74,9 @@ class AppCosts:
         version = self._parts_version
         for latency in self._all:
             version += latency.version  # versions only rise: an equal sum means that none has changed
+        for places in self._handovers.values():
+            for handover in places:
+                version += handover.version
         if version != self._known_version:
             self._known_version = version
             self._recompute()
@@ -89,7 +95,8 @@ class AppCosts:
         for node in reversed(self.app.nodes):
             longest_ns = lane_ns = 0
             for succ in node.succs:
-                longest_ns = max(longest_ns, cost[succ.name] + rest_ns[succ.name])
+                next_ns = min([handover.likely_ns for handover in self._handovers[succ.model]])
+                longest_ns = max(longest_ns, next_ns + cost[succ.name] + rest_ns[succ.name])
             for other in self._behind[node.name]:
                 lane_ns += cost[other.name]
             rest_ns[node.name] = longest_ns

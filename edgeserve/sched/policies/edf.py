@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from typing import ClassVar, Deque, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.handover import Handover
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
@@ -191,7 +192,9 @@ class Edf(Policy):
                     bids.append(bid)
         if not bids:
             return None
-        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
+        if len(bids) == 1:
+            return bids[0]
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""
@@ -216,7 +219,7 @@ class Edf(Policy):
         is_alone = len(lane.models) == 1
         rate = queues.rate(starts_ns) if is_alone else 0.0
         streaming = queues.streaming(starts_ns) if is_alone and queues.streams else None
-        best_size = self._best_size(queues, filled, starts_ns, latency, rate, streaming)
+        best_size = self._best_size(queues, filled, starts_ns, latency, lane.handover, rate, streaming)
         if best_size is None:
             return None
         ends_ns = starts_ns + latency.likely_ns[best_size]
@@ -230,7 +233,7 @@ class Edf(Policy):
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def _best_size(self, queues: ModelQueues, filled: List[JobQueue], starts_ns: int,
-                   latency: ModelLatency, rate: float, streaming: Streaming | None) -> int | None:
+                   latency: ModelLatency, handover: Handover, rate: float, streaming: Streaming | None) -> int | None:
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
@@ -241,19 +244,20 @@ class Edf(Policy):
             if size > self._batch_max and size != latency.sizes[0]:
                 break
             ends_ns = starts_ns + took_ns
+            next_ns = ends_ns + handover.likely_ns
             in_time = later = queues.count
-            if ends_ns + latency.alone_likely_ns > first_ns:
-                in_time, later = _due_from(filled, ends_ns), _due_from(filled, ends_ns + latency.alone_likely_ns)
+            if next_ns + latency.alone_likely_ns > first_ns:
+                in_time, later = _due_from(filled, ends_ns), _due_from(filled, next_ns + latency.alone_likely_ns)
             if in_time == 0:
                 break
-            lost = _critical_lost(critical, size, starts_ns, latency) if critical else 0
+            lost = _critical_lost(critical, size, starts_ns, latency, handover.careful_ns) if critical else 0
             count = min(size, in_time)
             left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
             if streaming is not None:
                 coming += streaming.coming(took_ns, count)
             saved = count / took_ns
             if left + coming > 0:
-                saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, ends_ns, times_ns)
+                saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, next_ns, times_ns)
             choices.append((lost, saved, count / took_ns, size))
             if in_time <= size:
                 break  # a larger size would only hold padding
@@ -286,15 +290,15 @@ def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
 
 
 def _saved_per_time(count: int, took_ns: int, filled: List[JobQueue], first_ns: int, left: int, coming: int,
-                    ends_ns: int, times_ns: Sequence[Tuple[int, int]]) -> float:
-    """Jobs saved per nanosecond by a batch of ``count`` that ends at ``ends_ns`` and the best one that could follow: of
-    the ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile. ``first_ns``: nobody is
-    due earlier."""
+                    next_ns: int, times_ns: Sequence[Tuple[int, int]]) -> float:
+    """Jobs saved per nanosecond by a batch of ``count`` and the best one that could follow at ``next_ns``: of the
+    ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile. ``first_ns``: nobody is due
+    earlier."""
     best = 0.0
     for size, then_ns in times_ns:
         follow = left + coming
-        if ends_ns + then_ns > first_ns:
-            follow = min(left, _due_from(filled, ends_ns + then_ns)) + coming
+        if next_ns + then_ns > first_ns:
+            follow = min(left, _due_from(filled, next_ns + then_ns)) + coming
         saved = (count + (size if size < follow else follow)) / (took_ns + then_ns)
         if saved > best:
             best = saved
@@ -311,12 +315,13 @@ def _due_from(filled: List[JobQueue], ends_ns: int) -> int:
     return count
 
 
-def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency) -> int:
+def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency,
+                   handover_ns: int) -> int:
     """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: those that are due before it ends,
     should it be as slow as the slowest of the last ten, and those that find no place in it and could not be in time
     after it either."""
     ends_ns = starts_ns + latency.slowest_ns[size]
     too_late = sum([queue.position(ends_ns) for queue in critical])
-    after_ns = ends_ns + latency.slowest_ns[latency.sizes[0]]
+    after_ns = ends_ns + handover_ns + latency.slowest_ns[latency.sizes[0]]
     due_next = sum([queue.position(after_ns) for queue in critical]) - too_late
     return too_late + max(0, due_next - size)

@@ -20,14 +20,15 @@ ORDERS_MAX = 4
 so that a lane for which twenty apps bid does not stand idle over the choice."""
 
 
-def choose(bids: Sequence[Bid], at_ns: int) -> Bid:
-    """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order."""
+def choose(bids: Sequence[Bid], at_ns: int, handover_ns: int = 0) -> Bid:
+    """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order. ``handover_ns``: what the
+    lane needs from the end of a work to the start of the next (``sched/latency/handover.py``)."""
     foreground = [bid for bid in bids if not is_background(bid)] or bids
     if len(foreground) <= ORDERS_MAX:
-        return _first(foreground, at_ns)
+        return _first(foreground, at_ns, handover_ns)
     winner, *others = foreground
     for bid in others:
-        winner = _first((winner, bid), at_ns)
+        winner = _first((winner, bid), at_ns, handover_ns)
     return winner
 
 
@@ -36,11 +37,12 @@ def is_background(bid: Bid) -> bool:
     return bid.probe or bid.klass == "background"
 
 
-def _first(bids: Sequence[Bid], at_ns: int) -> Bid:
+def _first(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
     """The bid that begins the best order, of those that no other keeps from going first (of all if they all do)."""
-    free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns) for other in bids)]
+    then_ns = at_ns + handover_ns
+    free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
     now = [bid.utility.value(at_ns) for bid in bids]
-    losses = _losses(bids, now, at_ns)
+    losses = _losses(bids, now, at_ns, handover_ns)
     first, *others = free or range(len(bids))
     for index in others:
         if losses[index] < losses[first] or losses[index] == losses[first] and (
@@ -49,7 +51,7 @@ def _first(bids: Sequence[Bid], at_ns: int) -> Bid:
     return bids[first]
 
 
-def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int) -> List[float]:
+def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, handover_ns: int) -> List[float]:
     """For each bid, what all lose by waiting in the best order that begins with it.
 
     When a bid starts depends only on *which* others ran before it, so the best order of the rest follows from those of
@@ -61,7 +63,7 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int) -> List[float
     took_ns = [0]  # by the set that has run
     for done in range(1, 1 << count):
         last = done.bit_length() - 1
-        took_ns.append(took_ns[done ^ 1 << last] + _slow_ns(bids[last]))
+        took_ns.append(took_ns[done ^ 1 << last] + _slow_ns(bids[last]) + handover_ns)
     least = [0.0] * (1 << count)  # by the set that has run: the least that the others lose
     for done in range((1 << count) - 2, 0, -1):
         starts_ns = at_ns + took_ns[done]
@@ -75,10 +77,11 @@ def _slow_ns(bid: Bid) -> int:
     return bid.expected_ns + bid.spread_ns
 
 
-def _bars(a: Bid, b: Bid, at_ns: int) -> bool:
-    """Whether ``a`` keeps ``b`` from going first, whatever they are worth."""
+def _bars(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
+    """Whether ``a`` keeps ``b`` from going first, whatever they are worth. What starts at ``at_ns`` keeps the lane until
+    its own time after ``then_ns``."""
     if a.klass != b.klass and "critical" in (a.klass, b.klass):
         critical, other = (a, b) if a.klass == "critical" else (b, a)
-        if critical.utility.value(at_ns + other.expected_ns) < critical.utility.value(at_ns):
+        if critical.utility.value(then_ns + other.expected_ns) < critical.utility.value(at_ns):
             return critical is a
-    return a is not b and a.latest_start_ns is not None and at_ns + b.expected_ns > a.latest_start_ns >= at_ns
+    return a is not b and a.latest_start_ns is not None and then_ns + b.expected_ns > a.latest_start_ns >= at_ns

@@ -1,6 +1,7 @@
 """How often an app was asked lately, and what its requests count: what a policy may know of another policy's apps.
 
-Refused requests count too: they are what a lane in use could not serve.
+A request that its policy refuses counts too: it is what a lane in use could not serve. One for which there is no place,
+or beyond its client's part, does not: no flood of those says anything of what the lanes are asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ REMEMBERED: Final = 32
 
 KNOWN_FROM: Final = 3
 """Requests that tell a rate."""
-
 
 UNREAD_MAX: Final = 64
 """Requests that wait to be counted: nobody asks about most apps, so arrivals are counted many at a time."""

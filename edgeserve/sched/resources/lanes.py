@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.latency.handover import Handover
 from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import NS_PER_MS
@@ -44,7 +45,8 @@ class Work:
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps", "turns", "cold", "over", "cut", "steps_max", "variant", "step_ns")
+                 "lost", "probe", "failed", "steps", "turns", "cold", "over", "cut", "steps_max", "variant", "step_ns",
+                 "at_once")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -69,6 +71,7 @@ class Work:
         self.steps_max: int | None = None
         self.variant = ""
         self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
+        self.at_once = False  # it may start as soon as its lane has it, which had nothing else
 
     def left(self) -> Tuple[Job, ...]:
         """Its jobs that are not over, in the order of the batch."""
@@ -81,11 +84,12 @@ class Lane:
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
     may run here. ``waits``: it may wait for clients that were just answered (``sched/core/returns.py``). ``threads`` is
-    how many threads of a processor run its batches, ``nice`` how far they yield to all others.
+    how many threads of a processor run its batches, ``nice`` how far they yield to all others. ``handover`` is what
+    lies between two of its batches, learnt where it is given one at a time, else 0.
     """
 
     __slots__ = ("name", "device", "copy", "ahead_ns", "depth", "hang_ns", "works", "free_at_ns", "head_due_ns",
-                 "waits", "up", "hung", "speed", "models", "busy_ns", "idle_gap", "threads", "nice")
+                 "waits", "up", "hung", "speed", "models", "busy_ns", "idle_gap", "threads", "nice", "handover")
 
     def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
                  copy: bool = False, depth: int = 1, waits: bool = True, threads: int = 1, nice: int = 0) -> None:
@@ -107,6 +111,7 @@ class Lane:
         self.models: Dict[str, Any] = {}
         self.busy_ns = 0
         self.idle_gap: IdleGap | None = None  # where its first batch after a gap is slower
+        self.handover = Handover()
 
     def accepts(self, now_ns: int) -> bool:
         """Whether a work may be given to this lane now."""
@@ -123,10 +128,13 @@ class Lane:
 
     def available_ns(self, now_ns: int) -> int:
         """When a work given now would start. A batch that can be cut keeps nobody waiting for longer than a step."""
-        if not self.works or self.free_at_ns <= now_ns:
+        if not self.works:
+            return now_ns
+        free_at_ns = self.free_at_ns + self.handover.likely_ns
+        if free_at_ns <= now_ns:
             return now_ns
         step_ns = self.works[0].step_ns
-        return min(self.free_at_ns, now_ns + step_ns) if step_ns and len(self.works) == 1 else self.free_at_ns
+        return min(free_at_ns, now_ns + step_ns) if step_ns and len(self.works) == 1 else free_at_ns
 
     def worked_ns(self, now_ns: int) -> int:
         """How long it has worked in all, as far as is known of what it runs now."""

@@ -238,7 +238,7 @@ def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
         return False
     latency = board.latency(waiting[0].node.model, lane.name)
     smallest = latency.sizes[0]
-    if max(latency.slowest_ns[smallest], latency.estimate_ns[smallest]) <= room_ns:
+    if max(latency.slowest_ns[smallest], latency.estimate_ns[smallest]) + lane.handover.careful_ns <= room_ns:
         return False
     return not any(board.has_waited(job) for job in waiting)
 

@@ -314,7 +314,8 @@ class PardLocal(Policy):
                  for bid in self._ahead_bids(pipeline, rows, lane, board)]
         if not ahead:
             return fresh
-        best = arbiter.choose(ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns))
+        best = arbiter.choose(ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns),
+                              lane.handover.careful_ns)
         if best is not fresh:
             self._offered.pop(lane.name, None)
         return best
@@ -433,9 +434,11 @@ class PardLocal(Policy):
             bid = self._next_bid(cohort, lane, board, is_new=True) if members else None
             if bid is not None:
                 bids.append(bid)
-                if arbiter.choose(bids, lane.available_ns(board.now_ns)) is bid:
+                if arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns) is bid:
                     self._offered[lane.name] = cohort
-        return arbiter.choose(bids, lane.available_ns(board.now_ns)) if bids else None
+        if not bids:
+            return None
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
 
     def _choose(self, pipeline: Pipeline, rows: Sequence[Row], home: str, lane: Lane, board: Board,
                 ahead_of: Cohort | None) -> Tuple[List[Member], bool]:

@@ -83,7 +83,7 @@ class RtlmPlus(LanguagePolicy):
         plain, bid = self._plain.bid(lane, board), super().bid(lane, board)
         if plain is None or bid is None:
             return plain or bid
-        return arbiter.choose((bid, plain), lane.available_ns(board.now_ns))
+        return arbiter.choose((bid, plain), lane.available_ns(board.now_ns), lane.handover.careful_ns)
 
     def queued(self) -> List[Job]:
         return super().queued() + self._plain.queued()

@@ -239,7 +239,7 @@ class LanguagePolicy(Policy):
                     bids.append(bid)
         if len(bids) < 2:
             return bids[0] if bids else None
-        return arbiter.choose(bids, lane.available_ns(board.now_ns))
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
 
     def queued(self) -> List[Job]:
         return [job for tasks in self._models.values() for job in tasks.jobs()]

@@ -521,7 +521,8 @@ class EnsemblePolicy(Edf):
             bids.append(mine)
         if not bids:
             return self._records.offer(lane, board)
-        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
+        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns),
+                                                             lane.handover.careful_ns)
 
     def _lead_bid(self, queue: JobQueue, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(queue.rows[0][2].node.model, lane.name)

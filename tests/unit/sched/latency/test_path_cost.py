@@ -5,6 +5,7 @@ from __future__ import annotations
 from hand_world import MS, app_of
 
 from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.handover import Handover
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts, batch_time_ns, least_alone_ns, share_time_ns
 
@@ -20,7 +21,8 @@ def latency_of(*times_ms, lane="l"):
 
 def costs(nodes, times):
     """``times``: model -> lane time of one job in ms; n jobs take n times that."""
-    return AppCosts(app_of(nodes), {model: [latency_of(time_ms)] for model, time_ms in times.items()})
+    return AppCosts(app_of(nodes), {model: [latency_of(time_ms)] for model, time_ms in times.items()},
+                    {model: [Handover()] for model in times})
 
 
 def node(name, *after, **keys):
@@ -76,7 +78,7 @@ def test_full_batches_and_a_rest_on_the_lane_that_is_fastest_for_them():
 
 def test_costs_are_made_anew_only_when_a_time_or_a_fan_out_has_changed():
     latency = latency_of(2)
-    made = AppCosts(app_of([node("a")]), {"a": [latency]})
+    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [Handover()]})
     made.alone_ns = -1  # stays until the costs are made anew
     latency.observe(0, 1, 2 * MS)  # as known
     made.refresh(REFRESH_NS)
@@ -90,7 +92,7 @@ def test_costs_are_made_anew_only_when_a_time_or_a_fan_out_has_changed():
 
 def test_a_time_that_changed_and_was_forgotten_is_the_profiles_again():
     latency = latency_of(2)
-    made = AppCosts(app_of([node("a")]), {"a": [latency]})
+    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [Handover()]})
     for number in range(3):
         latency.observe(number, 1, 8 * MS)
     made.refresh(REFRESH_NS)

@@ -148,3 +148,28 @@ def test_a_continuation_is_interrupted_only_by_what_ends_before_its_latest_start
     for order in ([continuation, long], [long, continuation]):
         assert arbiter.choose(order, 0) is continuation
     assert arbiter.choose([continuation, long], 21 * MS) is long  # its latest start has passed
+
+
+def test_what_lies_between_two_batches_counts_in_what_a_waiting_bid_needs():
+    # Behind the first, the patient one starts at 10 and is over at 20; with a handover, later by that.
+    first, patient = bid(10, 100, utility=20), bid(10, 20)
+    assert arbiter.choose([first, patient], 0) is first
+    assert arbiter.choose([first, patient], 0, MS // 2) is patient
+    patient = bid(10, 20.5)
+    assert arbiter.choose([first, patient], 0, MS // 2) is first
+    assert arbiter.choose([first, patient], 0, MS // 2 + 1) is patient
+
+
+def test_each_batch_before_a_waiting_one_is_followed_by_a_handover():
+    large, second, third = bid(10, 100, utility=100), bid(5, 21), bid(5, 22)
+    assert arbiter.choose([large, second, third], 0, MS) is large  # 10 + 1 + 5 + 1 + 5
+    assert arbiter.choose([large, second, third], 0, MS + 1) is not large
+
+
+def test_a_handover_counts_before_critical_work_and_continuations_too():
+    rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, klass="critical")
+    assert arbiter.choose([rich, critical], 0) is rich
+    assert arbiter.choose([rich, critical], 0, 1) is critical
+    continuation, short = bid(10, 100, utility=1, latest_start_ns=20 * MS), bid(20, 60, utility=1000)
+    assert arbiter.choose([continuation, short], 0) is short
+    assert arbiter.choose([continuation, short], 0, 1) is continuation

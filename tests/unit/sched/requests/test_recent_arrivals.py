@@ -15,10 +15,10 @@ def recent_of(world):
     return world.scheduler.state.recent["q"]
 
 
-def test_the_rate_counts_from_the_first_remembered_until_now_refused_requests_too():
+def test_the_rate_counts_from_the_first_remembered_until_now_also_of_those_its_policy_refuses():
     world = Driver(MODELS, {"q": {"model": "a", "slo": "5ms", "value": 2.0}})
     recent = recent_of(world)
-    for at in (0, 1, 2, 3, 4):  # most are refused
+    for at in (0, 1, 2, 3, 4):  # its policy refuses most
         world.arrive("q", at=at)
     assert recent.per_ns(4 * MS) == pytest.approx(1 / MS)
     assert recent.per_ns(400 * MS) == pytest.approx(4 / 400 / MS)  # silence counts
@@ -54,3 +54,16 @@ def test_when_arrivals_are_counted_changes_nothing():
     assert (at_once.lane_ns, at_once.allowed_ns) == (one_by_one.lane_ns, one_by_one.allowed_ns)
     assert at_once.per_ns(60 * MS) == one_by_one.per_ns(60 * MS) > 0.0
     assert not at_once.unread
+
+
+def test_what_finds_no_place_does_not_count():
+    world = Driver(MODELS, {"q": {"model": "a", "slo": "50ms", "pending_max": 2}})
+    recent = recent_of(world)
+    for _ in range(4):
+        world.arrive("q", at=0, count=100)
+    assert not recent.is_known
+    world.arrive("q", at=1, count=3, slo=-1)  # too late when it came
+    world.finish(at=2)
+    world.drain()
+    world.arrive("q", at=3, count=3)
+    assert not recent.is_known
