@@ -159,6 +159,10 @@ class Places:
         times = [board.resident_at_ns(model, lane) for lane in board.lanes_of(model) if lane.up and not lane.hung]
         return min(times) if times else NEVER_NS
 
+    def ends_ns(self, lanes: Lanes, board: Board) -> List[int]:
+        """When one batch of each model would end at the earliest."""
+        return [ends_at_ns(lanes, index, self.resident_at_ns(index, board)) for index in range(len(self.models))]
+
 
 def _alone_typical(latency: ModelLatency) -> int:
     return latency.typical_ns[latency.sizes[0]]

@@ -10,9 +10,9 @@ from edgeserve.sched.policies.schemble.backlog import Demand, prices, surcharges
 from edgeserve.sched.policies.schemble.lanes import Places, ends_at_ns
 from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness, others_on
 from edgeserve.sched.policies.schemble.planner import EXACT
-from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan
+from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, Row, Terms
+from edgeserve.sched.policies.schemble.shared import Alike, EnsemblePolicy, Row, Terms
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
@@ -218,7 +218,8 @@ class SchemblePlus(EnsemblePolicy):
               charges: Mapping[str, Tuple[List[float], int]]) -> Tuple[List[Query], List[Asked]]:
         """The requests that some model could end for with the guard, should it be slow; where there is none, those that
         some model could end for by the likely times."""
-        per_ns = self._prices(lanes, places, board)
+        per_ns, ends = self._prices(lanes, places, board), places.ends_ns(lanes, board)
+        known: Dict[Alike, Tuple[Option, ...]] = {}
         for level in (GUARDED, LIKELY, LATE):
             able, asked = [], []
             for query in queries:
@@ -229,8 +230,8 @@ class SchemblePlus(EnsemblePolicy):
                 limit_ns = 0 if request.on_late == "answer" or level != GUARDED else (
                     request.deadline_ns - request.arrival_ns) // GUARD_PART
                 due_ns = query.last_ns if level == LATE else query.due_ns - min(early_ns, limit_ns)
-                item = self._asked(query, lanes, places, board, Terms(
-                    self._worth(app, places), per_ns, more, due_ns))
+                item = self._asked(query, lanes, places, ends, Terms(
+                    self._worth(app, places), per_ns, more, due_ns), known)
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)
                     asked.append(item)
@@ -267,15 +268,14 @@ class SchemblePlus(EnsemblePolicy):
         useful = now >= query.request.quality_min
         if query.running and (not useful or query.worth(query.answered | query.running) - now >= self._stop):
             return False
-        more = query.answered | query.running
+        more, ends = query.answered | query.running, places.ends_ns(lanes, board)
         for bit in query.jobs:
-            index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
+            if ends[places.number(query, bit)] <= query.due_ns:
                 more |= 1 << bit
         gain = query.worth(more) - now
         if more == query.answered or (useful and gain < self._stop):
             return True
-        asked = self._asked(query, lanes, places, board, Terms(
+        asked = self._asked(query, lanes, places, ends, Terms(
             self._worth(query.ensemble.app.name, places), self._prices(lanes, places, board), (), query.due_ns))
         return useful and not query.running and not any(option.reward > 0 for option in asked.options)
 
