@@ -168,6 +168,15 @@ def _alone_typical(latency: ModelLatency) -> int:
     return latency.typical_ns[latency.sizes[0]]
 
 
+def with_gaps(lanes: Lanes, gaps_ns: Sequence[int]) -> Lanes:
+    """A problem whose batches are so far apart at each place. The first of a lane has no gap before it."""
+    if not any(gaps_ns):
+        return lanes
+    times = [time_ns + gaps_ns[place] for time_ns, place in zip(lanes.times_ns, lanes.lane_of)]
+    free = [tuple([at_ns - gap_ns for at_ns in place_ns]) for place_ns, gap_ns in zip(lanes.free_ns, gaps_ns)]
+    return Lanes(lanes.lane_of, tuple(times), tuple(free), lanes.sizes)
+
+
 def ends_at_ns(lanes: Lanes, index: int, resident_ns: int) -> int:
     """When one batch of a model would end at the earliest."""
     return max(min(lanes.free_ns[lanes.lane_of[index]]), resident_ns) + lanes.times_ns[index]
