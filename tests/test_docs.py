@@ -23,7 +23,7 @@ import tempfile
 import time
 
 import pytest
-from draw import configuration, lifecycle, reference, results
+from draw import configuration, lifecycle, reference, results, schemble_tables
 from lib import drawn
 
 import edgeserve
@@ -41,7 +41,7 @@ else:
     import tomli as tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DRAWN = (configuration, lifecycle, reference, results)
+DRAWN = (configuration, lifecycle, reference, results, schemble_tables)
 READY_S_MAX = 60.0
 
 

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
 
+from edgeserve import compiled
 from edgeserve.config.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ def main() -> int:
                         original.missed / max(one, plus.missed), FEWER)
         checks.at_least(f"load {load:g}: share of schemble+'s answers that are those of all models", plus.agreed,
                         AGREED)
-    return checks.finish(args.json, {"rate at load 1": f"{whole:.0f}/s", "rounds": rounds, "seconds": seconds,
+    return checks.finish(args.json, {"core": compiled.running().kind, "rate at load 1": f"{whole:.0f}/s", "rounds": rounds, "seconds": seconds,
                                      "seed": args.seed}, results=results)
 
 

@@ -159,9 +159,22 @@ class Places:
         times = [board.resident_at_ns(model, lane) for lane in board.lanes_of(model) if lane.up and not lane.hung]
         return min(times) if times else NEVER_NS
 
+    def ends_ns(self, lanes: Lanes, board: Board) -> List[int]:
+        """When one batch of each model would end at the earliest."""
+        return [ends_at_ns(lanes, index, self.resident_at_ns(index, board)) for index in range(len(self.models))]
+
 
 def _alone_typical(latency: ModelLatency) -> int:
     return latency.typical_ns[latency.sizes[0]]
+
+
+def with_gaps(lanes: Lanes, gaps_ns: Sequence[int]) -> Lanes:
+    """A problem whose batches are so far apart at each place. The first of a lane has no gap before it."""
+    if not any(gaps_ns):
+        return lanes
+    times = [time_ns + gaps_ns[place] for time_ns, place in zip(lanes.times_ns, lanes.lane_of)]
+    free = [tuple([at_ns - gap_ns for at_ns in place_ns]) for place_ns, gap_ns in zip(lanes.free_ns, gaps_ns)]
+    return Lanes(lanes.lane_of, tuple(times), tuple(free), lanes.sizes)
 
 
 def ends_at_ns(lanes: Lanes, index: int, resident_ns: int) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Dict, Final, List, Sequence, Tuple
 
-from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Packed, Plan, pack
+from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Packed, Plan, Row, pack
 
 LOOK_AHEAD: Final = 24
 """Requests that are planned exactly, in order of their deadlines: only the first few decisions are ever used."""
@@ -30,8 +30,10 @@ CELLS_MAX: Final = 20_000
 EXACT, BOUNDED, GREEDY = "exact", "bounded", "greedy"
 """How a plan was found: exactly; by the greedy plans, since the bound on cells was met; or greedily on purpose."""
 
-Row = List[Tuple[int, int, int, int]]
 Layer = Dict[int, int]
+
+Offer = Tuple[float, int, int, int]
+"""A larger subset that a request could have: less its gain per model, the request, its version, the option's place."""
 
 
 class Planner:
@@ -92,10 +94,11 @@ def _next_layer(before: Layer, row: Row, guard: int, least: int) -> Layer:
     """The loads after one more request. Loads worth no more than ``least`` are left out."""
     layer: Layer = dict(before) if least < 0 else {load: value for load, value in before.items() if value > least}
     for _, add, bound, reward in row:
+        floor = least - reward
         for load, value in before.items():
-            if (bound - load) & guard == guard:
+            if value > floor and (bound - load) & guard == guard:
                 total = value + reward
-                if total > least and layer.get(load + add, -1) < total:
+                if layer.get(load + add, -1) < total:
                     layer[load + add] = total
     return layer
 
@@ -169,55 +172,56 @@ def greedy(packed: Packed, order: Sequence[int] = ()) -> Plan:
 def marginal_greedy(packed: Packed) -> Plan:
     """Again and again the request and larger subset with the best gain for what it adds to the load, as long as all
     requests before and behind still fit."""
-    rows, guard = packed.rows, packed.guard
-    chosen: List[Tuple[int, int, int, int]] = [(0, 0, 0, 0)] * len(rows)
-    heap: List[Tuple[float, int, int, int]] = []
+    rows, guard, count = packed.rows, packed.guard, len(packed.rows)
+    none = (0, 0, 0, 0)
+    chosen: List[Tuple[int, int, int, int]] = [none] * count
+    ahead = [0] * count  # the load of the requests before each
+    sizes: Dict[int, int] = {}  # models of a set, as far as asked for
+    heap: List[Offer] = []
     for index, row in enumerate(rows):
-        heap += _offers(index, 0, (0, 0, 0, 0), row)
+        heap += _offers(index, 0, none, row, sizes)
     heapify(heap)
-    versions = [0] * len(rows)
+    versions = [0] * count
     value = 0
     cells = len(heap)
     while heap:
         _, index, version, place = heappop(heap)
         if version != versions[index]:
             continue
-        option = rows[index][place]
-        cells += len(rows) - index
-        if not _fits_at(chosen, index, option, guard):
+        option, has = rows[index][place], chosen[index]
+        cells += count - index
+        added = option[1] - has[1]
+        if (option[2] - ahead[index]) & guard != guard or not _fit_behind(chosen, ahead, index, added, guard):
             continue
-        value += option[3] - chosen[index][3]
+        value += option[3] - has[3]
         chosen[index] = option
+        for behind in range(index + 1, count):
+            ahead[behind] += added
         versions[index] += 1
-        for offer in _offers(index, versions[index], option, rows[index]):
+        for offer in _offers(index, versions[index], option, rows[index], sizes):
             heappush(heap, offer)
     return Plan(tuple([option[0] for option in chosen]), value, GREEDY, cells)
 
 
-def _offers(index: int, version: int, has: Tuple[int, int, int, int], row: Row) -> List[Tuple[float, int, int, int]]:
+def _offers(index: int, version: int, has: Tuple[int, int, int, int], row: Row, sizes: Dict[int, int]) -> List[Offer]:
     """What a request could have instead: larger subsets, by gain per model that is added."""
-    return [(-(option[3] - has[3]) / _models(option[0] ^ has[0]), index, version, place)
-            for place, option in enumerate(row)
-            if option[0] & has[0] == has[0] and option[0] != has[0] and option[3] > has[3]]
+    own, least = has[0], has[3]
+    found: List[Offer] = []
+    for place, option in enumerate(row):
+        subset = option[0]
+        if subset & own == own and subset != own and option[3] > least:
+            more = subset ^ own
+            if more not in sizes:
+                sizes[more] = bin(more).count("1")
+            found.append((-(option[3] - least) / sizes[more], index, version, place))
+    return found
 
 
-def _models(subset: int) -> int:
-    return bin(subset).count("1")
-
-
-def _fits_at(chosen: Sequence[Tuple[int, int, int, int]], index: int, option: Tuple[int, int, int, int],
-             guard: int) -> bool:
-    """Whether all fit when a request gets this option instead of what it has."""
-    load = 0
-    for place in range(index):
-        load += chosen[place][1]
-    if (option[2] - load) & guard != guard:
-        return False
-    load += option[1]
+def _fit_behind(chosen: Sequence[Tuple[int, int, int, int]], ahead: Sequence[int], index: int, added: int,
+                guard: int) -> bool:
+    """Whether those behind a request still fit when it adds so much more to the load."""
     for place in range(index + 1, len(chosen)):
         later = chosen[place]
-        if later[0]:
-            if (later[2] - load) & guard != guard:
-                return False
-            load += later[1]
+        if later[0] and (later[2] - ahead[place] - added) & guard != guard:
+            return False
     return True

@@ -7,17 +7,18 @@ from typing import ClassVar, Dict, Final, FrozenSet, List, Mapping, NamedTuple, 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.schemble.backlog import Demand, prices, surcharges
-from edgeserve.sched.policies.schemble.lanes import Places, ends_at_ns
+from edgeserve.sched.policies.schemble.gaps import Gaps
+from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns, with_gaps
 from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness, others_on
 from edgeserve.sched.policies.schemble.planner import EXACT
-from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Plan
+from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import EnsemblePolicy, PlanParameters, Row
+from edgeserve.sched.policies.schemble.shared import Alike, EnsemblePolicy, Row, PlanParameters
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
-from edgeserve.sched.resources.lanes import Lane
+from edgeserve.sched.resources.lanes import Lane, Work
 
 GUARDED, LIKELY, LATE = "guarded", "likely", "late"
 """When models are to end: early enough should one be slow; by the likely times; or just in time for an idle join."""
@@ -71,6 +72,7 @@ class SchemblePlus(EnsemblePolicy):
         self._price = float(str(self.options["price"]))
         self._arrivals: Dict[str, Arrivals] = {}
         self._seen: Dict[FrozenSet[str], Surroundings] = {}
+        self._gaps: Dict[str, Gaps] = {}  # of each lane that ran one of the models
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
         if request.id not in self._queries:
@@ -78,6 +80,12 @@ class SchemblePlus(EnsemblePolicy):
                 seen.count *= 1.0 - 1.0 / REMEMBERED
             self._arrivals.setdefault(request.app.name, Arrivals(request.value)).came(request)
         return super()._query(request, ensemble, board)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        super().on_finished(work, started_ns, finished_ns, board)
+        if work.jobs[0].request.app.name in self._ensembles:
+            self._gaps.setdefault(work.lane.name, Gaps()).ended(
+                work.launched_ns, started_ns, finished_ns, board.now_ns)
 
     def _join_wait_ns(self, request: RequestRecord) -> int:
         if request.on_late == "answer":
@@ -121,10 +129,12 @@ class SchemblePlus(EnsemblePolicy):
             if lone and (len(queries) == 1 or not places.is_shared(fresh[0], lone.bit_length() - 1)):
                 return
         best, own, planner, spent = Plan((), -1, EXACT, 0), queries, places.planner, 0
-        charges = self._charges(queries, fresh, places, board)
+        gaps_ns = self._gaps_ns(places, board)
+        charges = self._charges(queries, fresh, gaps_ns, places, board)
         for batch in self._batches(board, places, len(queries)):
-            lanes = places.problem(board, {}, batch, len(fresh) > 1)
-            able, asked = self._able(queries, lanes, places, board, charges)
+            plain = places.problem(board, {}, batch, len(fresh) > 1)
+            lanes, ends = with_gaps(plain, gaps_ns), places.ends_ns(plain, board)
+            able, asked = self._able(queries, lanes, ends, places, board, charges)
             if lone and fresh[0] in able:
                 _only(asked[able.index(fresh[0])], 1 << places.number(fresh[0], lone.bit_length() - 1))
             if batch > 1:
@@ -173,11 +183,11 @@ class SchemblePlus(EnsemblePolicy):
             found = self._seen[places.apps] = Surroundings(board.now_ns, others, dear)
         return found
 
-    def _charges(self, queries: List[Query], fresh: List[Query], places: Places,
+    def _charges(self, queries: List[Query], fresh: List[Query], gaps_ns: Sequence[int], places: Places,
                  board: Board) -> Dict[str, Tuple[List[float], int]]:
         """What the requests that have not begun make each model of an app cost beyond the price, and how much earlier
         than they must its models are to end: nothing where one request waits, whom no other makes late."""
-        lanes = places.problem(board, {}, 1, True)
+        lanes = with_gaps(places.problem(board, {}, 1, True), gaps_ns)
         others = self._charges_of_others(len(fresh), places, board)
         found: Dict[str, Tuple[List[float], int]] = {}
         for app in dict.fromkeys([query.ensemble.app.name for query in queries]):
@@ -214,11 +224,22 @@ class SchemblePlus(EnsemblePolicy):
                     found[index] = each / unit_ns
         return found if any(seen) else []
 
-    def _able(self, queries: List[Query], lanes: Lanes, places: Places, board: Board,
+    def _gaps_ns(self, places: Places, board: Board) -> List[int]:
+        """What lies between two batches at each place, where it counts beside the fastest model there."""
+        fastest_ns = [NEVER_NS] * places.count
+        for model, place in zip(places.models, places.place_of):
+            for lane in board.lanes_of(model):
+                latency = board.latency(model, lane.name)
+                fastest_ns[place] = min(fastest_ns[place], latency.typical_ns[latency.sizes[0]])
+        return [min([self._gaps[lane.name].beside_ns(fastest_ns[place]) if lane.name in self._gaps else 0
+                     for lane in places.lanes(place)]) for place in range(places.count)]
+
+    def _able(self, queries: List[Query], lanes: Lanes, ends: Sequence[int], places: Places, board: Board,
               charges: Mapping[str, Tuple[List[float], int]]) -> Tuple[List[Query], List[Asked]]:
         """The requests that some model could end for with the guard, should it be slow; where there is none, those that
         some model could end for by the likely times."""
         per_ns = self._prices(lanes, places, board)
+        known: Dict[Alike, Tuple[Option, ...]] = {}
         for level in (GUARDED, LIKELY, LATE):
             able, asked = [], []
             for query in queries:
@@ -229,8 +250,8 @@ class SchemblePlus(EnsemblePolicy):
                 limit_ns = 0 if request.on_late == "answer" or level != GUARDED else (
                     request.deadline_ns - request.arrival_ns) // GUARD_PART
                 due_ns = query.last_ns if level == LATE else query.due_ns - min(early_ns, limit_ns)
-                item = self._asked(query, lanes, places, board, PlanParameters(
-                    self._worth(app, places), per_ns, more, due_ns))
+                item = self._asked(query, lanes, places, ends, PlanParameters(
+                    self._worth(app, places), per_ns, more, due_ns), known)
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)
                     asked.append(item)
@@ -267,15 +288,14 @@ class SchemblePlus(EnsemblePolicy):
         useful = now >= query.request.quality_min
         if query.running and (not useful or query.worth(query.answered | query.running) - now >= self._stop):
             return False
-        more = query.answered | query.running
+        more, ends = query.answered | query.running, places.ends_ns(lanes, board)
         for bit in query.jobs:
-            index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.due_ns:
+            if ends[places.number(query, bit)] <= query.due_ns:
                 more |= 1 << bit
         gain = query.worth(more) - now
         if more == query.answered or (useful and gain < self._stop):
             return True
-        asked = self._asked(query, lanes, places, board, PlanParameters(
+        asked = self._asked(query, lanes, places, ends, PlanParameters(
             self._worth(query.ensemble.app.name, places), self._prices(lanes, places, board), (), query.due_ns))
         return useful and not query.running and not any(option.reward > 0 for option in asked.options)
 

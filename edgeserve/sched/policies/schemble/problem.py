@@ -8,7 +8,7 @@ request, no board and no clock.
 
 from __future__ import annotations
 
-from typing import Final, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Final, List, NamedTuple, Sequence, Tuple
 
 REWARD_UNIT: Final = 1 << 30
 """Rewards are whole numbers of this unit: sums and comparisons are exact, and equal on every machine."""
@@ -18,6 +18,13 @@ COUNT_BITS: Final = 8
 
 LOAD_BITS: Final = 52
 """Bits of the load of a lane that several models share, in nanoseconds: 26 days."""
+
+
+Row = List[Tuple[int, int, int, int]]
+"""The options of one request: a subset, what it adds to the load, its bound, its reward; see :class:`Packed`."""
+
+Form = Tuple[int, int, int, int, Tuple[int, ...]]
+"""What is alike in the options of all requests that name the same subsets; see :func:`_forms`."""
 
 
 class Lanes(NamedTuple):
@@ -68,7 +75,7 @@ class Packed(NamedTuple):
     """
 
     guard: int
-    rows: List[List[Tuple[int, int, int, int]]]
+    rows: List[Row]
     shape: int
     weights: Tuple[Tuple[int, int, int], ...]
 
@@ -94,72 +101,99 @@ def fits(lanes: Lanes, asked: Sequence[Asked], subsets: Sequence[int]) -> bool:
 def pack(lanes: Lanes, asked: Sequence[Asked]) -> Packed:
     """A problem in whole numbers; options that could not end in time even alone, or that a smaller subset is as good
     as, are left out (both exact)."""
-    places = len(lanes.free_ns)
-    counts = [lanes.lane_of.count(place) == 1 for place in range(places)]
-    shifts, shift = [], 0
-    for place in range(places):
-        shifts.append(shift)
-        shift += COUNT_BITS if counts[place] else LOAD_BITS
-    guard, largest = 0, []
-    for place in range(places):
-        bits = (COUNT_BITS if counts[place] else LOAD_BITS) - 1
-        guard |= 1 << shifts[place] + bits
-        largest.append((1 << bits) - 1)
-    adds = [1 if counts[place] else -(-lanes.times_ns[model] // lanes.sizes[model])
-            for model, place in enumerate(lanes.lane_of)]
-    rows: List[List[Tuple[int, int, int, int]]] = []
-    most = [0] * places
+    fields = _fields(lanes)
+    guard = sum([field.guard for field in fields])
+    rows: List[Row] = []
+    most = [0] * len(fields)
+    forms: Dict[Tuple[int, ...], List[Form]] = {}
     for item in asked:
-        caps = [_cap(lanes, place, item.due_ns, counts[place], largest[place]) for place in range(places)]
-        most = [max(before, cap) for before, cap in zip(most, caps)]
-        rows.append(_row(item, lanes.lane_of, adds, caps, shifts, guard, largest))
+        caps = [field.cap(item.due_ns) for field in fields]
+        most = [cap if cap > before else before for before, cap in zip(most, caps)]
+        subsets = tuple([option.subset for option in item.options])
+        if subsets not in forms:
+            forms[subsets] = _forms(subsets, lanes, fields)
+        lacks = [(field.largest - cap) << field.shift for field, cap in zip(fields, caps)]
+        rows.append(_row(item.options, forms[subsets], lacks, guard))
     shape = 1
     for model, place in enumerate(lanes.lane_of):
-        shape *= 1 + min(most[place] // adds[model], len(asked))
-    units = [lanes.times_ns[lanes.lane_of.index(place)] if counts[place] else 1 for place in range(places)]
-    return Packed(guard, rows, shape, tuple(zip(shifts, largest, units)))
+        shape *= 1 + min(most[place] // fields[place].adds[model], len(asked))
+    return Packed(guard, rows, shape, tuple([(field.shift, field.largest, field.unit_ns) for field in fields]))
 
 
-def _cap(lanes: Lanes, place: int, due_ns: int, counts: bool, largest: int) -> int:
-    """What a place can do by a deadline: requests, or nanoseconds where models share the place."""
-    if counts:
-        model = lanes.lane_of.index(place)
-        whole = sum([max(0, due_ns - free_ns) // lanes.times_ns[model] for free_ns in lanes.free_ns[place]])
-        return min(largest, whole * lanes.sizes[model])
-    left_ns = sum([max(0, due_ns - free_ns) for free_ns in lanes.free_ns[place]])
-    # A batch ends as a whole, and of several lanes the last ones idle while one still works.
-    late_ns = max([lanes.times_ns[model] - lanes.times_ns[model] // lanes.sizes[model]
-                   for model, at in enumerate(lanes.lane_of) if at == place])
-    if len(lanes.free_ns[place]) > 1:
-        late_ns += max([lanes.times_ns[model] for model, at in enumerate(lanes.lane_of) if at == place]) * (
-            len(lanes.free_ns[place]) - 1) // 2
-    return min(largest, max(0, left_ns - late_ns))
+class Field:
+    """The part of a load that counts one place: its bits from ``shift`` on, up to ``largest`` and below the bit
+    ``guard``; ``adds``: what each model of the place adds; ``unit_ns``: what one unit of it is."""
+
+    __slots__ = ("shift", "largest", "guard", "adds", "unit_ns", "_free_ns", "_size", "_late_ns")
+
+    def __init__(self, lanes: Lanes, place: int, shift: int) -> None:
+        models = [model for model, at in enumerate(lanes.lane_of) if at == place]
+        counts = len(models) == 1
+        bits = (COUNT_BITS if counts else LOAD_BITS) - 1
+        self.shift = shift
+        self.largest = (1 << bits) - 1
+        self.guard = 1 << shift + bits
+        self.adds: Dict[int, int] = {
+            model: 1 if counts else -(-lanes.times_ns[model] // lanes.sizes[model]) for model in models}
+        self.unit_ns = lanes.times_ns[models[0]] if counts else 1
+        self._free_ns = lanes.free_ns[place]
+        self._size = lanes.sizes[models[0]] if counts else 0
+        # A batch ends as a whole, and of several lanes the last ones idle while one still works.
+        times = [lanes.times_ns[model] for model in models]
+        self._late_ns = max([lanes.times_ns[model] - lanes.times_ns[model] // lanes.sizes[model] for model in models])
+        if len(self._free_ns) > 1:
+            self._late_ns += max(times) * (len(self._free_ns) - 1) // 2
+
+    def cap(self, due_ns: int) -> int:
+        """What the place can do by a deadline: requests, or nanoseconds where models share the place."""
+        total = 0
+        for free_ns in self._free_ns:
+            if due_ns > free_ns:
+                total += (due_ns - free_ns) // self.unit_ns
+        total = total * self._size if self._size else max(0, total - self._late_ns)
+        return total if total < self.largest else self.largest
 
 
-def _row(item: Asked, lane_of: Tuple[int, ...], adds: List[int], caps: List[int], shifts: List[int], guard: int,
-         largest: List[int]) -> List[Tuple[int, int, int, int]]:
-    kept: List[Tuple[int, int, int, int]] = []
-    for option in sorted(item.options, key=_by_size):
-        if option.reward <= 0 or _is_dominated(option, kept):
+def _fields(lanes: Lanes) -> List[Field]:
+    found: List[Field] = []
+    shift = 0
+    for place in range(len(lanes.free_ns)):
+        found.append(Field(lanes, place, shift))
+        shift += COUNT_BITS if lanes.lane_of.count(place) == 1 else LOAD_BITS
+    return found
+
+
+def _forms(subsets: Sequence[int], lanes: Lanes, fields: Sequence[Field]) -> List[Form]:
+    """The subsets from small to large: (its place among them, the subset, what it adds to the load, its bound where
+    nothing else limits it, the places it uses). Those that no place could ever take are left out."""
+    full = sum([field.guard + (field.largest << field.shift) for field in fields])
+    found: List[Form] = []
+    for _, subset, at in sorted([(bin(subset).count("1"), subset, at) for at, subset in enumerate(subsets)]):
+        loads = [0] * len(fields)
+        for model, place in enumerate(lanes.lane_of):
+            if subset >> model & 1:
+                loads[place] += fields[place].adds[model]
+        if all(load <= field.largest for load, field in zip(loads, fields)):
+            packed = sum([load << field.shift for load, field in zip(loads, fields)])
+            found.append((at, subset, packed, full - packed, tuple([
+                place for place, load in enumerate(loads) if load])))
+    return found
+
+
+def _row(options: Sequence[Option], forms: Sequence[Form], lacks: Sequence[int], guard: int) -> Row:
+    """What a request may be given. ``lacks``: of each place, what its deadline leaves of the field, less than all."""
+    kept: Row = []
+    for at, subset, packed, bound, places in forms:
+        reward = options[at].reward
+        if reward <= 0:
             continue
-        load = [0] * len(caps)
-        for model, place in enumerate(lane_of):
-            if option.subset >> model & 1:
-                load[place] += adds[model]
-        if all(amount <= cap for amount, cap in zip(load, caps)):
-            packed = sum([amount << shift for amount, shift in zip(load, shifts)])
-            bound = guard - packed
-            for amount, cap, shift, most in zip(load, caps, shifts, largest):
-                bound += (cap if amount else most) << shift
-            kept.append((option.subset, packed, bound, option.reward))
+        for place in places:
+            bound -= lacks[place]
+        if bound & guard != guard:
+            continue  # not even alone
+        for part, _, _, its_reward in kept:
+            if its_reward >= reward and part & subset == part:
+                break  # a smaller part brings as much; one that does not fit says that the whole does not either
+        else:
+            kept.append((subset, packed, bound, reward))
     return kept
-
-
-def _by_size(option: Option) -> Tuple[int, int]:
-    return bin(option.subset).count("1"), option.subset
-
-
-def _is_dominated(option: Option, kept: Sequence[Tuple[int, int, int, int]]) -> bool:
-    """Whether a smaller part of a subset brings as much. (Parts stand before it, and one that did not fit says that it
-    does not either.)"""
-    return any(part & option.subset == part and reward >= option.reward for part, _, _, reward in kept)

@@ -52,7 +52,8 @@ class Schemble(EnsemblePolicy):
         if not queries:
             return
         lanes = places.problem(board, self._backlog(places, board))
-        asked = [self._asked(query, lanes, places, board, self._parameters(query, lanes, places)) for query in queries]
+        ends = places.ends_ns(lanes, board)
+        asked = [self._asked(query, lanes, places, ends, self._parameters(query, lanes, places)) for query in queries]
         if self._unit > 1:
             for item in asked:
                 item.options = tuple([Option(subset, reward // self._unit) for subset, reward in item.options])

@@ -15,7 +15,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns, places_of
+from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, places_of
 from edgeserve.sched.policies.schemble.planner import BOUNDED
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query, ensemble_of
@@ -53,6 +53,11 @@ longer than its bound: then single models, pairs, and the subsets that grow by t
 
 Row = Tuple[int, int, int, Query, int]
 """A model that may run: when it is to end, its request's arrival, its job's number, its request, its bit."""
+
+
+Alike = Tuple[str, Tuple[int, ...], Tuple[float, ...], float, float]
+"""What is alike in new requests that have the same options: the app, its models that could end in time, what each
+subset is worth, what the request counts, the least agreement that is of use."""
 
 
 class PlanParameters(NamedTuple):
@@ -349,6 +354,7 @@ class EnsemblePolicy(Edf):
         if not queries:
             return
         lanes = places.problem(board, self._backlog(places, board))
+        ends = places.ends_ns(lanes, board)
         for query in queries:
             request = query.request
             if request.ended or request.state != OPEN or request.id not in self._queries:
@@ -359,11 +365,13 @@ class EnsemblePolicy(Edf):
                 if query.due_ns <= board.now_ns and request.on_late != "answer" or self._is_enough(
                         query, lanes, places, board):
                     board.settle(request, query.ensemble.join.name)
-            elif not query.running and query.jobs and not self._may_end(query, lanes, places, board):
+                    ends = places.ends_ns(lanes, board)  # a model that nobody wants any more may not be loaded
+            elif not query.running and query.jobs and not _may_end(query, ends, places):
                 if request.on_late == "answer":
-                    self._renew(query, lanes, places, board)
+                    self._renew(query, lanes, ends, places, board)
                 else:
                     board.drop(request, self._why_late(query, board))
+                    ends = places.ends_ns(lanes, board)
 
     def _settle_unplanned(self, board: Board, places: Places) -> bool:
         """Answer the requests whose further models could all start now and are not worth it to the plan: nothing would
@@ -377,11 +385,10 @@ class EnsemblePolicy(Edf):
                 settled = True
         return settled
 
-    def _renew(self, query: Query, lanes: Lanes, places: Places, board: Board) -> None:
+    def _renew(self, query: Query, lanes: Lanes, at_ns: Sequence[int], places: Places, board: Board) -> None:
         """A late request that is answered however late gets a new time, at which its slowest model would have ended
         behind its fastest (the specification's forced mode); a model that has to be loaded first is asked for."""
-        ends = [ends_at_ns(lanes, index, places.resident_at_ns(index, board))
-                for index in [places.number(query, bit) for bit in query.jobs]]
+        ends = [at_ns[places.number(query, bit)] for bit in query.jobs]
         query.due_ns = max(board.now_ns, min(min(ends), board.now_ns + FORCED_WAIT_NS)) + max(lanes.times_ns)
         query.last_ns = query.due_ns
         if min(ends) >= NEVER_NS:
@@ -391,14 +398,6 @@ class EnsemblePolicy(Edf):
     def _scored(self, query: Query) -> None:
         """A request's difficulty has become known."""
         self._is_stale = True
-
-    def _may_end(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
-        """Whether any model of a request could still end in time."""
-        for bit in query.jobs:
-            index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= query.last_ns:
-                return True
-        return False
 
     def _why_late(self, query: Query, board: Board) -> str:
         """Why a request cannot be in time: by the estimates of its models, or by what is on their lanes."""
@@ -431,31 +430,42 @@ class EnsemblePolicy(Edf):
         return sorted([query for query in self._of_places(places) if query.jobs and not query.committed],
                       key=Query.key)
 
-    def _asked(self, query: Query, lanes: Lanes, places: Places, board: Board, parameters: PlanParameters) -> Asked:
-        """A request as part of the local problem: the subsets of its waiting models that could end in time."""
-        bits, masks = [], []
-        for bit in sorted(query.jobs):
-            index = places.number(query, bit)
-            if ends_at_ns(lanes, index, places.resident_at_ns(index, board)) <= parameters.due_ns:
-                bits.append(bit)
-                masks.append(1 << index)
+    def _asked(self, query: Query, lanes: Lanes, places: Places, ends: Sequence[int], parameters: PlanParameters,
+               known: Dict[Alike, Tuple[Option, ...]] | None = None) -> Asked:
+        """A request as part of the local problem: the subsets of its waiting models that could end in time. ``ends``:
+        when one batch of each model would. ``known``: the options of the requests that were asked about before on the
+        same parameters, but for the time."""
+        numbers = places.numbers[query.ensemble.app.name]
+        bits = [bit for bit in sorted(query.jobs) if ends[numbers[bit]] <= parameters.due_ns]
+        if known is None or query.begun():
+            return Asked(parameters.due_ns, self._options(query, bits, lanes, numbers, parameters))
+        request = query.request
+        key = (request.app.name, tuple(bits), query.row, request.value, request.quality_min)
+        options = known.get(key)
+        if options is None:
+            options = known[key] = self._options(query, bits, lanes, numbers, parameters)
+        return Asked(parameters.due_ns, options)
+
+    def _options(self, query: Query, bits: Sequence[int], lanes: Lanes, numbers: Sequence[int],
+                 parameters: PlanParameters) -> Tuple[Option, ...]:
+        """The subsets of the models ``bits`` with what they bring, less the price and the surcharges."""
         found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
+        costs_of = [lanes.times_ns[numbers[bit]] * parameters.prices[lanes.lane_of[numbers[bit]]] for bit in bits]
+        worth = query.request.value
         for chosen in self._subsets(query, bits):
             own = subset = 0
             costs = more = 0.0
             for place, bit in enumerate(bits):
                 if chosen >> place & 1:
                     own |= 1 << bit
-                    subset |= masks[place]
-                    index = places.number(query, bit)
-                    costs += lanes.times_ns[index] * parameters.prices[lanes.lane_of[index]]
+                    subset |= 1 << numbers[bit]
+                    costs += costs_of[place]
                     more += parameters.surcharges[bit] if parameters.surcharges else 0.0
-            gain = query.gain(own) * query.request.value * parameters.worth
-            found.append((subset, gain - costs, more))
+            found.append((subset, query.gain(own) * worth * parameters.worth - costs, more))
         has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
         least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
-        return Asked(parameters.due_ns, [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT))
-                                    for subset, gain, more in found])
+        return tuple([Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT))
+                      for subset, gain, more in found])
 
     def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:
         """The subsets of the models ``bits`` that a plan may give a request, as bits over ``bits``."""
@@ -521,8 +531,7 @@ class EnsemblePolicy(Edf):
             bids.append(mine)
         if not bids:
             return self._records.offer(lane, board)
-        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns),
-                                                             lane.handover.careful_ns)
+        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
 
     def _lead_bid(self, queue: JobQueue, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(queue.rows[0][2].node.model, lane.name)
@@ -536,8 +545,11 @@ class EnsemblePolicy(Edf):
         """The first request, in order of deadlines, that is to have a model which may run here, and others with it."""
         rows: List[Row] = []
         for query in self._queries.values():
+            chosen = query.planned | query.committed
+            if not chosen:
+                continue
             for bit, job in query.jobs.items():
-                if (query.planned | query.committed) >> bit & 1 and job.node.model in lane.models and (
+                if chosen >> bit & 1 and job.node.model in lane.models and (
                         not job.lane or job.lane == lane.name) and board.is_resident(job.node.model, lane):
                     rows.append((query.due_ns, job.request.arrival_ns, job.seq, query, bit))
         if not rows:
@@ -581,6 +593,15 @@ class EnsemblePolicy(Edf):
                       "ensemble = 'FILE'"}
         return {"plans": self._plans, "plans cut short": self._bounded, "open": len(self._queries),
                 "answers by models": dict(sorted(self._answers.items())), **said}
+
+
+def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:
+    """Whether any model of a request could still end in time."""
+    numbers, last_ns = places.numbers[query.ensemble.app.name], query.last_ns
+    for bit in query.jobs:
+        if ends[numbers[bit]] <= last_ns:
+            return True
+    return False
 
 
 def _by_due(row: Row) -> Tuple[int, int, int]:

@@ -1,0 +1,162 @@
+"""Draw the tables of ``docs/policies/schemble.md`` from the runs that are stored in ``docs/results``.
+
+    python scripts/draw/schemble_tables.py [--check]
+
+A run that is not stored leaves a line that names the command that makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import drawn
+from lib.ensemble_worlds import FITS, RIVALS
+from replicate.schemble.run import DEADLINES_MS, FORCED, PAPER, REFERENCE
+
+PAGE, SCRIPT = "docs/policies/schemble.md", "draw/schemble_tables.py"
+RESULTS = os.path.join(drawn.ROOT, "docs", "results")
+
+PAPER_FORCED = {"original": (100.0, 50.5, 97.7, 99.5), "des": (96.9, 8.2, 24.5, 34.2), "gating": (93.0, 0.08, 0.15, 0.49),
+                "schemble": (97.2, 0.10, 0.14, 0.33)}
+"""Text matching of the paper's Table II: accuracy in percent; mean, 95th percentile, largest latency in seconds."""
+
+OURS = "schemble+"
+NAMES = {"static, two": "static, two models", "static, any": "static, the fastest three times", "des": "DES",
+         "greedy edf": "greedy, EDF", "greedy fifo": "greedy, FIFO", "greedy sjf": "greedy, SJF"}
+
+
+def parts(directory: str = RESULTS) -> Dict[str, str]:
+    """The page's parts by name."""
+    makers: Dict[str, Callable[[Mapping[str, Any]], List[str]]] = {
+        "policies": policies, "forced": forced, "delta": delta, "lanes": lanes}
+    found = {name: _part(directory, "replicate_schemble.json", "results", make) for name, make in makers.items()}
+    found["days"] = _part(directory, "replicate_schemble_days.json", "results", days)
+    found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
+    found["regret"] = _part(directory, "bench_regret_ensembles.json", "rows", regret)
+    found["live"] = _part(directory, "bench_ensemble_live.json", "results", live)
+    return found
+
+
+def _part(directory: str, name: str, key: str, make: Callable[[Any], List[str]]) -> str:
+    path = os.path.join(directory, name)
+    if not os.path.exists(path):
+        return f"No run is stored as `docs/results/{name}`."
+    with open(path, encoding="utf-8") as file:
+        result = json.load(file)
+    said = result["circumstances"]
+    seeds = {"seeds": "seeds", "rounds": "rounds", "worlds": "worlds"}
+    counted = ", ".join(f"{said[name]} {word}" for name, word in seeds.items() if name in said)
+    return "\n".join([*make(result[key]), "", f"`{said['command']}` ({counted})."])
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
+    return ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1),
+            *["| " + " | ".join(row) + " |" for row in rows]]
+
+
+def _pair(accuracy: float, missed: float) -> str:
+    return f"{accuracy:.1f} / {missed:.1f}"
+
+
+def _of(row: Mapping[str, float]) -> str:
+    return _pair(100 * row["accuracy"], 100 * row["missed"])
+
+
+def policies(results: Mapping[str, Any]) -> List[str]:
+    """Accuracy and missed deadlines of every policy at each deadline, beside the specification's and the paper's."""
+    table = results["table"].get("policies", results["table"])
+    rows = []
+    for key, of_deadlines in table.items():
+        *each, mean = of_deadlines
+        rows.append([NAMES.get(key, key), *[_of(row) for row in each], f"**{_of(mean)}**",
+                     f"{100 * mean['processed']:.1f}", f"{mean['models']:.2f}",
+                     *[_pair(*known[key]) if key in known else "-" for known in (REFERENCE, PAPER)]])
+    return _table(["accuracy / missed, %", *[f"{deadline} ms" for deadline in DEADLINES_MS], "mean", "processed",
+                   "models", "specification", "paper"], rows)
+
+
+def forced(results: Mapping[str, Any]) -> List[str]:
+    """What answers take where nothing is refused."""
+    rows = []
+    for key, row in results["forced"].items():
+        took = [row["mean_ms"] / 1e3, row["p95_ms"] / 1e3, row["max_ms"] / 1e3]
+        known = [table[key] if key in table else None for table in (FORCED, PAPER_FORCED)]
+        rows.append([NAMES.get(key, key), f"{100 * row['accuracy']:.1f}", " / ".join(f"{each:.3g}" for each in took),
+                     *[f"{item[0]:g}: {item[1]:g} / {item[2]:g} / {item[3]:g}" if item else "-" for item in known]])
+    return _table(["nothing refused", "accuracy, %", "mean / 95 % / largest, s", "specification", "paper"], rows)
+
+
+def delta(results: Mapping[str, Any]) -> List[str]:
+    """What rounding rewards brings or costs, with the time of planning charged."""
+    return _table(["`delta`", "exact planner", "Algorithm 1 as printed"],
+                  [[key, *[_of(row) for row in rows]] for key, rows in results["delta"].items()])
+
+
+def lanes(results: Mapping[str, Any]) -> List[str]:
+    """Value in time at each place and load."""
+    head = list(next(iter(results["lanes"].values())))
+    rows = []
+    for place, values in results["lanes"].items():
+        where, load = place.rsplit(" ", 1)
+        best = max(value for key, value in values.items() if key != OURS)
+        rows.append([f"{where}, load {load}", *[f"{values[key]:.1f}" for key in head], f"{values[OURS] - best:+.1f}"])
+    return _table(["value in time, %", *[NAMES.get(key, key) for key in head], "ahead of the best"], rows)
+
+
+def days(results: Mapping[str, Any]) -> List[str]:
+    """The two policies of the paper on days that nothing was chosen on."""
+    rows = []
+    for key, found in results["days"].items():
+        accuracy, missed = [statistics.fmean([row[what] for row in found["days"]]) for what in ("accuracy", "missed")]
+        rows.append([key, _pair(100 * accuracy, 100 * missed), f"{found['error']:.2f}", _pair(*REFERENCE[key])])
+    return _table(["accuracy / missed, %", f"{len(found['days'])} days", "standard error", "specification"], rows)
+
+
+def trouble(results: Mapping[str, Mapping[str, float]]) -> List[str]:
+    """schemble+ / the best of the others, by case, place and load."""
+    cases: Dict[str, Dict[str, str]] = {}
+    for name, values in results.items():
+        head, load = name.rsplit(", load ", 1)
+        case, place = head.rsplit(", ", 1)
+        best = max(value for key, value in values.items() if key != OURS)
+        cases.setdefault(case, {})[f"{place}, {load}"] = f"{values[OURS]:.0f} / {best:.0f}"
+    places = list(next(iter(cases.values())))
+    return _table(["value in time, %", *places],
+                  [[case, *[found.get(place, "-") for place in places]] for case, found in cases.items()])
+
+
+def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
+    """How far schemble+ is ahead of the best simple rule in drawn worlds; where a fit is wrong, of the static choices,
+    as specified."""
+    wrong = [row for row in rows if set(FITS[1:3]) & set(row["tags"])]
+    table = []
+    for title, some, rivals in (("fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS),
+                                ("a wrong fit", wrong, RIVALS[2:])):
+        ahead = [row["percent"][OURS] - max(row["percent"][key] for key in rivals) for row in some]
+        if ahead:
+            table.append([f"{title}: ahead of the best of {', '.join(rivals)}", str(len(ahead)), f"{min(ahead):+.1f}",
+                          f"{statistics.fmean(ahead):+.1f}", f"{max(ahead):+.1f}"])
+    return _table(["points of value", "worlds", "worst", "mean", "best"], table)
+
+
+def live(results: Mapping[str, Any]) -> List[str]:
+    """The digits ensemble, live: the median of the rounds."""
+    rows = []
+    for load, of_policies in results.items():
+        for key, runs in of_policies.items():
+            medians = {name: statistics.median([run[name] for run in runs]) for name in runs[0]}
+            rows.append([f"{load}, {key}", f"{100 * medians['missed']:.1f}", f"{100 * medians['agreed']:.1f}",
+                         f"{100 * medians['accuracy']:.1f}", f"{medians['models']:.2f}"])
+    return _table(["load, policy", "missed, %", "answers as all models, %", "in time and as all models, %", "models"],
+                  rows)
+
+
+if __name__ == "__main__":
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))
