@@ -119,15 +119,14 @@ class _Courier:
         elif self._thread is None:
             self._start()
 
-    def lease(self, app: str) -> Optional[Lease]:
-        """Shared memory for a request to an app, with room for an answer like its last one."""
+    def lease(self, app: str, inputs: Mapping[str, Any], stays: bool) -> Optional[Lease]:
+        """Shared memory for a request to an app, with room for an answer like its last one. ``stays``: the inputs do not
+        change until the reply."""
         slab = self.slab
         if slab is None:
             return None
         lease = Lease(slab)
-        nbytes = self._answer_bytes.get(app)
-        if nbytes:
-            lease.reserve(nbytes)
+        lease.borrow(inputs, self._answer_bytes.get(app, 0), stays)
         return lease
 
     def forget(self, pending: _Pending) -> bool:
@@ -443,7 +442,7 @@ class Client:
         if not self._courier.stands.is_set():
             self._courier.connect()
         key = next(self._keys)
-        lease = self._courier.lease(app)
+        lease = self._courier.lease(app, inputs, not copy)
         try:
             if lease is not None and lease.room is not None:
                 options["room"] = lease.room
