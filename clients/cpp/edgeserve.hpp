@@ -322,12 +322,15 @@ class Slab {
   bool take(std::size_t bytes, std::size_t* offset) {
     const std::size_t size = rounded(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    // From the end: an offset of four bytes lets the server compare requests in place of decoding them.
+    for (auto hole = holes_.rbegin(); hole != holes_.rend(); ++hole) {
       if (hole->second < size) continue;
-      *offset = hole->first;
-      const std::size_t rest = hole->second - size;
-      holes_.erase(hole);
-      if (rest) holes_[*offset + size] = rest;
+      const std::size_t begin = hole->first, rest = hole->second - size;
+      *offset = begin + rest;
+      if (rest)
+        hole->second = rest;
+      else
+        holes_.erase(begin);
       return true;
     }
     return false;
@@ -580,7 +583,7 @@ class Client {
 
  private:
   struct Lease {
-    std::vector<std::shared_ptr<detail::Part>> parts;  // where the inputs lie
+    std::vector<std::shared_ptr<detail::Part>> parts;  // where the large inputs lie; null: in frames
     std::shared_ptr<detail::Part> room;                // where the answer may be put
   };
   static constexpr std::int64_t kBeatMs = 1000, kSilenceMs = 10000;
@@ -687,10 +690,14 @@ class Client {
       tensors += entry.second.is_text ? 0 : 1;
       if (!entry.second.is_text && entry.second.tensor.bytes >= kLargeBytes) wish_for_memory();
     }
+    for (auto& entry : inputs) {
+      const std::size_t bytes = entry.second.is_text ? 0 : entry.second.tensor.bytes;
+      if (bytes >= kLargeBytes) lease->parts.push_back(detail::Part::of(slab_, detail::Slab::rounded(bytes)));
+    }
     auto known = room_bytes_.find(app);
     if (known != room_bytes_.end() && known->second) {
       wish_for_memory();
-      lease->room = detail::Part::of(slab_, known->second);
+      lease->room = room_for(*lease, known->second);
     }
     const std::size_t texts = inputs.size() - tensors;
     msgpack::Writer writer;
@@ -714,19 +721,26 @@ class Client {
     return writer.out;
   }
 
+  // Where the answer may be put: in the place of an input, which the server has copied by then, or in one of its own.
+  std::shared_ptr<detail::Part> room_for(const Lease& lease, std::size_t bytes) {
+    for (auto& part : lease.parts)
+      if (part && part->bytes >= bytes && part->bytes <= 2 * bytes) return part;
+    return detail::Part::of(slab_, bytes);
+  }
+
   void write_table(msgpack::Writer* writer, std::size_t count, const Inputs& inputs, Lease* lease,
                    std::vector<const Tensor*>* frames) {
     writer->text("tensors"), writer->list(count);
+    std::size_t taken = 0;
     for (auto& entry : inputs) {
       if (entry.second.is_text) continue;
       const Tensor& tensor = entry.second.tensor;
-      auto part = tensor.bytes >= kLargeBytes ? detail::Part::of(slab_, tensor.bytes) : nullptr;
+      auto part = tensor.bytes >= kLargeBytes ? lease->parts[taken++] : nullptr;
       writer->list(part ? 5 : 3), writer->text(entry.first), writer->text(tensor.dtype), writer->list(tensor.shape.size());
       for (auto extent : tensor.shape) writer->natural(static_cast<std::uint64_t>(extent));
       if (part) {
         std::memcpy(slab_->at(part->offset), tensor.data, tensor.bytes);
         writer->natural(part->offset), writer->natural(tensor.bytes);
-        lease->parts.push_back(std::move(part));
       } else {
         frames->push_back(&tensor);
       }

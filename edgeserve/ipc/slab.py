@@ -84,7 +84,7 @@ class Slab:
         """An array to be filled; ``None`` where no room is left. Its place is free again when the last array over it is
         gone and no request is under way with it."""
         nbytes = math.prod(shape) * dtype.itemsize
-        offset = self.take(nbytes) if nbytes else None
+        offset = self.take(nbytes)
         return None if offset is None else np.ndarray(shape, dtype, self.lend_block(offset, nbytes))
 
     def offset_of(self, value: np.ndarray) -> Optional[int]:
@@ -115,14 +115,13 @@ class Slab:
 class Lease:
     """What one request has borrowed of a slab: one block, for its large inputs and then for its answer."""
 
-    __slots__ = ("slab", "room", "_begin", "_next", "_end", "_stays", "_held", "_block")
+    __slots__ = ("slab", "room", "_begin", "_next", "_end", "_held", "_block")
 
     def __init__(self, slab: Slab) -> None:
         self.slab = slab
         self.room: Optional[Tuple[int, int]] = None  # offset, bytes: where the answer may be put
         self._begin = self._next = self._end = 0
-        self._stays = False
-        self._held: List[np.ndarray] = []
+        self._held: Dict[int, Tuple[np.ndarray, int]] = {}  # by id: inputs that lie in the slab, and where
         self._block: Optional[np.ndarray] = None
 
     def is_empty(self) -> bool:
@@ -132,12 +131,14 @@ class Lease:
     def borrow(self, inputs: Mapping[str, Any], answer_bytes: int, stays: bool = False) -> None:
         """Borrow for the large arrays among ``inputs`` and for an answer of so many bytes, as far as there is room.
         ``stays``: the inputs do not change until the reply, so that those that lie in the memory are not copied."""
-        self._stays = stays
         needed = 0
         for value in inputs.values():
-            if type(value) is np.ndarray and value.nbytes >= LARGE_BYTES \
-                    and not (stays and self.slab.offset_of(value) is not None):
-                needed += rounded(value.nbytes)
+            if type(value) is np.ndarray and value.nbytes >= LARGE_BYTES:
+                place = self.slab.offset_of(value) if stays else None
+                if place is None:
+                    needed += rounded(value.nbytes)
+                else:
+                    self._held[id(value)] = (value, place)
         for size in (max(needed, answer_bytes), needed):
             offset = self.slab.take(size) if size else None
             if offset is not None:
@@ -150,11 +151,9 @@ class Lease:
     def put(self, value: np.ndarray) -> Optional[int]:
         """The offset of an input in the slab, where it was copied to unless it lies there and stays as it is; ``None``
         where no room is left."""
-        if self._stays:
-            offset = self.slab.offset_of(value)
-            if offset is not None:
-                self._held.append(value)
-                return offset
+        held = self._held.get(id(value)) if self._held else None
+        if held is not None:
+            return held[1]
         offset = self._next
         if offset + value.nbytes > self._end:
             return None

@@ -98,6 +98,85 @@ def test_a_request_and_its_answer_through_memory(segment):
     assert slab.free_bytes() == slab.bytes
 
 
+def test_an_answer_smaller_than_its_request_holds_no_more_than_its_room(segment):
+    _, slab = segment
+    lease = Lease(slab)
+    lease.borrow({"x": LARGE}, 5 * PAGE)
+    offset = lease.put(LARGE)
+    assert lease.room == (offset, 5 * PAGE)
+    kept = np.frombuffer(lease.window(Place(offset, 9)), np.uint8)
+    lease.end()
+    lease.end()
+    assert slab.free_bytes() == slab.bytes - 5 * PAGE
+    del kept
+    gc.collect()
+    assert slab.free_bytes() == slab.bytes
+
+
+def test_an_answer_larger_than_its_request_has_room_and_where_that_is_not_left_the_request_has_its_own(segment):
+    _, slab = segment
+    lease = Lease(slab)
+    lease.borrow({"x": LARGE}, 2 * LARGE.nbytes)
+    assert lease.room[1] == slab.bytes - slab.free_bytes() == 2 * LARGE.nbytes
+    other = Lease(slab)
+    other.borrow({"x": LARGE}, slab.bytes)
+    assert other.room is None
+    assert other.put(LARGE) is not None
+    assert other.put(LARGE) is None, "only what was borrowed"
+    lease.end()
+    other.end()
+    assert slab.free_bytes() == slab.bytes
+
+
+def test_the_place_that_was_given_back_last_is_taken_first(segment):
+    _, slab = segment
+    places = [slab.take(3 * PAGE) for _ in range(4)]
+    for index in (2, 0, 3):
+        slab.give_back(places[index], 3 * PAGE)
+    assert slab.take(3 * PAGE) == places[3]
+    assert slab.take(3 * PAGE) == places[0]
+
+
+def test_arrays_in_the_memory_are_sent_from_where_they_lie(segment):
+    shared, slab = segment
+    mine = slab.buffer(LARGE.shape, LARGE.dtype)
+    mine[:] = LARGE
+    free = slab.free_bytes()
+    for stays, copied in ((True, 0), (False, LARGE.nbytes)):
+        lease = Lease(slab)
+        lease.borrow({"x": mine}, 0, stays)
+        assert slab.free_bytes() == free - copied
+        frames = wire.encode_request(1, "a", {"x": mine}, places=lease)
+        ask, total = asked(shared, frames)
+        assert (total, len(frames)) == (LARGE.nbytes, 1)
+        assert (ask.inputs["x"] == LARGE).all()
+        assert not lease.is_empty()
+        lease.end()
+        assert lease.is_empty()
+    part = Lease(slab)
+    part.borrow({"x": mine.reshape(2, -1)[1], "y": mine.reshape(2, -1).T}, 0, True)
+    assert slab.free_bytes() == free - LARGE.nbytes, "one in a piece, and one that is not"
+    part.end()
+    del mine
+    gc.collect()
+    assert slab.free_bytes() == slab.bytes
+
+
+def test_a_buffer_is_not_free_while_a_request_reads_it(segment):
+    _, slab = segment
+    mine = slab.buffer(LARGE.shape, LARGE.dtype)
+    lease = Lease(slab)
+    lease.borrow({"x": mine}, 0, True)
+    lease.put(mine)
+    del mine
+    gc.collect()
+    assert slab.free_bytes() == slab.bytes - LARGE.nbytes
+    lease.end()
+    gc.collect()
+    assert slab.free_bytes() == slab.bytes
+    assert slab.buffer((slab.bytes + 1,), np.dtype(np.uint8)) is None
+
+
 def test_what_the_client_writes_later_does_not_reach_the_server(segment):
     shared, slab = segment
     lease = Lease(slab)
