@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import select
 import threading
@@ -16,8 +17,9 @@ import weakref
 from collections import OrderedDict, deque
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
+import numpy as np
 import zmq
 
 from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, AnswerStream, AsyncAnswerStream, TimedOut
@@ -37,6 +39,7 @@ CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
 APPS_MAX = 1024  # whose answers' sizes a client remembers
 LEFT_MAX = 256  # cancelled requests whose number may still come
 NUMBER_S = 0.1  # for how long a time-out waits for it
+MEMORY_S = 2.5  # a buffer waits so long at most for the connection and its shared memory
 STAND_S = 0.25  # the first request waits so long at most for the connection, before its time begins
 SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
 
@@ -91,6 +94,8 @@ class _Courier:
         self.waiting: Dict[int, _Pending] = {}
         self.closed = False
         self.slab: Optional[Slab] = None  # the link's memory, for the callers
+        self._wants_memory = False
+        self._knows_memory = threading.Event()  # it is there, or none will come
         self._left: OrderedDict[int, _Pending] = OrderedDict()  # cancelled, not confirmed yet
         self._answer_bytes: Dict[str, int] = {}  # by app, what its last answer needed of shared memory
         self._make_link = make_link
@@ -110,6 +115,15 @@ class _Courier:
         self.stands.wait(STAND_S)
         self.stands.set()
 
+    def memory(self) -> Optional[Slab]:
+        """What is shared with the server; waits for it the first time. ``None``: nothing is."""
+        if self.slab is None and not self.closed:
+            self._wants_memory = True
+            self.post((), None)
+            self._knows_memory.wait(MEMORY_S)
+            self._knows_memory.set()  # later buffers wait no more
+        return self.slab
+
     def post(self, frames: Any, pending: Optional[_Pending]) -> None:
         """Send from any thread; ``pending`` gets the reply."""
         self._mail.append((frames, pending))
@@ -119,15 +133,14 @@ class _Courier:
         elif self._thread is None:
             self._start()
 
-    def lease(self, app: str) -> Optional[Lease]:
-        """Shared memory for a request to an app, with room for an answer like its last one."""
+    def lease(self, app: str, inputs: Mapping[str, Any], stays: bool) -> Optional[Lease]:
+        """Shared memory for a request to an app, with room for an answer like its last one. ``stays``: the inputs do not
+        change until the reply."""
         slab = self.slab
         if slab is None:
             return None
         lease = Lease(slab)
-        nbytes = self._answer_bytes.get(app)
-        if nbytes:
-            lease.reserve(nbytes)
+        lease.borrow(inputs, self._answer_bytes.get(app, 0), stays)
         return lease
 
     def forget(self, pending: _Pending) -> bool:
@@ -185,6 +198,7 @@ class _Courier:
                 if link is not None and link.lost:
                     self.slab = None
                     self.stands.clear()
+                    self._knows_memory.clear()
                     self._fail_all(ServerGone(f"the server at {self.endpoint} is gone: {link.lost}"))
                     link.close()
                     link = None
@@ -192,6 +206,7 @@ class _Courier:
             self._fail_all(ServerGone(f"the connection to {self.endpoint} failed: {error}"))
         finally:
             self.closed = True  # before the waiting requests are refused: later callers read it
+            self._knows_memory.set()
             self._fail_all(Cancelled("the client was closed"))
             if link is not None:
                 link.close(goodbye=True)
@@ -230,7 +245,16 @@ class _Courier:
         self.slab = link.memory
         if link.connected and not self.stands.is_set():
             self.stands.set()
+        if self._wants_memory and link.connected:
+            self._look_for_memory(link)
         return bool(replies)
+
+    def _look_for_memory(self, link: Link) -> None:
+        """A caller waits for shared memory."""
+        link.wish_for_memory()
+        if link.memory is not None or not link.waits_for_memory:
+            self._wants_memory = False
+            self._knows_memory.set()
 
     def _sleep(self, poll: Any, timeout_ms: Optional[float], link: Link | None) -> bool:
         """Wait; ``True`` when something other than mail or a message may have happened."""
@@ -413,6 +437,20 @@ class Client:
         return pieces.follow(self._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min,
                                        pieces))
 
+    def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> np.ndarray:
+        """An array of any content, to be filled and sent as an input. Where this client and its server share memory it
+        lies there, and :meth:`infer` and :meth:`submit` with ``copy=False`` copy nothing; it must not change until the
+        answer. Else, and where no room is left, it is an ordinary array. Use it again and again: its place is free when
+        the last array over it is gone. The first one waits for the connection."""
+        kind = np.dtype(dtype)
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        if kind.hasobject or any(extent < 0 for extent in extents):
+            raise BadInput(f"a buffer of dtype {kind} and shape {extents}: expected numbers, and sizes from 0")
+        self._check()
+        slab = self._courier.memory() if math.prod(extents) * kind.itemsize >= LARGE_BYTES else None
+        made = None if slab is None else slab.buffer(extents, kind)
+        return np.empty(extents, kind) if made is None else made
+
     def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
              on_late: Any, hints: Any, quality_min: Any = None, pieces: Optional[_TakesPieces] = None,
              origin: str | None = None) -> _Pending:
@@ -443,7 +481,7 @@ class Client:
         if not self._courier.stands.is_set():
             self._courier.connect()
         key = next(self._keys)
-        lease = self._courier.lease(app)
+        lease = self._courier.lease(app, inputs, not copy)
         try:
             if lease is not None and lease.room is not None:
                 options["room"] = lease.room
@@ -584,6 +622,10 @@ class AsyncClient:
     @property
     def endpoint(self) -> str:
         return self._client.endpoint
+
+    async def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> np.ndarray:
+        """See :meth:`Client.buffer`."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._client.buffer, shape, dtype)
 
     async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
                     klass: str | None = None, value: float | None = None, stream: str | None = None,

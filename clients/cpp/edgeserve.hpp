@@ -86,6 +86,12 @@ struct Tensor {
   }
 };
 
+// A tensor whose content is written after it was made: `Client::buffer`.
+struct Buffer {
+  Tensor tensor;
+  void* data = nullptr;
+};
+
 // A tensor or a text.
 struct Input {
   Input(Tensor one) : tensor(std::move(one)) {}                            // NOLINT: meant to convert
@@ -322,12 +328,15 @@ class Slab {
   bool take(std::size_t bytes, std::size_t* offset) {
     const std::size_t size = rounded(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    // From the end: an offset of four bytes lets the server compare requests in place of decoding them.
+    for (auto hole = holes_.rbegin(); hole != holes_.rend(); ++hole) {
       if (hole->second < size) continue;
-      *offset = hole->first;
-      const std::size_t rest = hole->second - size;
-      holes_.erase(hole);
-      if (rest) holes_[*offset + size] = rest;
+      const std::size_t begin = hole->first, rest = hole->second - size;
+      *offset = begin + rest;
+      if (rest)
+        hole->second = rest;
+      else
+        holes_.erase(begin);
       return true;
     }
     return false;
@@ -356,6 +365,12 @@ class Slab {
     return total;
   }
   char* at(std::size_t offset) { return data_ + offset; }
+  bool holds(const void* data, std::size_t bytes, std::size_t* offset) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data_), place = reinterpret_cast<std::uintptr_t>(data);
+    if (place < begin || place - begin > size_ || bytes > size_ - (place - begin)) return false;
+    *offset = place - begin;
+    return true;
+  }
   std::size_t size() const { return size_; }
   static std::size_t rounded(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
@@ -520,7 +535,30 @@ class Client {
     }
   }
 
-  // Send a request; its number. The inputs are copied.
+  // Memory for an input, to be written and sent: shared with the server where it gives some, so that nothing is copied.
+  // It must not change until the answer has come; then it may be written and sent again.
+  Buffer buffer(const std::string& dtype, std::vector<std::int64_t> shape) {
+    Buffer made;
+    made.tensor = Tensor::raw(dtype, nullptr, std::move(shape));
+    const std::size_t bytes = made.tensor.bytes;
+    if (bytes >= kLargeBytes) {
+      connect();
+      wish_for_memory();
+    }
+    auto part = bytes >= kLargeBytes ? detail::Part::of(slab_, bytes) : nullptr;
+    if (part) {
+      made.data = slab_->at(part->offset);
+      made.tensor.owner = part;
+    } else {
+      std::shared_ptr<char> own(new char[bytes + 1], std::default_delete<char[]>());
+      made.data = own.get();
+      made.tensor.owner = own;
+    }
+    made.tensor.data = made.data;
+    return made;
+  }
+
+  // Send a request; its number. The inputs are copied, but for those of `buffer` and arrays of answers.
   std::uint64_t submit(const std::string& app, const Inputs& inputs, const Options& options = {}) {
     connect();
     const std::uint64_t id = ++last_id_;
@@ -580,8 +618,9 @@ class Client {
 
  private:
   struct Lease {
-    std::vector<std::shared_ptr<detail::Part>> parts;  // where the inputs lie
+    std::vector<std::shared_ptr<detail::Part>> parts;  // where the large inputs lie; null: in frames
     std::shared_ptr<detail::Part> room;                // where the answer may be put
+    std::vector<std::shared_ptr<const void>> held;     // inputs that lie in the memory themselves
   };
   static constexpr std::int64_t kBeatMs = 1000, kSilenceMs = 10000;
   static constexpr std::size_t kFramesMax = 66;
@@ -687,10 +726,18 @@ class Client {
       tensors += entry.second.is_text ? 0 : 1;
       if (!entry.second.is_text && entry.second.tensor.bytes >= kLargeBytes) wish_for_memory();
     }
+    for (auto& entry : inputs) {
+      const std::size_t bytes = entry.second.is_text ? 0 : entry.second.tensor.bytes;
+      if (bytes < kLargeBytes) continue;
+      std::size_t offset;
+      const bool is_there = slab_ && slab_->holds(entry.second.tensor.data, bytes, &offset);
+      if (is_there) lease->held.push_back(entry.second.tensor.owner);
+      lease->parts.push_back(is_there ? nullptr : detail::Part::of(slab_, detail::Slab::rounded(bytes)));
+    }
     auto known = room_bytes_.find(app);
     if (known != room_bytes_.end() && known->second) {
       wish_for_memory();
-      lease->room = detail::Part::of(slab_, known->second);
+      lease->room = room_for(*lease, known->second);
     }
     const std::size_t texts = inputs.size() - tensors;
     msgpack::Writer writer;
@@ -714,19 +761,28 @@ class Client {
     return writer.out;
   }
 
+  // Where the answer may be put: in the place of an input, which the server has copied by then, or in one of its own.
+  std::shared_ptr<detail::Part> room_for(const Lease& lease, std::size_t bytes) {
+    for (auto& part : lease.parts)
+      if (part && part->bytes >= bytes && part->bytes <= 2 * bytes) return part;
+    return detail::Part::of(slab_, bytes);
+  }
+
   void write_table(msgpack::Writer* writer, std::size_t count, const Inputs& inputs, Lease* lease,
                    std::vector<const Tensor*>* frames) {
     writer->text("tensors"), writer->list(count);
+    std::size_t taken = 0;
     for (auto& entry : inputs) {
       if (entry.second.is_text) continue;
       const Tensor& tensor = entry.second.tensor;
-      auto part = tensor.bytes >= kLargeBytes ? detail::Part::of(slab_, tensor.bytes) : nullptr;
-      writer->list(part ? 5 : 3), writer->text(entry.first), writer->text(tensor.dtype), writer->list(tensor.shape.size());
+      auto part = tensor.bytes >= kLargeBytes ? lease->parts[taken++] : nullptr;
+      std::size_t offset = part ? part->offset : 0;
+      const bool is_there = !part && tensor.bytes >= kLargeBytes && slab_ && slab_->holds(tensor.data, tensor.bytes, &offset);
+      writer->list(part || is_there ? 5 : 3), writer->text(entry.first), writer->text(tensor.dtype), writer->list(tensor.shape.size());
       for (auto extent : tensor.shape) writer->natural(static_cast<std::uint64_t>(extent));
-      if (part) {
-        std::memcpy(slab_->at(part->offset), tensor.data, tensor.bytes);
-        writer->natural(part->offset), writer->natural(tensor.bytes);
-        lease->parts.push_back(std::move(part));
+      if (part) std::memcpy(slab_->at(offset), tensor.data, tensor.bytes);
+      if (part || is_there) {
+        writer->natural(offset), writer->natural(tensor.bytes);
       } else {
         frames->push_back(&tensor);
       }

@@ -88,7 +88,36 @@ static void many(Client& client) {
   say("pieces", pieces == std::vector<std::int32_t>({0, 1, 2}) && whole.outcome == "completed");
 }
 
-static void large(Client& client, bool may_share) {
+static // Memory that is written and sent again and again, and an answer that is sent on.
+void buffers(Client& client) {
+  bool same = true;
+  int asked = 0;
+  {
+    auto buffer = client.buffer("float32", {300, 300});
+    auto* pixels = static_cast<float*>(buffer.data);
+    for (int round = 0; round < 12; ++round) {  // the server knows the form of the later ones
+      for (int index = 0; index < 90000; ++index) pixels[index] = static_cast<float>(index + round);
+      const auto id = client.submit("echo", {{"x", buffer.tensor}});
+      Event event;
+      if (!client.poll(&event, 60000) || event.id != id || event.error) break;
+      const auto answer = event.answer.outputs.at("x");
+      same = same && answer.data != buffer.data && std::memcmp(answer.data, pixels, buffer.tensor.bytes) == 0;
+      const auto again = client.infer("echo", {{"x", answer}});
+      ++asked;
+      same = same && std::memcmp(again.outputs.at("x").data, pixels, buffer.tensor.bytes) == 0;
+    }
+    const std::size_t before = client.shared_bytes_free();
+    const auto slow = client.submit("sleep", {{"x", buffer.tensor}});
+    same = same && client.shared_bytes_free() == before;  // nothing was copied
+    client.cancel(slow);
+    Event event;
+    same = same && client.poll(&event, 60000) && event.id == slow && event.error && ++asked == 13;
+    same = same && client.buffer("float32", {2}).data != nullptr;
+  }
+  say("buffers", same && client.shared_bytes_free() == client.shared_bytes());
+}
+
+void large(Client& client, bool may_share) {
   std::vector<float> image(3 * 224 * 224);
   for (std::size_t index = 0; index < image.size(); ++index) image[index] = static_cast<float>(index);
   const Inputs inputs = {{"x", Tensor::of(image, {3, 224, 224})}};
@@ -110,6 +139,7 @@ static void large(Client& client, bool may_share) {
   for (auto& answer : kept) same = same && std::memcmp(answer.outputs.at("x").data, image.data(), image.size() * 4) == 0;
   kept.clear();
   say("given back", same && client.shared_bytes_free() == client.shared_bytes());
+  buffers(client);
 }
 
 int main(int count, char** words) {

@@ -357,8 +357,12 @@ class Bus:
         if form is None or found is None:
             return self._read_any(peer, header, buffers, total, is_req, now_ns, news, refusal)
         key = found[form.key_at]
+        total += form.placed_bytes
         try:
             self._in_flight.check(peer, key, total)
+            if form.placed_bytes:
+                form.insert_places(found, buffers)
+                peer.memory.copy(buffers)
             ask = self._ask_type()
             form.fill(ask, found, buffers)
             self._enter(peer, ask, key, total, is_req, now_ns)
@@ -612,7 +616,7 @@ def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int,
     peer.unformed += 1
     if peer.unformed >= LEARN_AFTER:
         peer.unformed = 0
-        peer.form = learn_form(header, ask)
+        peer.form = learn_form(header, ask, 0 if peer.memory is None else peer.memory.bytes)
 
 
 def _too_many_frames() -> TooLarge:

@@ -154,6 +154,11 @@ class Link:
                 self.due_ns = self._clock_ns()
                 self._wish_until_ns = self.due_ns + MEMORY_NS_MAX
 
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether shared memory may still come."""
+        return self._wish is not None
+
     def _look_for_memory(self, wish: Wish, now_ns: int) -> None:
         try:
             if not wish.token and wish.look():

@@ -29,7 +29,7 @@ import numpy as np
 
 from edgeserve.errors import ConfigError, Malformed, NotAllowed
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
-from edgeserve.ipc.tensors import Buffer, Place, insert_places
+from edgeserve.ipc.tensors import Buffer, Place, call_when_gone, insert_places
 from edgeserve.units import NS_PER_S
 
 log = logging.getLogger("edgeserve")
@@ -141,7 +141,7 @@ class Copies:
             block = bytearray(size)
         copied = np.frombuffer(block, np.uint8, held.nbytes)  # arrays over it hold it, and not the block alone
         copied[:] = held
-        weakref.finalize(copied, self._back.append, block).atexit = False
+        call_when_gone(copied, self._back.append, block)
         return copied.data.toreadonly()
 
     def _keep(self, block: bytearray) -> None:

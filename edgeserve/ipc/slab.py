@@ -1,8 +1,9 @@
 """Shared memory for large tensors, a client's side: getting it, and which part of it is whose.
 
-The client alone says what lies where: each request borrows places for its large inputs and room for its answer, and
-gives them back when its one reply has come and nobody holds the answer's arrays any more. Where no room is left a
-tensor travels in a frame. How the memory gets here: ``segments``.
+The client alone says what lies where: each request borrows one block for its large inputs, and its answer may be put
+into the same block, since the server has copied the inputs by then. It gives the block back when its one reply has come
+and nobody holds the answer's arrays any more. Arrays that lie in the memory already (``Slab.buffer``, answers) are not
+copied. Where no room is left a tensor travels in a frame. How the memory gets here: ``segments``.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import socket
 import threading
-import weakref
 from bisect import bisect
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from edgeserve.errors import Malformed
 from edgeserve.ipc.endpoints import split_endpoint
 from edgeserve.ipc.segments import OFFER, SUFFIX, is_supported
-from edgeserve.ipc.tensors import LARGE_BYTES, Place
+from edgeserve.ipc.tensors import LARGE_BYTES, Place, call_when_gone
 
 PAGE = 4096
 """What places are multiples of, so that few sizes of holes come about."""
@@ -39,35 +40,58 @@ class Slab:
         self.lent: Dict[Any, Lease] = {}
         self._map = mmap.mmap(file, size)
         self.memory = np.frombuffer(self._map, np.uint8)
+        self._address = address_of(self.memory)
         self._holes: List[Tuple[int, int]] = [(0, size)]  # (begin, end), in order, none beside another
         self._back: Deque[Tuple[int, int]] = deque()  # given back: from any thread, also while memory is collected
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> Optional[int]:
-        """The first place that is large enough; ``None`` where there is none."""
-        size = -(-nbytes // PAGE) * PAGE
+        """A place that is large enough; ``None`` where there is none. The place that was given back last comes first
+        (its bytes are in the processor's cache), then what lies last in the memory."""
+        size = rounded(nbytes)
         with self._lock:
-            while self._back:
-                self._insert(*self._back.popleft())
-            for index, (begin, end) in enumerate(self._holes):
+            back = self._back
+            if back:
+                begin, end = back.pop()
+                if end - begin == size:
+                    return begin
+                self._insert(begin, end)
+            while back:
+                self._insert(*back.popleft())
+            holes = self._holes
+            for index in range(len(holes) - 1, -1, -1):
+                begin, end = holes[index]
                 if end - begin >= size:
                     if end - begin == size:
-                        del self._holes[index]
+                        del holes[index]
                     else:
-                        self._holes[index] = (begin + size, end)
-                    return begin
+                        holes[index] = (begin, end - size)
+                    return end - size
         return None
 
     def give_back(self, offset: int, nbytes: int) -> None:
         """A place is free again. Never blocks."""
-        self._back.append((offset, offset + -(-nbytes // PAGE) * PAGE))
+        self._back.append((offset, offset + rounded(nbytes)))
 
     def lend_block(self, offset: int, nbytes: int) -> np.ndarray:
         """A place that is free again when the last array over it is gone."""
         # Not a slice of self.memory: arrays over a slice would hold what was sliced, and not the slice.
         block = np.frombuffer(self._map, np.uint8, nbytes, offset)
-        weakref.finalize(block, self.give_back, offset, nbytes).atexit = False
+        call_when_gone(block, self._back.append, (offset, offset + rounded(nbytes)))
         return block
+
+    def buffer(self, shape: Tuple[int, ...], dtype: np.dtype) -> Optional[np.ndarray]:
+        """An array to be filled; ``None`` where no room is left. Its place is free again when the last array over it is
+        gone and no request is under way with it."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        offset = self.take(nbytes)
+        return None if offset is None else np.ndarray(shape, dtype, self.lend_block(offset, nbytes))
+
+    def offset_of(self, value: np.ndarray) -> Optional[int]:
+        """Where an array lies in this memory; ``None`` where it does not, or not in one piece."""
+        offset = address_of(value) - self._address
+        inside = 0 <= offset <= self.bytes - value.nbytes
+        return offset if inside and value.flags.c_contiguous else None
 
     def free_bytes(self) -> int:
         """How much is not borrowed."""
@@ -89,34 +113,53 @@ class Slab:
 
 
 class Lease:
-    """What one request has borrowed of a slab."""
+    """What one request has borrowed of a slab: one block, for its large inputs and then for its answer."""
 
-    __slots__ = ("slab", "room", "_inputs", "_block")
+    __slots__ = ("slab", "room", "_begin", "_next", "_end", "_held", "_block")
 
     def __init__(self, slab: Slab) -> None:
         self.slab = slab
         self.room: Optional[Tuple[int, int]] = None  # offset, bytes: where the answer may be put
-        self._inputs: List[Tuple[int, int]] = []
+        self._begin = self._next = self._end = 0
+        self._held: Dict[int, Tuple[np.ndarray, int]] = {}  # by id: inputs that lie in the slab, and where
         self._block: Optional[np.ndarray] = None
 
     def is_empty(self) -> bool:
         """Nothing was borrowed."""
-        return not self._inputs and self.room is None
+        return self._end == 0 and not self._held
+
+    def borrow(self, inputs: Mapping[str, Any], answer_bytes: int, stays: bool = False) -> None:
+        """Borrow for the large arrays among ``inputs`` and for an answer of so many bytes, as far as there is room.
+        ``stays``: the inputs do not change until the reply, so that those that lie in the memory are not copied."""
+        needed = 0
+        for value in inputs.values():
+            if type(value) is np.ndarray and value.nbytes >= LARGE_BYTES:
+                place = self.slab.offset_of(value) if stays else None
+                if place is None:
+                    needed += rounded(value.nbytes)
+                else:
+                    self._held[id(value)] = (value, place)
+        for size in (max(needed, answer_bytes), needed):
+            offset = self.slab.take(size) if size else None
+            if offset is not None:
+                self._begin = self._next = offset
+                self._end = offset + rounded(size)
+                if answer_bytes and size >= answer_bytes:
+                    self.room = (offset, answer_bytes)
+                return
 
     def put(self, value: np.ndarray) -> Optional[int]:
-        """Copy an input into the slab; its offset, ``None`` where no room is left."""
-        offset = self.slab.take(value.nbytes)
-        if offset is not None:
-            self._inputs.append((offset, value.nbytes))
-            np.ndarray(value.shape, value.dtype, self.slab.memory.data, offset)[...] = value
+        """The offset of an input in the slab, where it was copied to unless it lies there and stays as it is; ``None``
+        where no room is left."""
+        held = self._held.get(id(value)) if self._held else None
+        if held is not None:
+            return held[1]
+        offset = self._next
+        if offset + value.nbytes > self._end:
+            return None
+        self._next = offset + rounded(value.nbytes)
+        np.ndarray(value.shape, value.dtype, self.slab.memory.data, offset)[...] = value
         return offset
-
-    def reserve(self, nbytes: int) -> Optional[Tuple[int, int]]:
-        """Keep room for the answer, if there is some."""
-        offset = self.slab.take(nbytes)
-        if offset is not None:
-            self.room = (offset, nbytes)
-        return self.room
 
     def window(self, place: Place) -> memoryview:
         """A part of the answer. The room is free again when the last array over it is gone."""
@@ -130,11 +173,13 @@ class Lease:
 
     def end(self) -> None:
         """The reply has come, or nobody will send one. Idempotent."""
-        for offset, nbytes in self._inputs:
-            self.slab.give_back(offset, nbytes)
-        self._inputs.clear()
-        if self.room is not None and self._block is None:
-            self.slab.give_back(*self.room)
+        begin = self._begin
+        if self._block is not None and self.room is not None:  # its arrays give the room back
+            begin += rounded(self.room[1])
+        if begin < self._end:
+            self.slab.give_back(begin, self._end - begin)
+        self._held.clear()
+        self._begin = self._next = self._end = 0
         self.room = self._block = None
 
 
@@ -191,5 +236,16 @@ def large_bytes(values: Dict[str, Any]) -> int:
     total = 0
     for value in values.values():
         if type(value) is np.ndarray and value.nbytes >= LARGE_BYTES:
-            total += -(-value.nbytes // PAGE) * PAGE
+            total += rounded(value.nbytes)
     return total
+
+
+def rounded(nbytes: int) -> int:
+    """So many bytes in whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def address_of(value: np.ndarray) -> int:
+    """Where an array's first element lies in this process."""
+    address: int = value.__array_interface__["data"][0]
+    return address

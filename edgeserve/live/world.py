@@ -313,7 +313,7 @@ class LiveWorld:
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
         events.append(RequestArrived(Request(request.id, app, request.arrival_ns, planned_ns, request.client, klass,
                                              value, request.stream, on_late, request.hints,
-                                             request.quality_min or 0.0)))
+                                             request.quality_min or 0.0, request.deadline_ns - planned_ns)))
 
     def _predicted(self, prediction: Prediction, events: List[Event]) -> None:
         if self.predictions.finish(prediction, clock_ns()):

@@ -188,6 +188,8 @@ def _plain(value: Any) -> Any:
             del table["turns"]
         if table.get("quality_min") == 0.0:  # the same
             del table["quality_min"]
+        if table.get("margin_ns") == 0:
+            del table["margin_ns"]
         return table
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

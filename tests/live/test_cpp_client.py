@@ -27,7 +27,7 @@ MIB = 1024**2
 
 SAID = ("numbers", "longs", "bytes", "empty", "text", "terms", "wrong type", "wrong shape", "question", "unknown app",
         "expired", "refusal", "timed out", "many", "cancelled", "pieces", "large", "shared")
-SHARED = ("fallback", "given back")
+SHARED = ("fallback", "given back", "buffers")
 ENDED = ("server gone", "not sent again", "nobody")
 
 pytestmark = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import gc
 import os
 import signal
@@ -17,8 +18,8 @@ import pytest
 import zmq
 from bus_server import BusServer
 
-from edgeserve.client import Client
-from edgeserve.errors import NotAllowed, Rejected, RequestError, ServerGone, TooLarge
+from edgeserve.client import AsyncClient, Client
+from edgeserve.errors import BadInput, NotAllowed, Rejected, RequestError, ServerGone, TooLarge
 from edgeserve.ipc import segments, wire
 from edgeserve.ipc.bus import Ask
 from edgeserve.ipc.segments import OFFER, SUFFIX, Offers, is_supported
@@ -162,6 +163,111 @@ def test_tcp_has_none():
             Client(server.endpoint, timeout_ms=30_000) as client:
         assert (client.infer("echo", {"x": X})["x"] == X).all()
         assert (client._courier.slab, server.bus._offers) == (None, None)
+
+
+# --- buffers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_is_sent_from_where_it_lies(server):
+    with Client(server.endpoint, timeout_ms=30_000) as client:
+        mine = client.buffer(X.shape)
+        slab = client._courier.slab
+        assert np.shares_memory(mine, slab.memory), "the first buffer waits for the memory"
+        assert (mine.dtype, mine.shape) == (np.float32, X.shape)
+        mine[...] = X
+        free = slab.free_bytes()
+        waiting = client.submit("sleep", {"x": mine}, copy=False)
+        until(lambda: any(type(news) is Ask for news in list(server.news)), "the request's arrival")
+        assert slab.free_bytes() == free, "it was copied"
+        assert (server.seen(Ask).inputs["x"] == X).all()
+        del mine
+        gc.collect()
+        assert not free_again(slab), "a request is under way with it"
+        waiting.cancel()
+        until(lambda: free_again(slab), "giving back")
+        assert (client.infer("echo", {"x": X})["x"] == X).all()
+
+
+def test_the_inputs_of_submit_may_change_at_once_also_in_a_buffer(server, client):
+    mine = client.buffer(X.shape)
+    for copy in (True, False):
+        mine[...] = X
+        future = client.submit("echo", {"x": mine}, copy=copy)
+        if copy:
+            mine[...] = 0
+        assert (future.result(10)["x"] == X).all()
+
+
+def test_an_answer_is_sent_on_from_where_it_lies(client):
+    slab = client._courier.slab
+    answer = client.infer("echo", {"x": X})["x"]
+    assert np.shares_memory(answer, slab.memory)
+    again = client.infer("echo", {"x": answer})["x"]
+    assert (again == X).all()
+    assert (answer == X).all()
+    assert not np.shares_memory(again, answer), "the answer is not written over what is read"
+
+
+def test_requests_of_one_form_are_not_mixed_up(server, client):
+    """From the third on they are known by their form; each has its own place."""
+    buffers = [client.buffer(X.shape) for _ in range(4)]
+    for round_ in range(8):
+        for index, buffer in enumerate(buffers):
+            buffer[...] = X + round_ * 4 + index
+        futures = [client.submit("echo", {"x": buffer}, copy=False) for buffer in buffers]
+        for index, future in enumerate(futures):
+            assert (future.result(10)["x"] == X + round_ * 4 + index).all()
+    assert any(news.form is not None for news in server.news if type(news) is Ask), "no form was learnt"
+
+
+@pytest.mark.parametrize("bytes_given", [0, 4 * MIB])
+def test_without_shared_memory_a_buffer_is_an_ordinary_array(tmp_path, bytes_given):
+    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, \
+            Client(server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0) as client:
+        began = time.monotonic()
+        mine = client.buffer(X.shape)
+        assert time.monotonic() - began < 2, "it waited for what never comes"
+        mine[...] = X
+        assert (client.infer("echo", {"x": mine})["x"] == X).all()
+
+
+def test_buffers_that_find_no_room_or_no_server_are_ordinary_arrays(server, client, monkeypatch):
+    slab = client._courier.slab
+    kept = [client.buffer(MIB, np.uint8) for _ in range(6)]
+    inside = [np.shares_memory(one, slab.memory) for one in kept]
+    assert any(inside)
+    assert not all(inside)
+    assert not np.shares_memory(client.buffer((2, 3)), slab.memory), "a small one is sent in a frame"
+    for shape, dtype in (((-1, 5), "float32"), ((3,), object)):
+        with pytest.raises(BadInput, match="buffer"):
+            client.buffer(shape, dtype)
+    monkeypatch.setattr("edgeserve.client.MEMORY_S", 0.05)
+    with Client(server.endpoint + "-not-there") as lost:
+        assert lost.buffer(X.shape).shape == X.shape
+
+
+def test_a_buffer_of_a_server_that_is_gone_is_copied_for_its_successor(tmp_path):
+    endpoint = f"ipc://{tmp_path}/bus"
+    with Client(endpoint, timeout_ms=30_000) as client:
+        with BusServer(endpoint, shared_memory_bytes=4 * MIB):
+            mine = client.buffer(X.shape)
+            mine[...] = X
+            share(client)
+        until(lambda: client._courier.slab is None, "noticing that the server is gone")
+        with BusServer(endpoint, shared_memory_bytes=4 * MIB):
+            slab = share(client)
+            assert not np.shares_memory(mine, slab.memory)
+            assert (client.infer("echo", {"x": mine})["x"] == X).all()
+
+
+def test_an_asyncio_client_has_buffers(server):
+    async def ask():
+        async with AsyncClient(server.endpoint, timeout_ms=30_000) as client:
+            mine = await client.buffer(X.shape)
+            mine[...] = X
+            assert np.shares_memory(mine, client._client._courier.slab.memory)
+            return (await client.infer("echo", {"x": mine}))["x"].copy()
+    assert (asyncio.run(ask()) == X).all()
 
 
 # --- bounds --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import tempfile
 
 import numpy as np
@@ -15,6 +17,9 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import DeadlineExpired
 from edgeserve.recording.trace import read_recording
 from edgeserve.runtime import Runtime
+from edgeserve.tools.doctor import bus as doctor_bus
+from edgeserve.tools.doctor.bus import check_bus
+from edgeserve.tools.doctor.finding import GOOD, WRONG
 
 CONFIG = {"lane": {"cpu0": {}}, "app": {"echo": {"model": "echo", "slo": "10s"}},
           "model": {"echo": {"engine": "synthetic", "batch": [1, 2, 4],
@@ -87,3 +92,23 @@ def test_wrong_arguments_are_named(endpoint, capsys):
     assert cli.main(["trace", "--seconds", "-1", "--endpoint", endpoint]) == 2
     assert cli.main(["trace", "--seconds", "0", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
     assert "/no/such/place.json" in capsys.readouterr().err
+
+
+def test_doctor_knows_the_server_of_its_own_configuration(endpoint):
+    own = check_bus(endpoint, os.getuid(), "", ["echo"])
+    assert [finding.status for finding in own + check_bus(endpoint, os.getuid())] == [GOOD, GOOD]
+    assert f"process {os.getpid()} serves echo there" in own[0].text
+    other, = check_bus(endpoint, os.getuid(), "", ["detect", "echo"])
+    assert other.status == WRONG
+    assert "this configuration has detect, echo" in other.text
+    assert "edgeserve reload" in other.mend
+
+
+def test_doctor_finds_fault_with_a_listener_that_is_no_server(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor_bus, "ASK_MS", 50.0)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{tmp_path}/bus")
+        listener.listen()
+        found, = check_bus(f"ipc://{tmp_path}/bus", os.getuid(), "", ["echo"])
+    assert found.status == WRONG
+    assert "another server listens there already" in found.text

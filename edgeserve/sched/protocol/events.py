@@ -35,16 +35,18 @@ class Request:
 
     ``deadline_ns`` and ``arrival_ns`` are on the world's monotonic clock. ``hints`` are declared numbers that later
     decisions may need (``{"length": 37}``); a policy names those it reads. ``quality_min`` is the least quality of an
-    answer that is of use to the client (0..1): an answer below it is not given.
+    answer that is of use to the client (0..1): an answer below it is not given. ``margin_ns``: the client's own deadline
+    is so much later, which is kept for the answer's way back; only the request's story tells it.
     """
 
     fields: ClassVar[Tuple[str, ...]] = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream",
-                                         "on_late", "hints", "quality_min")
+                                         "on_late", "hints", "quality_min", "margin_ns")
     __slots__ = fields
 
     def __init__(self, id: int, app: str, arrival_ns: int, deadline_ns: int, client: str = "", klass: str = "normal",
                  value: float = 1.0, stream: str | None = None, on_late: str = "drop",
-                 hints: Mapping[str, float] | None = None, quality_min: float = 0.0) -> None:
+                 hints: Mapping[str, float] | None = None, quality_min: float = 0.0,
+                 margin_ns: int = 0) -> None:
         self.id = id
         self.app = app
         self.arrival_ns = arrival_ns
@@ -56,6 +58,7 @@ class Request:
         self.on_late = on_late
         self.hints: Mapping[str, float] = hints if hints is not None else _NO_HINTS
         self.quality_min = quality_min
+        self.margin_ns = margin_ns
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and all(

@@ -82,7 +82,7 @@ Expectation = Tuple[int, int]
 class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
-    ``deadline_ns`` is absolute; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``.
+    ``deadline_ns`` is absolute, ``margin_ns`` before the client's own; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``.
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
     (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
     nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
@@ -95,8 +95,8 @@ class RequestRecord:
     came from. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
-    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "client", "share", "has_owner", "use", "klass",
-                 "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes", "chosen",
+    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "margin_ns", "client", "share", "has_owner", "use",
+                 "klass", "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes", "chosen",
                  "cost_share_ns", "breakdown", "log", "done_exits", "failure", "left_out", "part_hints", "policy",
                  "successor_ns", "fates", "quality", "quality_min", "skipped")
 
@@ -108,6 +108,7 @@ class RequestRecord:
         self.part_hints: Dict[Part, Mapping[str, float]] | None = None
         self.arrival_ns = request.arrival_ns
         self.deadline_ns = request.deadline_ns
+        self.margin_ns = request.margin_ns
         self.client = request.client
         self.share = request.client.partition(SHARE_MARK)[0]
         self.has_owner = len(self.share) < len(self.client)
@@ -183,7 +184,8 @@ class RequestRecord:
         """What happened to the request, a line each, times relative to its ``arrival_ns``: its sending, where a client
         tells it."""
         head = (f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
-                f"deadline {format_duration(self.deadline_ns - self.arrival_ns)} after it was asked")
+                f"deadline {format_duration(self.deadline_ns + self.margin_ns - self.arrival_ns)} after it was asked"
+                + (f", of which {format_duration(self.margin_ns)} are kept for the answer" if self.margin_ns else ""))
         lines = [head]
         for now_ns, what in self.log:
             words = " ".join([word for word in map(str, what) if word])  # a job that is no part names none

@@ -30,7 +30,7 @@ def why(request: RequestRecord, others: Sequence[RequestRecord]) -> List[str]:
     parts = _parts(request, ended_ns)
     told = [f"{format_duration(took_ns)} {name}" for name, took_ns in parts.items() if took_ns > 0]
     lines = [f"  time: {', '.join(told)}"] if told else []
-    late_ns = ended_ns - request.deadline_ns
+    late_ns = ended_ns - request.deadline_ns - request.margin_ns
     if told and (late_ns > 0 or request.state == DROPPED):
         most = max(parts, key=lambda name: parts[name])
         missed = f"{format_duration(late_ns)} past this deadline" if late_ns > 0 else "given up before this deadline"

@@ -78,7 +78,8 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
         gpu = [replace(finding, status=NOTE) if finding.status == WRONG else finding for finding in gpu]
     found += gpu  # what is wrong with a GPU does not hinder a configuration that uses none
     endpoint = (config.server.endpoint if config is not None else "") or default_endpoint()
-    found += check_bus(endpoint, os.getuid(), config.curve_secret_key_path if config is not None else "")
+    found += check_bus(endpoint, os.getuid(), config.curve_secret_key_path if config is not None else "",
+                       config.apps if config is not None else ())
     found += check_open_files(config.server.clients_max if config is not None else CLIENTS_USUAL)
     found += check_config_file(config_path, cores) if config_path else []
     return list({(finding.status, finding.text): finding for finding in reversed(found)}.values())[::-1]

@@ -1,19 +1,26 @@
-"""Where the bus will listen: a directory that others cannot get at, keys for other machines."""
+"""Where the bus will listen: a directory that others cannot get at, keys for other machines. A server that listens there
+already is asked what it serves."""
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import List
+from typing import Collection, List, Optional
 
-from edgeserve.errors import ConfigError
+from edgeserve.client import Client
+from edgeserve.errors import ConfigError, RequestError
 from edgeserve.ipc.endpoints import check_endpoint, default_endpoint, look_for_server, split_endpoint
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 
 
-def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
+ASK_MS = 1000.0
+"""A server that decides between two batches answers in milliseconds."""
+
+
+def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str] = ()) -> List[Finding]:
     """What the server will ask of its endpoint: an ``ipc`` path's directory that others cannot get at, keys for ``tcp``
-    beyond this machine."""
+    beyond this machine. ``apps``: of the configuration that it is for, none where there is none. That they are served
+    there already is no fault."""
     try:
         transport, path = split_endpoint(endpoint)
         if transport != "ipc":
@@ -21,11 +28,9 @@ def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
         elif os.path.lexists(path):
             look_for_server(endpoint, path)
     except ConfigError as error:
-        mend = "correct [server] endpoint or curve_secret_key_file"
-        if endpoint.startswith("ipc:"):
-            mend = ("if it is the server of this file, all is well: 'edgeserve top' shows it; else another [server] "
-                    "endpoint")
-        return [Finding("bus", WRONG, str(error), mend)]
+        is_taken = "listens there already" in str(error) and not key_file
+        running = _running_server(endpoint, apps) if is_taken else None
+        return [running or Finding("bus", WRONG, str(error), "correct [server] endpoint or curve_secret_key_file")]
     if transport != "ipc":
         return [Finding("bus", GOOD, endpoint)]
     directory = os.path.dirname(path) or "."
@@ -49,6 +54,20 @@ def check_bus(endpoint: str, user: int, key_file: str = "") -> List[Finding]:
         return [Finding("bus", NOTE, f"{directory} has mode {mode:04o}: other users can see the bus",
                         f"chmod 700 {directory}, or set another [server] endpoint")]
     return [Finding("bus", GOOD, f"{endpoint} (mode {mode:04o})")]
+
+
+def _running_server(endpoint: str, apps: Collection[str]) -> Optional[Finding]:
+    """The server that listens at an endpoint; ``None`` where none answers."""
+    try:
+        with Client(endpoint, timeout_ms=ASK_MS) as client:
+            pid, served = client.health()["pid"], sorted(client.apps())
+    except (RequestError, ConfigError, KeyError):
+        return None
+    what = f"{endpoint}: process {pid} serves {', '.join(served)} there"
+    if not apps or sorted(apps) == served:
+        return Finding("bus", GOOD, f"{what}; 'edgeserve top' shows it")
+    return Finding("bus", WRONG, f"{what}, this configuration has {', '.join(sorted(apps))}",
+                   "stop that server, have it read this file (edgeserve reload), or give another [server] endpoint")
 
 
 def _bus_parent(directory: str) -> Finding:

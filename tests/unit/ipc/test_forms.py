@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgeserve.errors import RequestError
 from edgeserve.ipc import wire
 from edgeserve.ipc.forms import HEADER_BYTES_MAX, learn_form
-from edgeserve.ipc.tensors import insert_places
+from edgeserve.ipc.tensors import Place, insert_places
 
 NUMBERS = st.one_of(st.integers(0, 200), st.integers(0, 2**33), st.integers(0, 2**63 - 1))
 TENSOR = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -147,13 +147,101 @@ def test_what_must_be_looked_at_each_time_has_no_form(fields, buffers):
     assert len(first) < HEADER_BYTES_MAX or len(buffers) == 9
 
 
-def test_tensors_in_shared_memory_have_no_form():
-    """Else frames behind such a header, which decoding refuses, would be taken for the tensors."""
-    first = header(id=7, tensors=[["x", "float32", [2, 3], 64, 24]])
-    fields = wire.unpack_header(first)
-    buffers = []
-    assert insert_places(fields["tensors"], buffers) == 24
+MEMORY = 2**20
+OFFSETS = st.one_of(st.integers(0, 2**16), st.integers(2**16, MEMORY + 30), st.integers(0, 2**40))
+
+
+def decoded_with_memory(first, buffers, memory=bytes(range(256)) * (MEMORY // 256)):
+    """As ``decoded``, of a connection with shared memory: as the bus does it."""
+    buffers = list(buffers)
+    try:
+        fields = wire.unpack_header(first)
+        if wire.take_kind(fields) != "infer":
+            return None
+        key = wire.take_key(fields)
+        insert_places(fields.get("tensors"), buffers)
+        buffers = taken(buffers, memory)
+        ask = wire.Ask()
+        if buffers is None:
+            return None
+        wire.decode_infer(ask, fields, buffers, 10**6)
+        if ask.room is not None and sum(ask.room) > len(memory):
+            return None
+    except RequestError:
+        return None
+    return key, ask
+
+
+def taken(buffers, memory=bytes(range(256)) * (MEMORY // 256)):
+    """The bytes at each place; None where one is beyond the end."""
+    if any(type(one) is Place and one.offset + one.nbytes > len(memory) for one in buffers):
+        return None
+    return [memory[one.offset:one.offset + one.nbytes] if type(one) is Place else one for one in buffers]
+
+
+def read_with_memory(form, first, buffers):
+    found = form.match(first, buffers)
+    if found is None:
+        return None
+    buffers = list(buffers)
+    form.insert_places(found, buffers)
     ask = wire.Ask()
-    del fields["kind"], fields["id"]
-    wire.decode_infer(ask, fields, [TENSOR.tobytes()], 10**6)
-    assert learn_form(first, ask) is None
+    form.fill(ask, found, taken(buffers))
+    ask.room = list(ask.room) if ask.room is not None else None
+    return found[form.key_at], ask
+
+
+def placed(key, x_at, z_at, room_at):
+    """A request of three tensors, of which two lie in shared memory, with room for its answer."""
+    return header(id=key, sent_ns=2**40, room=[room_at, 48], tensors=[
+        ["x", "float32", [2, 3], x_at, 24], ["y", "uint8", [3]], ["z", "uint16", [2, 2], z_at, 8]], slo_ms=7)
+
+
+def learnt_with_memory(first, buffers):
+    return learn_form(first, decoded_with_memory(first, buffers)[1], MEMORY)
+
+
+@settings(max_examples=300)
+@given(key=NUMBERS, x_at=OFFSETS, z_at=OFFSETS, room_at=OFFSETS)
+def test_a_request_in_shared_memory_is_read_as_decoding_reads_it(key, x_at, z_at, room_at):
+    form = learnt_with_memory(placed(7, 2**16, 2**17, 2**16), [b"abc"])
+    assert form.placed_bytes == 32
+    first = placed(key, x_at, z_at, room_at)
+    found = read_with_memory(form, first, [b"abc"])
+    if found is not None:
+        assert_same(found, decoded_with_memory(first, [b"abc"]))
+    else:
+        assert key > 127 or min(x_at, z_at, room_at) < 2**16 or max(x_at, z_at, room_at) > MEMORY - 48
+
+
+def test_frames_in_the_place_of_shared_memory_are_left_to_decoding():
+    form = learnt_with_memory(placed(7, 2**16, 2**17, 2**16), [b"abc"])
+    first = placed(8, 2**18, 2**17, 2**18)
+    assert read_with_memory(form, first, [b"abc"])[0] == 8
+    for buffers in ([], [b"ab"], [b"abc", b"abc"], [TENSOR.tobytes(), b"abc", b"12345678"]):
+        assert read_with_memory(form, first, buffers) is None
+
+
+@pytest.mark.parametrize("offset", [MEMORY - 23, MEMORY, 2**32 - 1])
+def test_a_place_beyond_the_end_is_left_to_decoding(offset):
+    form = learnt_with_memory(placed(7, 2**16, 2**17, 2**16), [b"abc"])
+    assert read_with_memory(form, placed(8, offset, 2**17, 2**16), [b"abc"]) is None
+    assert read_with_memory(form, placed(8, 2**16, 2**17, offset), [b"abc"]) is None
+
+
+def test_offsets_that_are_not_told_apart_from_other_numbers_have_no_form():
+    for x_at in (0, 100, 2**16 - 1):  # fewer than four bytes
+        assert learn_form(placed(7, x_at, 2**17, 2**16), decoded_with_memory(placed(7, x_at, 2**17, 2**16), [b"abc"])[1],
+                          MEMORY) is None
+
+
+@settings(max_examples=300)
+@given(at=st.integers(0, 200), byte=st.integers(0, 255))
+def test_no_damaged_message_in_shared_memory_is_read_otherwise_than_by_decoding(at, byte):
+    first = placed(7, 2**16, 2**17, 2**16)
+    form = learnt_with_memory(first, [b"abc"])
+    damaged = bytearray(first)
+    damaged[at % len(first)] = byte
+    found = read_with_memory(form, bytes(damaged), [b"abc"])
+    if found is not None:
+        assert_same(found, decoded_with_memory(bytes(damaged), [b"abc"]))

@@ -39,7 +39,7 @@ JOB = JobId(7, "read", (2, 0))
 MS = 10**6
 EVENTS = (
     RequestArrived(Request(7, "a", 1, 2, "me", "critical", 0.1, "cam", "answer", {"length": 37.5})),
-    RequestCancelled(9, "gone"),
+    RequestArrived(Request(8, "a", 1, 2, margin_ns=3)), RequestCancelled(9, "gone"),
     WorkFinished(3, 5, 6, (JobResult(JOB, "done", 4, "left", {"x": 0.1}, "", 12, 4), JobResult(JOB))),
     WorkRefused(4, "late"), LaneChanged("l", False, 0.3, "hot"), DeviceChanged("d", 5, None, 0.7),
     LaneChanged("l", None, 0.6, "clock", 17), DeviceChanged("d", None, 0.5, None, 4096, "soft", "hard", 7),

@@ -46,6 +46,16 @@ def test_in_time_is_no_miss_and_exactly_on_the_deadline_neither():
             "  time: 40ms other"]
 
 
+def test_lateness_is_told_by_the_clients_deadline_and_not_by_the_one_that_was_planned_for():
+    for end, lines in ((43, ["  time: 43ms other"]),
+                       (44, ["  time: 44ms other", "  1ms past this deadline; most of its time was other: between its "
+                             "works: the loop, or a busy machine"])):
+        answered = request(1, (0, "arrived"), launch(1, 1), (end, "completed"), deadline=40)
+        answered.margin_ns = 3 * MS
+        assert why(answered, []) == lines
+        assert answered.story()[0].endswith("deadline 43ms after it was asked, of which 3ms are kept for the answer")
+
+
 @pytest.mark.parametrize("state", ["new", "open", "held", "rejected", "cancelled", "failed"])
 def test_who_has_not_ended_or_was_refused_has_no_such_lines(state):
     assert why(request(1, (0, "arrived"), launch(1, 1), (90, "x"), state=state, deadline=5), []) == []
