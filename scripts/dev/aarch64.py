@@ -51,10 +51,11 @@ SOURCE = "http://archive.ubuntu.com/ubuntu/pool/main/p/python3.8/python3.8_3.8.1
 SOURCE_SHA256 = "6af24a66093dd840bcccf371d4044a3027e655cf24591ce26e48022bc79219d9"
 
 WHEELS = {"3.11": ("numpy==1.26.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich", "pytest==8.3.5",
-                   "pytest-timeout", "hypothesis==6.113.0", "sortedcontainers", "attrs"),
+                   "pytest-timeout", "pytest-rerunfailures==14.0", "hypothesis==6.113.0", "sortedcontainers", "attrs"),
           "3.8": ("numpy==1.24.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich==14.0.0", "tomli==2.2.1",
                   "pytest==8.3.5", "pluggy==1.5.0", "iniconfig==2.1.0", "packaging==25.0", "exceptiongroup==1.3.0",
-                  "typing-extensions==4.13.2", "pytest-timeout==2.4.0", "hypothesis==6.113.0",
+                  "typing-extensions==4.13.2", "pytest-timeout==2.4.0", "pytest-rerunfailures==14.0",
+                  "hypothesis==6.113.0",
                   "sortedcontainers==2.4.0", "attrs==25.3.0", "pygments==2.19.2", "markdown-it-py==3.0.0")}
 """pip evaluates markers for the Python that runs it, so what an older Python needs is named, in the last version that
 supports it."""
