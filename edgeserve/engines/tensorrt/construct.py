@@ -122,7 +122,7 @@ def separate_dimensions(network: Any, profiles: List[Tuple[int, Profile]]) -> No
 
 def configure(library: Library, builder: Any, network: Any, request: BuildRequest, where: str) -> Any:
     """The builder's configuration but for the profiles."""
-    trt, api = library.trt, library.api
+    api = library.api
     config = builder.create_builder_config()
     api.limit_memory(config, request.workspace_bytes, request.tactic_bytes)
     api.share_profiles(config)
