@@ -488,7 +488,7 @@ class OnnxParser:
             self._errors.append(self._trt["ParserError"](-1, "", "", f"failed to parse the file: {error}"))
             return False
         for index, (name, operator, domain) in enumerate(model.nodes):
-            if domain not in ("", "ai.onnx") or (operator.endswith("_TRT") and not self._trt["_plugins"]):
+            if domain not in ("", "ai.onnx") or (operator.endswith("_TRT") and operator not in self._trt["_plugins"]):
                 self._errors.append(self._trt["ParserError"](index, name, operator, "plugin not found"))
         if self._version in ("8.5", "8.6"):  # no int64: the parser takes int32
             model = model._replace(inputs=[(name, _narrow(kind), dims) for name, kind, dims in model.inputs])
@@ -772,8 +772,8 @@ def library(version: str) -> Dict[str, Any]:
     for template in TEMPLATES:
         trt[template.__name__] = _restricted(template.__name__, template, version)
     trt["_plugins"] = []
-    if version != "rtx":
-        trt["init_libnvinfer_plugins"] = lambda logger, namespace: trt["_plugins"].append(namespace) or True
+    own = [] if version == "rtx" else ["EfficientNMS_TRT"]  # RTX has the call and none of the plugins
+    trt["init_libnvinfer_plugins"] = lambda logger, namespace: trt["_plugins"].extend(own) or True
     if names_of("IProgressMonitor", version):
         trt["IProgressMonitor"] = IProgressMonitor
     for template in TEMPLATES:

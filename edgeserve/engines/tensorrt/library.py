@@ -67,7 +67,7 @@ def open_library(choice: str) -> Library:
 
 def _register_plugins(library: Library) -> None:
     """TensorRT's own plugins (``EfficientNMS_TRT`` and others), which exported detectors and plans name. They are
-    found after this call alone; TensorRT-RTX has none."""
+    found after this call alone; TensorRT-RTX has the call and none of the plugins."""
     register = getattr(library.trt, "init_libnvinfer_plugins", None)
     if register is not None:
         register(library.log, "")
