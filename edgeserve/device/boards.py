@@ -166,7 +166,8 @@ def total_power_w(rails_w: Mapping[str, float]) -> Optional[float]:
     sum is no total."""
     for names in TOTALS:
         if all(name in rails_w for name in names):
-            return round(sum(rails_w[name] for name in names), 6)
+            total_w = round(sum(rails_w[name] for name in names), 6)
+            return total_w if total_w >= 0 else None  # a sensor of a rail that is off may read a little below 0
     return None
 
 

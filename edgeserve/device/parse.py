@@ -129,8 +129,8 @@ _SHARE = re.compile(rf"([A-Za-z_]+)\s+({_N})%")
 _LIMIT = _form(rf"(?P<name>EDP)\s+limit\s+(?P<clock>{_N})(?P<unit>{_CLOCK})?")
 _TEMPERATURE = _form(rf"(?P<name>[A-Za-z0-9_.:+-]{{1,64}})@(?:(?P<none>{_NONE})|(?P<now>-?{_N})(?P<unit>°?[CFK])?"
                      rf"(?:/(?P<max>-?{_N})(?P<max_unit>°?[CFK])?)?)")
-_RAIL = _form(rf"{_NAME}\s+(?P<powers>{_N}(?:{_POWER})?(?:/{_N}(?:{_POWER})?){{0,7}})")
-_POWER_VALUE = re.compile(rf"({_N})({_POWER})?", re.IGNORECASE)
+_RAIL = _form(rf"{_NAME}\s+(?P<powers>-?{_N}(?:{_POWER})?(?:/-?{_N}(?:{_POWER})?){{0,7}})")
+_POWER_VALUE = re.compile(rf"(-?{_N})({_POWER})?", re.IGNORECASE)
 _ENGINE = _form(rf"{_NAME}\s+(?:(?P<off>off|{_NONE})|(?=[0-9@])(?:(?P<load>{_N})%)?"
                 rf"(?:@(?:\[(?P<clocks>[^\[\]]{{0,200}})\]|(?P<clock>{_N})(?P<unit>{_CLOCK})?))?)")
 _ENGINE_CLOCK = re.compile(rf"\s*({_N})({_CLOCK})?\s*\Z", re.IGNORECASE)

@@ -1,6 +1,8 @@
 """Run the tests on aarch64 without such a machine: an arm64 Python and the aarch64 wheels under QEMU's user mode.
 
-    python scripts/dev/aarch64.py [--python 3.11 3.8] [--part unit sim ...] [--write docs/results/aarch64.md]
+    python scripts/dev/aarch64.py [--python 3.11 3.8] [--part bus device ...] [--write docs/results/aarch64.md]
+    python scripts/dev/aarch64.py --every scheduler=4 simulator=8     # each fourth, each eighth test of these parts
+    python scripts/dev/aarch64.py --stored --write docs/results/aarch64.md    # runs nothing: the page of what was run
 
 Python 3.11 comes as Debian's arm64 packages. Python 3.8, the oldest that a Jetson has (JetPack 5), is compiled by Zig
 (``ziglang`` from the package index) from the sources that Ubuntu 20.04 took, and runs on a C library of the same
@@ -9,7 +11,8 @@ version as that release's. Nothing is installed on this machine and nothing need
 ``dpkg-deb``, ``pip``, and for Python 3.8 a Python 3.8 of this machine, which CPython's cross build runs.
 
 Every part of the suite has a process of its own, so that a library that ends the emulated process costs that part
-alone. Results are kept per commit: interrupted, it goes on with the next part; ``--again`` runs all. Wall-clock times
+alone. Results are kept per commit: interrupted, it goes on with the next part; ``--again`` runs all. A part that takes
+hours can be tried in a slice: each n-th of its tests in pytest's order, and the page says so. Wall-clock times
 under emulation say nothing about a board. Exit status 1 when a test failed or a part ended.
 """
 
@@ -48,10 +51,11 @@ SOURCE = "http://archive.ubuntu.com/ubuntu/pool/main/p/python3.8/python3.8_3.8.1
 SOURCE_SHA256 = "6af24a66093dd840bcccf371d4044a3027e655cf24591ce26e48022bc79219d9"
 
 WHEELS = {"3.11": ("numpy==1.26.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich", "pytest==8.3.5",
-                   "pytest-timeout", "hypothesis==6.113.0", "sortedcontainers", "attrs"),
+                   "pytest-timeout", "pytest-rerunfailures==14.0", "hypothesis==6.113.0", "sortedcontainers", "attrs"),
           "3.8": ("numpy==1.24.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich==14.0.0", "tomli==2.2.1",
                   "pytest==8.3.5", "pluggy==1.5.0", "iniconfig==2.1.0", "packaging==25.0", "exceptiongroup==1.3.0",
-                  "typing-extensions==4.13.2", "pytest-timeout==2.4.0", "hypothesis==6.113.0",
+                  "typing-extensions==4.13.2", "pytest-timeout==2.4.0", "pytest-rerunfailures==14.0",
+                  "hypothesis==6.113.0",
                   "sortedcontainers==2.4.0", "attrs==25.3.0", "pygments==2.19.2", "markdown-it-py==3.0.0")}
 """pip evaluates markers for the Python that runs it, so what an older Python needs is named, in the last version that
 supports it."""
@@ -84,9 +88,19 @@ gives a child process seconds to answer (``tests/unit/offload/``: 2 s), since an
 PART_S_MAX = 5400.0
 TEST_S_MAX = 1200
 
+EACH_NTH = """\
+import os
+
+def pytest_collection_modifyitems(config, items):
+    left_out = [item for place, item in enumerate(items) if place % int(os.environ["EDGESERVE_EACH_NTH"])]
+    items[:] = items[:: int(os.environ["EDGESERVE_EACH_NTH"])]
+    config.hook.pytest_deselected(items=left_out)
+"""
+"""A plugin of pytest that keeps the first of each n tests. The order is pytest's own: that of files and of lines."""
+
 
 class Tried(NamedTuple):
-    """How one part ended. ``skips`` are (test, reason)."""
+    """How one part ended. ``skips`` are (test, reason); of each ``every`` tests one was run."""
 
     part: str
     passed: int
@@ -94,6 +108,7 @@ class Tried(NamedTuple):
     skips: List[Tuple[str, str]]
     seconds: float
     ended: str = ""  # why there is no result, or no complete one
+    every: int = 1
 
 
 class Emulated(NamedTuple):
@@ -304,14 +319,20 @@ def commit() -> str:
     return f"{head or 'unknown'}{'+' if changed else ''}"
 
 
-def kept(path: Path, of: str) -> Optional[Tried]:
-    """The stored result of a part, if it was complete and of this commit."""
+def stored(path: Path, of: str) -> Optional[Tried]:
+    """The stored result of a part, if it is of this commit, complete or not."""
     if of.endswith("+") or not path.exists():
         return None
     table = json.loads(path.read_text(encoding="utf-8"))
-    if table.pop("commit") != of or table["ended"]:
+    if table.pop("commit") != of:
         return None
     return Tried(**{**table, "skips": [(name, reason) for name, reason in table["skips"]]})
+
+
+def kept(path: Path, of: str, every: int) -> Optional[Tried]:
+    """The stored result of a part, if it is complete, of this commit, and of at least as many tests."""
+    found = stored(path, of)
+    return found if found is not None and not found.ended and found.every <= every else None
 
 
 def _last_line(text: str) -> str:
@@ -319,17 +340,20 @@ def _last_line(text: str) -> str:
     return f" ({lines[-1][:160]})" if lines else ""
 
 
-def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, seconds_max: float) -> Tried:
-    """Run one part; how it ended, also where the process did not survive."""
-    here = [test for test in tests if (ROOT / test).exists()]
+def tried(python: Emulated, part: str, cache: Path, seconds_max: float, every: int = 1) -> Tried:
+    """Run one part, or each n-th of its tests; how it ended, also where the process did not survive."""
+    here = [test for test in PARTS[part] if (ROOT / test).exists()]
     if not here:
-        return Tried(part, 0, [], [], 0.0, "no such tests in this checkout")
+        return Tried(part, 0, [], [], 0.0, "no such tests in this checkout", every)
     result = cache / f"result-{python.python}.xml"
     if result.exists():
         result.unlink()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1",
-                   "EDGESERVE_CORE": "interpreted", "OPENBLAS_NUM_THREADS": "1"}
-    command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist",
+    plugins = cache / "plugins"
+    plugins.mkdir(exist_ok=True)
+    (plugins / "each_nth.py").write_text(EACH_NTH, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{plugins}", "PYTHONDONTWRITEBYTECODE": "1",
+                   "EDGESERVE_CORE": "interpreted", "OPENBLAS_NUM_THREADS": "1", "EDGESERVE_EACH_NTH": str(every)}
+    command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "each_nth",
                f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-vv"]
     begun_s, ended, last = time.monotonic(), "", ""
     log = cache / f"{python.python}-{part.replace(' ', '-')}.log"
@@ -346,9 +370,9 @@ def tried(python: Emulated, part: str, tests: Sequence[str], cache: Path, second
         failed = [name for name, outcome in begun if outcome in ("FAILED", "ERROR")]
         skips = [(name, "see the log") for name, outcome in begun if outcome == "SKIPPED"]
         return Tried(part, sum(outcome == "PASSED" for _, outcome in begun), failed, skips,
-                     time.monotonic() - begun_s, (ended or f"the process ended with status {status}") + last)
+                     time.monotonic() - begun_s, (ended or f"the process ended with status {status}") + last, every)
     passed, failed, skips = counted(result)
-    return Tried(part, passed, failed, skips, time.monotonic() - begun_s, ended)
+    return Tried(part, passed, failed, skips, time.monotonic() - begun_s, ended, every)
 
 
 def counted(result: Path) -> Tuple[int, List[str], List[Tuple[str, str]]]:
@@ -380,12 +404,15 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
         lines += [f"## Python {python.python}", "", f"{python.about}.", "",
                   "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
         for part in parts:
-            lines.append(f"| {part.part} | {part.passed} | {len(part.failed)} | {len(part.skips)} | "
+            share = f", 1 of {part.every} tests" if part.every > 1 else ""
+            lines.append(f"| {part.part}{share} | {part.passed} | {len(part.failed)} | {len(part.skips)} | "
                          f"{part.seconds:.0f} |")
         lines += ["", f"Together {sum(part.passed for part in parts)} passed, "
                       f"{sum(len(part.failed) for part in parts)} failed, "
                       f"{sum(len(part.skips) for part in parts)} skipped.", ""]
         lines += [f"* Not complete: {part.part}: {part.ended}." for part in parts if part.ended]
+        run_here = {part.part for part in parts}
+        lines += [f"* Not run: {name}." for name in PARTS if name not in run_here]
         lines += [f"* Failed: `{name}`." for part in parts for name in part.failed]
         lines += [f"* Left out: {text}." for text in python.left_out]
         reasons: Dict[str, List[str]] = {}
@@ -397,12 +424,23 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
     return "\n".join(lines).rstrip() + "\n"
 
 
+def slice_of(text: str) -> Tuple[str, int]:
+    """``PART=N`` of the command line."""
+    part, _, number = text.partition("=")
+    if part not in PARTS or not number.isdigit() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected PART=N with N from 1, and PART of {', '.join(PARTS)}")
+    return part, int(number)
+
+
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", nargs="+", choices=sorted(RELEASES), default=["3.11", "3.8"])
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART",
                         help=f"parts of the suite: {', '.join(PARTS)}")
+    parser.add_argument("--every", nargs="+", type=slice_of, default=[], metavar="PART=N",
+                        help="of these parts, run each N-th test")
+    parser.add_argument("--stored", action="store_true", help="run nothing: the page of what this commit has stored")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"where everything is kept (default: {CACHE})")
     parser.add_argument("--mirror", default=mirror(), help="Debian mirror (default: this machine's)")
     parser.add_argument("--source", default=SOURCE, help="CPython 3.8's sources: a URL or a file")
@@ -419,15 +457,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     arguments = parse(argv)
     cache = arguments.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
-    runs = []
+    every, runs = dict(arguments.every), []
     for version in arguments.python:
         python = emulated(cache, version, arguments)
         print(python.about, *python.left_out, sep="\n", flush=True)
         parts: List[Tried] = []
         for part in () if arguments.prepare else arguments.part:
             store = cache / f"{version}-{part.replace(' ', '-')}.json"
-            found = None if arguments.again else kept(store, commit())
-            parts.append(found or tried(python, part, PARTS[part], cache, arguments.seconds))
+            if arguments.stored:
+                parts += [found for found in (stored(store, commit()),) if found is not None]
+                continue
+            number = every.get(part, 1)
+            found = None if arguments.again else kept(store, commit(), number)
+            parts.append(found or tried(python, part, cache, arguments.seconds, number))
             store.write_text(json.dumps({"commit": commit(), **parts[-1]._asdict()}), encoding="utf-8")
             print(f"{part}: {parts[-1].passed} passed, {len(parts[-1].failed)} failed, {len(parts[-1].skips)} skipped, "
                   f"{parts[-1].seconds:.0f} s {parts[-1].ended}", *parts[-1].failed, sep="\n  ", flush=True)

@@ -56,6 +56,8 @@ def test_the_unit_is_what_the_server_speaks_and_shuts_no_device_out() -> None:
     for line in ("Type=notify", "WatchdogSec=30", "Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict",
                  "LimitNOFILE=65536"):
         assert line in lines
+    before = [line for line in lines if line.startswith("ExecStartPre=")]
+    assert before == ["ExecStartPre=-@PREFIX@/venv/bin/edgeserve doctor --quick @CONFIG@"], "no start waits for a build"
     keys = {line.split("=")[0] for line in lines if "=" in line and not line.startswith("#")}
     assert not keys & {"PrivateDevices", "DeviceAllow", "ProtectClock", "MemoryDenyWriteExecute", "ProcSubset"}
 

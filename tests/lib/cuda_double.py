@@ -296,6 +296,8 @@ class CudaDouble:
 
     def stream_done(self, stream: int) -> bool:
         self._enter("stream_done", stream)
+        if stream in self._captures:
+            raise error_of("stream_done", 900, "operation not permitted when stream is capturing")
         if self._queue(stream):
             self._run_one(stream, set())
             return False

@@ -13,6 +13,7 @@ What a device would answer with wrong numbers, a crash or a hang raises :class:`
 * an address or context memory that is too small, misaligned, freed, or freed while the context lives;
 * two operations on streams that no event orders, where one writes what the other touches;
 * a context that two optimisation profiles share;
+* the device's context given back while an engine lives;
 * a graph captured before the context ran with those shapes, or launched after they changed or the context was freed.
 
 What TensorRT itself refuses returns ``False`` or ``None`` with a line in the log: a shape outside the profile, a
@@ -21,7 +22,9 @@ profile that another context holds (before 8.6), a plan of another version. It p
 
 from __future__ import annotations
 
+import ctypes
 import enum
+import gc
 import json
 import os
 import signal
@@ -78,6 +81,7 @@ class RecordingCuda(CudaDouble):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
         self._clocks: Dict[int, Dict[int, int]] = {}
         self._event_clocks: Dict[int, Dict[int, int]] = {}
         self._host: Dict[int, int] = {}
@@ -116,6 +120,13 @@ class RecordingCuda(CudaDouble):
             if context._memory is not None and context._memory.pointer == pointer:
                 raise Misuse(f"device memory at {pointer:#x} was freed while an execution context has it")
         super().free_device(pointer)
+
+    def release(self, index: int, context: int) -> None:
+        if len(self.engines) and len(self._contexts) == 1:
+            gc.collect()  # cycles do not count
+        if len(self.engines) and len(self._contexts) == 1:
+            raise Misuse("the device's context was given back while an engine of TensorRT lives on it")
+        super().release(index, context)
 
     def is_ordered(self, stream: int, access: Access) -> bool:
         """Whether what is given to ``stream`` now runs after ``access``."""
@@ -295,6 +306,10 @@ def _plant(fault: str) -> None:
         while True:
             kept.append(np.ones(1 << 20))
             threading.Event().wait(0.01)
+    elif fault == "computes":  # in one call that keeps the interpreter's lock, as some of the library's do
+        sum(range(6 * 10**7))
+    elif fault == "stuck":
+        ctypes.PyDLL(None).sleep(120)
     elif fault == "hangs":
         threading.Event().wait(120)
     elif fault == "raises":
@@ -473,7 +488,7 @@ class OnnxParser:
             self._errors.append(self._trt["ParserError"](-1, "", "", f"failed to parse the file: {error}"))
             return False
         for index, (name, operator, domain) in enumerate(model.nodes):
-            if domain not in ("", "ai.onnx"):
+            if domain not in ("", "ai.onnx") or (operator.endswith("_TRT") and operator not in self._trt["_plugins"]):
                 self._errors.append(self._trt["ParserError"](index, name, operator, "plugin not found"))
         if self._version in ("8.5", "8.6"):  # no int64: the parser takes int32
             model = model._replace(inputs=[(name, _narrow(kind), dims) for name, kind, dims in model.inputs])
@@ -538,6 +553,7 @@ class Runtime:
 class ICudaEngine:
     def __init__(self, about: Dict[str, Any], model: Model, log: Any) -> None:
         self._about, self._model, self._log = about, model, log
+        cuda.engines.add(self)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -584,7 +600,10 @@ class ICudaEngine:
         return tuple(dim if isinstance(dim, int) else -1 for dim in wanted.shape)
 
     def get_tensor_location(self, name: str) -> Any:
-        return self._trt["TensorLocation"].DEVICE
+        return getattr(self._trt["TensorLocation"], self._about.get("locations", {}).get(name, "DEVICE"))
+
+    def get_tensor_format(self, name: str) -> Any:
+        return enum.Enum("TensorFormat", ["LINEAR", "CHW16"])[self._about.get("formats", {}).get(name, "LINEAR")]
 
     def get_tensor_profile_shape(self, name: str, index: int) -> List[Tuple[int, ...]]:
         return [tuple(row) for row in self._about["profiles"][index][name]]
@@ -752,6 +771,9 @@ def library(version: str) -> Dict[str, Any]:
             trt[owner] = enum.IntEnum(owner, names, start=0)
     for template in TEMPLATES:
         trt[template.__name__] = _restricted(template.__name__, template, version)
+    trt["_plugins"] = []
+    own = [] if version == "rtx" else ["EfficientNMS_TRT"]  # RTX has the call and none of the plugins
+    trt["init_libnvinfer_plugins"] = lambda logger, namespace: trt["_plugins"].extend(own) or True
     if names_of("IProgressMonitor", version):
         trt["IProgressMonitor"] = IProgressMonitor
     for template in TEMPLATES:

@@ -92,11 +92,11 @@ def made(directory: str, file: str, lanes: int = 1, **settings: Any) -> Engine:
 
 
 def plan_file(directory: str, file: str, profiles: List[Dict[str, Any]], name: str = "given.engine",
-              version: str = "10.3", before: bytes = b"") -> str:
+              version: str = "10.3", before: bytes = b"", **about: Any) -> str:
     """A plan that was built elsewhere, of the ONNX file ``file``: input -> [smallest, usual, largest] per profile.
-    ``before`` is what an exporter writes in front of it."""
+    ``before`` is what an exporter writes in front of it; ``about`` has the tensors' ``locations`` and ``formats``."""
     header = {"version": version, "profiles": profiles, "flags": [], "network_flags": 0, "dla_core": -1,
-              "share": version not in ("8.5", "8.6")}
+              "share": version not in ("8.5", "8.6"), **about}
     with open(os.path.join(directory, file), "rb") as onnx, open(os.path.join(directory, name), "wb") as out:
         out.write(before + trt_double.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
     return name

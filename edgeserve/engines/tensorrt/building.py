@@ -32,7 +32,8 @@ MEMORY_FLOOR_BYTES = 128 << 20
 """The host's free memory under which the build is ended: below it a board begins to kill processes of its choice."""
 
 SILENT_LOOKS_MAX = 300
-"""Looks without a line (one minute; the process writes one per second) after which it counts as hung."""
+"""Looks (one minute) without a line and without any processor time used, after which the process counts as hung. It
+writes a line per second, but for the library's calls that keep the interpreter's lock."""
 
 STDERR_BYTES_KEPT = 2000
 
@@ -110,6 +111,8 @@ class _Watch:
         self._free_bytes = free_bytes
         self._rest = b""
         self._elapsed_s = 0.0
+        self._silent_s = 0.0
+        self._busy_s = 0.0
 
     def until_answered(self, asked: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Its last line; ``None`` when it ended without one."""
@@ -120,18 +123,20 @@ class _Watch:
             process.stdin.close()
         except BrokenPipeError:
             return None
-        silent = 0
+        idle = 0
         while True:
             readable, _, _ = select.select([process.stdout], [], [], LOOK_S)
             self._check_memory()
             if not readable:
-                silent += 1
-                if silent > SILENT_LOOKS_MAX:
-                    raise BuildFailed(f"{self._where}: the process that builds has said nothing for "
+                idle = 0 if self._is_busy() else idle + 1
+                self._silent_s += LOOK_S
+                self._check_time()
+                if idle > SILENT_LOOKS_MAX:
+                    raise BuildFailed(f"{self._where}: the process that builds has said and done nothing for "
                                       f"{SILENT_LOOKS_MAX * LOOK_S:.0f} s; it was ended. Try again; if it hangs again, "
                                       "run the model with engine = 'onnx'")
                 continue
-            silent = 0
+            idle, self._silent_s = 0, 0.0
             chunk = os.read(process.stdout.fileno(), 65536)
             if not chunk:
                 return None
@@ -148,11 +153,23 @@ class _Watch:
                 return answer
             self._elapsed_s = float(line["elapsed_s"])
             self._tell(Progress(line["phase"], float(line["share"]), self._elapsed_s))
-        if self._elapsed_s * NS_PER_S > self._limits.timeout_ns:
+        self._check_time()
+        return None
+
+    def _is_busy(self) -> bool:
+        """Whether the process used the processor since the last question."""
+        try:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:
+            return False
+        before_s, self._busy_s = self._busy_s, float(times.user + times.system)
+        return self._busy_s > before_s
+
+    def _check_time(self) -> None:
+        if (self._elapsed_s + self._silent_s) * NS_PER_S > self._limits.timeout_ns:
             raise BuildFailed(f"{self._where}: the build took longer than options.build_timeout = "
                               f"{format_duration(self._limits.timeout_ns)} and was ended. Raise that option, lower "
                               "options.optimization_level, or build fewer batch sizes")
-        return None
 
     def _check_memory(self) -> None:
         try:

@@ -122,7 +122,7 @@ def separate_dimensions(network: Any, profiles: List[Tuple[int, Profile]]) -> No
 
 def configure(library: Library, builder: Any, network: Any, request: BuildRequest, where: str) -> Any:
     """The builder's configuration but for the profiles."""
-    trt, api = library.trt, library.api
+    api = library.api
     config = builder.create_builder_config()
     api.limit_memory(config, request.workspace_bytes, request.tactic_bytes)
     api.share_profiles(config)
@@ -131,15 +131,24 @@ def configure(library: Library, builder: Any, network: Any, request: BuildReques
     if api.weak_types:
         _set_precision(library, config, network, request)
     if request.dla_core >= 0:
-        if request.dla_core >= builder.num_DLA_cores:
-            raise EngineError(f"{where}: options.dla_core = {request.dla_core}, but this device has "
-                              f"{builder.num_DLA_cores} DLA cores for {library.name} {library.version}; leave the "
-                              "option out")
-        config.default_device_type = trt.DeviceType.DLA
-        config.DLA_core = request.dla_core
-        config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+        _place_on_dla(library, builder, config, request, where)
     _set_capabilities(library, config, request, where)
     return config
+
+
+def _place_on_dla(library: Library, builder: Any, config: Any, request: BuildRequest, where: str) -> None:
+    """Layers go to a DLA core, and to the GPU where the core cannot run them."""
+    trt = library.trt
+    if request.dla_core >= builder.num_DLA_cores:
+        raise EngineError(f"{where}: options.dla_core = {request.dla_core}, but this device has "
+                          f"{builder.num_DLA_cores} DLA cores for {library.name} {library.version}; leave the "
+                          "option out")
+    if library.api.weak_types and request.precision == "model":  # from 11 on the model's own types decide
+        raise EngineError(f"{where}: options.dla_core = {request.dla_core}: DLA cores compute in float16 or int8; set "
+                          "options.precision = 'fp16'")
+    config.default_device_type = trt.DeviceType.DLA
+    config.DLA_core = request.dla_core
+    config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
 
 
 def _set_precision(library: Library, config: Any, network: Any, request: BuildRequest) -> None:

@@ -24,8 +24,9 @@ from edgeserve.engines.cuda.driver import is_available, open_driver
 from edgeserve.engines.options import Options
 from edgeserve.engines.tensorrt.engine import TensorrtEngine
 from edgeserve.engines.tensorrt.library import INSTALL_MEND, open_library
+from edgeserve.engines.tensorrt.plan_file import describe
 from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, read_settings
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, read_settings
 from edgeserve.errors import DeviceMissing, EdgeServeError
 from edgeserve.units import NS_PER_S, format_duration, format_size
 
@@ -55,12 +56,14 @@ def findings(config: Optional[Config]) -> List[Found]:
     return found
 
 
-def look(choice: str, limit_s: float = PROBE_S) -> Dict[str, Any]:
-    """What the process that looks says of the library of ``choice``; ``{"error": why}`` when it says nothing."""
+def look(choice: str, limit_s: float = PROBE_S, plan: str = "") -> Dict[str, Any]:
+    """What the process that looks says of the library of ``choice``, or of a plan that was built elsewhere; ``{"error":
+    why}`` when it says nothing."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     try:
-        done = subprocess.run([sys.executable, "-m", "edgeserve.engines.tensorrt.diagnose", choice], text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, env=environment)
+        done = subprocess.run([sys.executable, "-m", "edgeserve.engines.tensorrt.diagnose", choice,
+                               *([plan] if plan else [])], text=True, stdin=subprocess.DEVNULL, capture_output=True,
+                              timeout=limit_s, env=environment)
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {limit_s:.0f} s"}
     lines = done.stdout.strip().splitlines()
@@ -96,7 +99,9 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         lanes = 1 if about["shared"] else lanes_of(config, model)
         settings = read_settings(model, Options(model, KNOWN_OPTIONS), lanes, config.directory)
         path = model_path(model, config.directory)
-        device = Device(open_driver(settings.cuda), 0)
+        if is_plan(path):
+            return _given(subject, path, about)
+        device = Device(open_driver(settings.cuda), device_index_of(config, model))
         info = device.info
         device.close()
         cache = PlanCache(settings.plans)
@@ -114,15 +119,34 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
             f"edgeserve profile {config.source}")
 
 
+def _given(subject: str, path: str, about: Dict[str, Any]) -> Found:
+    """Of a plan that was built elsewhere: whether it runs here. It is never built again."""
+    found = look(about["library"], plan=path)
+    if found.get("error"):
+        return (subject, WRONG, str(found["error"]), "build the plan on this device with this library, or name the "
+                "ONNX file instead of the plan")
+    takes = " and ".join(str(low) if low == high else f"{low} to {high}" for low, high in found["batches"])
+    return (subject, GOOD, f"{format_size(os.path.getsize(path))}, built elsewhere, takes batches of {takes}", "")
+
+
+def device_index_of(config: Config, model: ModelConfig) -> int:
+    """Which GPU the model's first lane has."""
+    names = [name for name in model.lanes or config.lanes if name in config.lanes]
+    device = config.devices.get(config.lanes[names[0]].device) if names else None
+    return device.index if device is not None else 0
+
+
 def lanes_of(config: Config, model: ModelConfig) -> int:
     """How many lanes of its first lane's device may run a model."""
     lanes = [config.lanes[name].device for name in model.lanes or config.lanes if name in config.lanes]
     return lanes.count(lanes[0]) if lanes else 1
 
 
-def main(choice: str) -> Dict[str, Any]:
-    """In a process of its own: import the library, build and run a small model."""
+def main(choice: str, plan: str = "") -> Dict[str, Any]:
+    """In a process of its own: import the library, build and run a small model; or read a plan."""
     try:
+        if plan:
+            return {"batches": sorted(set(describe(plan, choice).batches))}
         library = open_library(choice)
     except EdgeServeError as error:
         return {"error": str(error), "missing": True}
@@ -158,4 +182,4 @@ def _ran(engine: TensorrtEngine, lane: LaneInfo, folder: str) -> Dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1] if len(sys.argv) > 1 else "auto")))
+    print(json.dumps(main(*sys.argv[1:] or ["auto"])))

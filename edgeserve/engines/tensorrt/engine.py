@@ -23,7 +23,7 @@ from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
 from edgeserve.engines.tensorrt.building import Limits, Progress, build_plan
-from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
+from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused, forget_locals
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
@@ -87,6 +87,7 @@ class TensorrtEngine(Engine):
                 plan = self._bring_given(library, device, path) if is_plan(path) else self._bring(library, device, path)
         except BaseException as error:
             self._runtime = None
+            forget_locals(error)
             device.close()
             if isinstance(error, EngineError):
                 raise named(self._name, error) from error
@@ -112,7 +113,7 @@ class TensorrtEngine(Engine):
 
     def open(self, lane: LaneInfo) -> Session:
         """A session for ``lane``: its contexts are made, warmed up and captured here, before any request."""
-        loaded = self._must_be_loaded()
+        self._must_be_loaded()  # not a local: an error's traceback must not keep the engine alive
         common = lane.common if lane.common is not None else {}
         known = self._contexts.get(id(common))
         if known is not None and known[0] is common:
@@ -120,9 +121,11 @@ class TensorrtEngine(Engine):
         try:
             with self._opening:
                 stream = lane_stream(lane._replace(common=common), self._settings.cuda)
-                contexts = LaneContexts(loaded, lane._replace(common=common), stream, self._copy_of_lane(loaded))
+                contexts = LaneContexts(self._must_be_loaded(), lane._replace(common=common), stream,
+                                        self._copy_of_lane(self._must_be_loaded()))
                 self._contexts[id(common)] = (common, contexts)
         except EngineError as error:
+            forget_locals(error)
             raise named(self._name, error) from error
         return TensorrtSession(contexts)
 
@@ -186,6 +189,7 @@ class TensorrtEngine(Engine):
         except PlanRefused as error:
             if plan.was_built:
                 raise
+            forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
             plan = self._obtain(library, cache, identity, path)
             self._loaded = self._deserialized(library, device, plan)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from typing import List, Optional
+
 from edgeserve.errors import EngineError, OutOfMemory
 
 
@@ -38,3 +41,14 @@ class PlanRefused(EngineError):
 KINDS = {kind.code: kind for kind in (LibraryMissing, ParseFailed, BuildFailed, BuildOutOfMemory, PlanRefused,
                                       EngineError)}
 """Code -> type: how an error comes back from the process that builds."""
+
+
+def forget_locals(error: BaseException) -> None:
+    """Let go of what the functions that failed held, above all TensorRT's objects: they must go before their device
+    does, and an error may be kept for long."""
+    seen: List[BaseException] = []
+    one: Optional[BaseException] = error
+    while one is not None and one not in seen:
+        traceback.clear_frames(one.__traceback__)
+        seen.append(one)
+        one = one.__cause__ or one.__context__

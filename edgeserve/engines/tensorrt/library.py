@@ -59,8 +59,18 @@ def open_library(choice: str) -> Library:
         except (ImportError, OSError, RuntimeError) as error:  # a broken installation raises the latter two
             tried.append(f"{name}: {error}")
             continue
-        return Library(name, Api(trt), _make_log(trt))
+        library = Library(name, Api(trt), _make_log(trt))
+        _register_plugins(library)
+        return library
     raise LibraryMissing(f"TensorRT cannot be imported ({'; '.join(tried)}); {INSTALL_MEND}")
+
+
+def _register_plugins(library: Library) -> None:
+    """TensorRT's own plugins (``EfficientNMS_TRT`` and others), which exported detectors and plans name. They are
+    found after this call alone; TensorRT-RTX has the call and none of the plugins."""
+    register = getattr(library.trt, "init_libnvinfer_plugins", None)
+    if register is not None:
+        register(library.log, "")
 
 
 def _make_log(trt: Any) -> Any:

@@ -135,10 +135,10 @@ def item_ranges_of(chosen: Sequence[Chosen], axes: Dict[str, Optional[int]]) -> 
     return found
 
 
-def describe(path: str) -> FileDescription:
-    """What a plan says of itself. It must be asked on the GPU that it was built for."""
+def describe(path: str, choice: str = "auto") -> FileDescription:
+    """What a plan says of itself, to the library of ``choice``. It must be asked on the GPU that it was built for."""
     try:
-        library = open_library("auto")
+        library = open_library(choice)
         device = Device(open_driver("auto"), 0)
     except EngineError as error:
         raise type(error)(f"{path}: a plan of TensorRT is read where it runs, on its GPU; elsewhere give the ONNX file "

@@ -30,6 +30,7 @@ from edgeserve.engines.cuda.errors import of_model
 from edgeserve.engines.cuda.lanes import LaneStream
 from edgeserve.engines.cuda.staging import Staged
 from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.tensorrt.errors import forget_locals
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
 from edgeserve.engines.tensorrt.tensors import Tensor, select_profile, set_shape
@@ -161,23 +162,24 @@ class ProfileContext:
                              for tensor in self._loaded.tensors if not tensor.is_input}
         return self._outputs
 
-    def execute(self, slot: Slot, stream: Stream) -> None:
+    def execute(self, slot: Slot, stream: Stream, capturing: bool = False) -> None:
         """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
-        device's error when that is the reason."""
+        device's error when that is the reason. ``capturing``: a stream that is captured may not be asked."""
         loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
         for tensor in loaded.tensors:
             if not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
                 raise EngineError(f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
                                   f"{loaded.library.why('TensorRT did not say why')}")
         if not self.context.execute_async_v3(stream.handle):
-            stream.done()  # raises what the device failed with, if it did
+            if not capturing:
+                stream.done()  # raises what the device failed with, if it did
             raise EngineError(f"{loaded.where}: batch of {self.size} cannot be enqueued: "
                               f"{loaded.library.why('TensorRT did not say why')}")
 
     def capture(self, number: int, slot: Slot, stream: Stream) -> None:
         """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
         with stream.captured() as captured:
-            self.execute(slot, stream)
+            self.execute(slot, stream, capturing=True)
         if captured.graph is not None:
             self.graphs[number] = captured.graph
             self.captured = dict(self._shapes)
@@ -347,8 +349,8 @@ class LaneContexts:
                 for stream in (into, compute, out):
                     stream.synchronize()
             raise
-        return DevicePending(clock, span, collecting.results, lambda error: named(loaded.name, error),
-                             loaded.device.current)
+        name = loaded.name  # whoever keeps a batch that is over must not keep the engine
+        return DevicePending(clock, span, collecting.results, lambda error: named(name, error), loaded.device.current)
 
     def _size_for(self, batch: Batch) -> int:
         """The smallest batch size with a profile that holds the batch."""
@@ -424,7 +426,7 @@ class LaneContexts:
                 context.capture(number, slot, stream)
             except EngineError as error:
                 log.info("%s, batch size %d: no CUDA graph (%s); it is enqueued instead", loaded.where, context.size,
-                         error)
+                         str(error))  # a log that keeps the error would keep the context
                 return
 
 
@@ -465,4 +467,5 @@ class TensorrtSession(Session):
         try:
             return contexts.launch(batch)
         except EngineError as error:
+            forget_locals(error)
             raise named(contexts.loaded.name, error) from error

@@ -103,9 +103,6 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         optimization_level=options.integer("optimization_level", 3, 0, 5),
         dla_core=options.integer("dla_core", -1, 0, 7) if "dla_core" in options else -1,
         compute_capabilities=_capabilities(options), lanes=lanes)
-    if request.dla_core >= 0 and request.precision == "model" and not is_plan(model.file):
-        raise ConfigError(f"{options.where('dla_core')} = {request.dla_core}: DLA cores compute in float16 or int8; "
-                          f"set {options.where('precision')} = 'fp16'")
     return Settings(
         library=library, request=request, timing_cache=options.boolean("timing_cache", True),
         plans=resolve_path(plans, directory) if plans else os.path.join(cache_directory(), "tensorrt"),

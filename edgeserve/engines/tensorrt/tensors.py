@@ -60,6 +60,8 @@ def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Prof
     trt, api = library.trt, library.api
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+    for name in names:
+        _check_place(library, engine, name, where)
     largest = _largest(library, engine, profiles, stream, where)
     found = []
     for name in [*inputs, *(name for name in names if name not in inputs)]:
@@ -72,6 +74,18 @@ def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Prof
                             max(1, count * dtype.itemsize),
                             api.narrows_int64 and name in inputs and dtype == np.int32))
     return found
+
+
+def _check_place(library: Library, engine: Any, name: str, where: str) -> None:
+    """Every tensor is bound to device memory in numpy's order; plans that were built elsewhere may want others."""
+    if engine.get_tensor_location(name) == library.trt.TensorLocation.HOST:
+        raise EngineError(f"{where}: tensor {name!r} is read on the host, since its values decide the sizes of other "
+                          "tensors; this engine needs sizes that follow from the inputs' shapes. Export the model "
+                          "with fixed sizes, or run it with engine = 'onnx'")
+    layout = engine.get_tensor_format(name)
+    if layout.name != "LINEAR":
+        raise EngineError(f"{where}: tensor {name!r} has the layout {layout.name}, expected LINEAR; build the plan "
+                          "without that option (trtexec --inputIOFormats, --outputIOFormats), or name the ONNX file")
 
 
 def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream,

@@ -141,6 +141,13 @@ def test_a_bare_number_is_a_clock_and_behind_the_name_of_a_rail_milliwatts():
     assert (power.kind, power.values[0].unit, power.values[0].assumed) == ("rail", "mW", True)
 
 
+def test_a_rail_that_reads_a_little_below_zero_is_data_and_no_power_of_a_module():
+    line = parse_line("VDD_GPU_SOC 2000mW/2000mW VDD_CPU_CV -4mW/-1mW VIN_SYS_5V0 3000mW/3000mW")
+    assert line.unknown == []
+    assert state_of_line(line).power_w == pytest.approx(4.996)
+    assert state_of_line(parse_line("VDD_IN -12/-12")).power_w is None
+
+
 @pytest.mark.parametrize("text", ["", "   ", "\x00\x01", "tegrastats: permission denied", "[sudo] password for user:"])
 def test_what_is_no_line_of_tegrastats_says_nothing(text):
     state = state_of_line(parse_line(text))

@@ -113,6 +113,24 @@ def test_dla_and_compute_capabilities_that_are_not_there(build):
         build(version="rtx", compute_capabilities=["8.7"])
 
 
+def test_a_dla_core_wants_float16_from_the_builder_or_from_11_on_from_the_model(build):
+    with pytest.raises(EngineError, match="dla_core = 0: DLA cores compute in float16 or int8; set .*'fp16'"):
+        build(dla_core=0)
+    build(version="11.4", dla_core=0)  # strongly typed: there is no other way
+
+
+def test_the_librarys_own_plugins_are_registered_before_anything_is_parsed(build, tmp_path):
+    path = str(tmp_path / "detector.onnx")
+    graph = helper.make_graph([helper.make_node("EfficientNMS_TRT", ["x"], ["y"], name="nms")], "g",
+                              [helper.make_tensor_value_info("x", 1, ["B", 4])],
+                              [helper.make_tensor_value_info("y", 1, ["B", 4])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), path)
+    for version in ("8.5", "10.3", "11.4"):
+        build(version=version, file=path)
+    with pytest.raises(ParseFailed, match=r"node 0 'nms' \(EfficientNMS_TRT\): plugin not found"):
+        build(version="rtx", file=path)
+
+
 def test_a_process_that_the_system_kills(build):
     with pytest.raises(BuildOutOfMemory, match="was killed, most likely by the system because memory ran out"):
         build(fault="killed", limits=MINUTE)
@@ -144,11 +162,18 @@ def test_a_build_beyond_its_time_is_ended(build):
         build(fault="hangs", limits=Limits(0, 10**6))
 
 
-def test_a_process_that_says_nothing_is_ended(build, monkeypatch):
-    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 0)
-    monkeypatch.setattr(building, "LOOK_S", 0.001)
-    with pytest.raises(BuildFailed, match="has said nothing for"):
-        build(limits=MINUTE)
+def test_a_process_that_says_and_does_nothing_is_ended(build, monkeypatch):
+    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 10)
+    with pytest.raises(BuildFailed, match="has said and done nothing for 2 s"):
+        build(fault="stuck", limits=MINUTE)
+
+
+def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build, monkeypatch):
+    """Some calls of the library keep the interpreter's lock, so that the thread that beats cannot."""
+    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 1)
+    build(fault="computes", limits=MINUTE)
+    with pytest.raises(BuildFailed, match="longer than options.build_timeout = 200ms and was ended"):
+        build(fault="stuck", limits=Limits(0, 2 * 10**8))
 
 
 @pytest.mark.parametrize(("index", "visible", "expected"), [

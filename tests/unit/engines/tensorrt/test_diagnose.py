@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime;
 import onnx_models
 import trt_worlds
 
-from edgeserve.config.schema import Config, LaneConfig, ModelConfig
+from edgeserve.config.schema import Config, DeviceConfig, LaneConfig, ModelConfig
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import diagnose
 
@@ -48,6 +49,35 @@ def test_whether_the_plan_of_a_model_is_there(double, tmp_path):
     subject, status, text, _ = diagnose.findings(config(tmp_path))[1]
     assert (subject, status) == ("plan of net", "good")
     assert text.endswith("built in 0 s")
+
+
+def test_a_plan_that_was_built_elsewhere_is_read_and_not_built(double, monkeypatch, tmp_path):
+    monkeypatch.setattr(diagnose, "look", lambda choice, limit_s=0.0, plan="": diagnose.main(choice, plan))
+    profiles = [{"x": [[1, 4], [4, 4], [8, 4]]}, {"x": [[16, 4]] * 3}]
+    for version in ("10.3", "8.6"):
+        trt_worlds.plan_file(str(tmp_path), onnx_models.linear(str(tmp_path)), profiles, f"{version}.plan", version)
+    own = config(tmp_path)
+    for version, status, words in (("10.3", "good", "built elsewhere, takes batches of 1 to 8 and 16"),
+                                   ("8.6", "wrong", "refuses the plan: version tag does not match")):
+        model = replace(own.models["net"], file=f"{version}.plan")
+        subject, found, text, mend = diagnose.findings(replace(own, models={"net": model}))[1]
+        assert (subject, found) == ("plan of net", status)
+        assert words in text
+        assert ("name the ONNX file" in mend) == (status == "wrong")
+    assert double.leaks() == []
+
+
+def test_the_plan_of_a_model_is_that_of_its_lanes_gpu(double, tmp_path):
+    double.devices = 2
+    own = config(tmp_path)
+    second = replace(own, lanes={"gpu1": LaneConfig("gpu1", device="b")},
+                     devices={"a": DeviceConfig("a", "cuda", 0), "b": DeviceConfig("b", "cuda", 1)})
+    assert [diagnose.device_index_of(one, own.models["net"]) for one in (own, second)] == [0, 1]
+    double.device_name = lambda index: f"card {index}"
+    engine = trt_worlds.made(str(tmp_path), "linear.onnx", name="net", options={"plans": "plans"})
+    engine.load()  # for card 0
+    engine.unload()
+    assert [diagnose.findings(one)[1][1] for one in (own, second)] == ["good", "note"]
 
 
 def test_a_library_that_is_missing_is_wrong_only_where_it_is_needed(monkeypatch, tmp_path):

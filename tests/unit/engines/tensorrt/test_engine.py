@@ -20,7 +20,7 @@ import edgeserve
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import engine as engine_module
 from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
-from edgeserve.errors import DeviceMissing, EngineError
+from edgeserve.errors import DeviceMissing, EngineError, OutOfMemory
 
 TOML = """
 [device.gpu]
@@ -168,6 +168,41 @@ def test_outputs_whose_shape_depends_on_values_are_refused(double, tmp_path, mon
     monkeypatch.setattr(library.IExecutionContext, "get_tensor_shape", lambda self, name: (-1, 4))
     with pytest.raises(EngineError, match="model 'm': the shape of output 'x' depends on the input's values"):
         made(tmp_path).load()
+    assert double.leaks() == []
+
+
+def test_a_plan_that_fails_is_gone_before_its_device_is_given_back(double, tmp_path, monkeypatch):
+    """The double refuses the device's release while an engine lives, also one that a traceback keeps alive."""
+    library = __import__("tensorrt")
+    monkeypatch.setattr(library.ICudaEngine, "get_tensor_dtype", lambda self, name: library.DataType.BF16)
+    with pytest.raises(EngineError, match="numpy has no type for") as kept:
+        made(tmp_path).load()
+    assert len(double.engines) == 0
+    assert kept.value.__traceback__ is not None
+
+
+def test_a_refused_plan_is_gone_before_another_is_built(double, tmp_path, monkeypatch):
+    loads(made(tmp_path))
+    alive = []
+    monkeypatch.setattr(engine_module, "build_plan",
+                        lambda *how: alive.append(len(double.engines)) or trt_worlds.build_here(*how))
+    library = __import__("tensorrt")
+    kept = library.ICudaEngine.num_optimization_profiles
+    monkeypatch.setattr(library.ICudaEngine, "num_optimization_profiles",
+                        property(lambda self: kept.fget(self) if alive else 7))
+    loads(made(tmp_path))
+    assert alive == [0]
+
+
+def test_an_error_of_opening_does_not_keep_the_plan_alive(double, tmp_path):
+    engine, lane = made(tmp_path), trt_worlds.new_lane()
+    engine.load()
+    double.fail["alloc_host"] = 2
+    with pytest.raises(OutOfMemory) as kept:
+        engine.open(lane)
+    engine.unload()
+    assert len(double.engines) == 0, kept.value
+    trt_worlds.close(lane)
     assert double.leaks() == []
 
 

@@ -114,6 +114,15 @@ def test_what_a_plan_cannot_do_is_said(monkeypatch, tmp_path):
             trt_worlds.made(str(tmp_path), other).load()
 
 
+@pytest.mark.parametrize(("about", "why"), [
+    ({"locations": {"x": "HOST"}}, r"tensor 'x' is read on the host, since its values decide the sizes"),
+    ({"formats": {"y": "CHW16"}}, r"tensor 'y' has the layout CHW16, expected LINEAR; .*--outputIOFormats")])
+def test_tensors_that_are_no_device_memory_in_numpys_order_are_refused(monkeypatch, tmp_path, about, why):
+    with trt_worlds.world(monkeypatch, "10.3"):
+        with pytest.raises(EngineError, match=why):
+            trt_worlds.made(str(tmp_path), plan(tmp_path, ONE_TO_EIGHT, **about)).load()
+
+
 def written(tmp_path, *words):
     out = str(tmp_path / "edge.toml")
     assert cli.main(["init", *words, "--out", out, "--force"]) == 0

@@ -11,6 +11,7 @@ pytest.importorskip("onnx", reason="the onnx package makes the test models; pip 
 pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
 
 import onnx_models
+import trt_double
 import trt_worlds
 from cuda_double import POISON, Misuse
 
@@ -232,6 +233,30 @@ def test_a_device_that_is_lost_while_a_batch_runs(monkeypatch, tmp_path):
             session.launch(Batch([x(1.0)], 1))
         cuda.lost = 0  # so that the double can be tidied up
         cuda.run_all()
+
+
+def test_a_network_that_cannot_be_captured_says_why_in_the_librarys_words(monkeypatch, tmp_path, caplog):
+    """Nothing asks a stream that is captured whether it is done: CUDA forbids that, and would hide the reason."""
+    library = {}
+
+    def refuse(self, stream):
+        if self._engine and trt_double.cuda.capturing(stream):
+            return self._refuse("this layer cannot be captured")
+        return library["execute"](self, stream)
+
+    with trt_worlds.world(monkeypatch, "10.3"):
+        kind = __import__("tensorrt").IExecutionContext
+        library["execute"] = kind.execute_async_v3
+        monkeypatch.setattr(kind, "execute_async_v3", refuse)
+        engine, lane = trt_worlds.made(str(tmp_path), onnx_models.linear(str(tmp_path))), trt_worlds.new_lane()
+        engine.load()
+        with caplog.at_level("INFO", "edgeserve.tensorrt"):
+            session = engine.open(lane)
+        assert "no CUDA graph (model 'm': batch of 1 cannot be enqueued: this layer cannot be captured)" in caplog.text
+        assert session.graphs == 0
+        np.testing.assert_allclose(outputs_of(session, 2.0, 1), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+        engine.unload()
+        trt_worlds.close(lane)
 
 
 # --- planted faults: the double notices each --------------------------------------------------------------------------

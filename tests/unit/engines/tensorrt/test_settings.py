@@ -26,7 +26,6 @@ def settings(batch=(1,), lanes=1, shapes=None, state=None, **options):
     ({"workspace": "much"}, "options.workspace = 'much': expected .*'2GB'"),
     ({"workspace": 5}, "options.workspace = 5: expected a string"),
     ({"optimization_level": 6}, "options.optimization_level = 6: expected a whole number from 0 to 5"),
-    ({"dla_core": 0}, "options.dla_core = 0: DLA cores compute in float16 or int8; set .*precision = 'fp16'"),
     ({"compute_capabilities": ["sm86"]}, "options.compute_capabilities = 'sm86': expected numbers such as '8.6'"),
     ({"mapped": "maybe"}, "options.mapped = 'maybe': expected one of"),
     ({"ranges": {"x": [[1], [2]]}}, r"options.ranges.x = \[\[1\], \[2\]\]: expected the smallest, the usual and"),
