@@ -15,7 +15,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
-from edgeserve.sched.policies.rtlm.offload import Main
+from edgeserve.sched.policies.rtlm.offload import Crowd, Main
 from edgeserve.sched.policies.rtlm.queues import RANKS, ModelTasks, Waiting
 from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
 from edgeserve.sched.policy_api import arbiter
@@ -179,9 +179,7 @@ class RtlmPlus(LanguagePolicy):
         places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._paper.ratio)
         return [window[place] for place in places[:free]]
 
-    def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane],
-              mean_steps: float, board: Board) -> Main:
-        """A task begins when as many sequences have ended as stand before it, beyond the slots."""
+    def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
         lane = mains[0]
         latency = board.latency(tasks.model, lane.name)
         batch = self._batch_of(latency)
@@ -189,12 +187,16 @@ class RtlmPlus(LanguagePolicy):
         names = ["", *[item.name for item in mains]]
         left = [waiting.remaining(self._made(waiting, step_ns, board))
                 for waiting in [*tasks.running.values(), *tasks.begun.values()] if waiting.job.lane in names]
-        count, slots = len(left) + place, batch * len(mains)
-        begins_ns = float(board.now_ns)
-        if count >= slots:
-            steps = sum(left, 0.0) + sum([waiting.steps for waiting in fresh[:place]], 0.0)
-            begins_ns += steps * step_ns / slots * (count - slots + 1) / count
-        return Main(begins_ns, step_ns, self._prefill_ns(latency, batch), len(fresh), batch, mean_steps)
+        main = Main(float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch, tasks.predicted.mean())
+        return Crowd(main, batch * len(mains), running=len(left), left_steps=sum(left, 0.0))
+
+    def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
+        """A task begins when as many sequences have ended as stand before it, beyond the slots."""
+        count, slots = crowd.running + place, crowd.slots
+        if count < slots:
+            return crowd.main
+        steps = crowd.left_steps + ahead_steps
+        return crowd.main_from(crowd.main.begins_ns + steps * crowd.main.step_ns / slots * (count - slots + 1) / count)
 
     def _made(self, waiting: Waiting, step_ns: int, board: Board) -> int:
         """About how many steps a running task has made since it was launched."""

@@ -16,7 +16,7 @@ from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.rtlm import consolidation, offload
 from edgeserve.sched.policies.rtlm.constants import saturating
 from edgeserve.sched.policies.rtlm.lengths import HOPELESS, Length
-from edgeserve.sched.policies.rtlm.offload import Main
+from edgeserve.sched.policies.rtlm.offload import Crowd, Main, Side
 from edgeserve.sched.policies.rtlm.priority import BY_ORDER, METHODS, ORDERS, Terms
 from edgeserve.sched.policies.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
@@ -326,7 +326,7 @@ class LanguagePolicy(Policy):
         if self._offload == "none":
             return []
         tau = self._tau_of(tasks)
-        if not any(waiting.steps > tau for waiting in fresh):
+        if not any(self._may_be_sent(waiting, tau) for waiting in fresh):
             return []
         if self._offload == "static":
             return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board)
@@ -338,33 +338,45 @@ class LanguagePolicy(Policy):
 
     def _worth_sending(self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane],
                        board: Board) -> List[Waiting]:
-        """Of the fresh tasks in the order of the main lanes, the long ones that end earlier on this side lane, the
-        delay counted that they would inflict on others. A lane whose processor is busy ends later by as much, and one
-        whose device has little memory left takes none."""
+        """Of the fresh tasks in the order of the main lanes, those that belong on this side lane (:meth:`_is_sent`). A
+        lane whose processor is busy ends later by as much, and one whose device has little memory left takes none.
+        O(tasks)."""
         latency = board.latency(tasks.model, lane.name)
         share, measured_share = self._share_of(tasks.model, lane, board)
         bytes = 0
-        room = self._batch_of(latency) - len(tasks.bound_to(lane.name))
-        tau, mean_steps = self._tau_of(tasks), tasks.predicted.mean()
-        starts_ns = lane.available_ns(board.now_ns)
+        held = len(tasks.bound_to(lane.name))
+        room = self._batch_of(latency) - held
+        tau = self._tau_of(tasks)
+        starts_ns = float(lane.available_ns(board.now_ns))
+        crowd = self._crowd(tasks, fresh, mains, board)
         chosen: List[Waiting] = []
+        before_steps = 0.0  # of the tasks before this one
         for place, waiting in enumerate(fresh):
-            if waiting.steps <= tau:
+            ahead_steps, before_steps = before_steps, before_steps + waiting.steps
+            if not self._may_be_sent(waiting, tau):
                 continue
             if len(chosen) >= room:
                 break
-            count = len(chosen) + 1
-            own_ns = self._prefill_ns(latency, count) \
-                + waiting.steps * self._step_ns(latency, count + len(tasks.bound_to(lane.name)))
-            side_ends_ns = starts_ns + offload.slowed_ns(own_ns, share, measured_share)
             more = board.sequence_bytes(waiting.job) if board.sequence_room(tasks.model, lane) is not None else 0
             if not board.has_memory(lane, bytes + more):
                 continue
-            main = self._main(tasks, fresh, place, mains, mean_steps, board)
-            if offload.goes_off(waiting.steps, tau, side_ends_ns, main):
+            count = len(chosen) + 1
+            prefill_ns, step_ns = self._prefill_ns(latency, count), self._step_ns(latency, count + held)
+            side = Side(starts_ns, offload.slowed_ns(prefill_ns, share, measured_share),
+                        offload.slowed_ns(step_ns, share, measured_share))
+            if self._is_sent(waiting, tau, side, self._main(crowd, place, ahead_steps), board):
                 chosen.append(waiting)
                 bytes += more
         return chosen
+
+    def _may_be_sent(self, waiting: Waiting, tau: float) -> bool:
+        """Whether a side lane could be the better one for a task."""
+        return waiting.steps > tau
+
+    def _is_sent(self, waiting: Waiting, tau: float, side: Side, main: Main, board: Board) -> bool:
+        """Whether a task belongs on a side lane: it is long and ends there earlier, the delay counted that it would
+        inflict on others."""
+        return offload.goes_off(waiting.steps, tau, side.ends_ns(waiting.steps), main)
 
     def _share_of(self, model: str, lane: Lane, board: Board) -> Tuple[float, float]:
         """The share of the processor that a side lane's threads would get now, and the one that they got when its
@@ -378,17 +390,19 @@ class LanguagePolicy(Policy):
         at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
         return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
 
-    def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane], mean_steps: float,
-              board: Board) -> Main:
-        """The main lanes as the task at a place of the order sees them."""
+    def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
+        """The main lanes and who waits for them. O(tasks)."""
         lane = min(mains, key=lambda item: item.available_ns(board.now_ns))
         latency = board.latency(tasks.model, lane.name)
-        batch = self._batch_of(latency)
+        batch, mean_steps = self._batch_of(latency), tasks.predicted.mean()
         step_ns, prefill_ns = self._step_ns(latency, batch), self._prefill_ns(latency, batch)
+        main = Main(float(lane.available_ns(board.now_ns)), step_ns, prefill_ns, len(fresh), batch, mean_steps)
         took_ns = self._took_ns.get(tasks.model, prefill_ns + 1.5 * mean_steps * step_ns)
-        ahead = place // (batch * len(mains))
-        return Main(lane.available_ns(board.now_ns) + ahead * took_ns, step_ns, prefill_ns, len(fresh), batch,
-                    mean_steps)
+        return Crowd(main, batch * len(mains), took_ns)
+
+    def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
+        """The main lanes as a task sees them that has so many tasks, and so many of their steps, before it."""
+        return crowd.main_from(crowd.main.begins_ns + place // crowd.slots * crowd.took_ns)
 
     def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> Bid:
         """The bid for a batch that goes on until its answers are whole, or for as many steps as are expected: a batch
@@ -397,13 +411,13 @@ class LanguagePolicy(Policy):
         latency = board.latency(tasks.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns = self._step_ns(latency, size)
-        left = [waiting.remaining() for waiting in chosen]
+        left_steps = max([waiting.remaining() for waiting in chosen])
         begins = sum([not waiting.job.steps for waiting in chosen])
         before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
         if before_ns:
             turns = sum([board.prefill_turns(waiting.job) for waiting in chosen])
             before_ns = turns * step_ns if turns else before_ns
-        steps = math.ceil(max(left) - 1e-6)
+        steps = math.ceil(left_steps - 1e-6)
         bound: int | None = None
         if tasks.stepwise:
             bound = steps = max(STEPS_MIN, steps)
