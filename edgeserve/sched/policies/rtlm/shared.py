@@ -404,6 +404,11 @@ class LanguagePolicy(Policy):
         """The main lanes as a task sees them that has so many tasks, and so many of their steps, before it."""
         return crowd.main_from(crowd.main.begins_ns + place // crowd.slots * crowd.took_ns)
 
+    def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
+        """How many steps a batch is expected to make until all its answers are whole, or it comes back."""
+        steps = math.ceil(max([waiting.remaining() for waiting in chosen]) - 1e-6)
+        return max(STEPS_MIN, steps) if tasks.stepwise else steps
+
     def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> Bid:
         """The bid for a batch that goes on until its answers are whole, or for as many steps as are expected: a batch
         that turns out longer comes back to be predicted again. One that cannot be interrupted between two steps gets
@@ -411,16 +416,15 @@ class LanguagePolicy(Policy):
         latency = board.latency(tasks.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns = self._step_ns(latency, size)
-        left_steps = max([waiting.remaining() for waiting in chosen])
+        steps = self._steps_of(tasks, chosen, lane, board)
         begins = sum([not waiting.job.steps for waiting in chosen])
         before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
         if before_ns:
             turns = sum([board.prefill_turns(waiting.job) for waiting in chosen])
             before_ns = turns * step_ns if turns else before_ns
-        steps = math.ceil(left_steps - 1e-6)
         bound: int | None = None
         if tasks.stepwise:
-            bound = steps = max(STEPS_MIN, steps)
+            bound = steps
             if board.sequence_room(tasks.model, lane) is None:
                 patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
                 bound = min(math.ceil(PATIENCE * steps), patient)
