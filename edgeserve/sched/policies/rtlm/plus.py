@@ -229,12 +229,14 @@ class RtlmPlus(LanguagePolicy):
 
     def _following(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
         """The next tasks for ``free`` slots."""
-        fresh = self._next_for(tasks, lane, board)
-        if self._fair and len(fresh) > free:
+        count = window_len(self._paper.b, free)
+        in_turns = self._fair and len(tasks) > free and _has_several_clients(tasks)
+        fresh = self._next_for(tasks, lane, board, 0 if in_turns else count)
+        if in_turns and len(fresh) > free:
             fresh = _in_turns(tasks, fresh)
         if self._rule == "none" or len(fresh) <= free:
             return fresh[:free]
-        window = fresh[:window_len(self._paper.b, free)]
+        window = fresh[:count]
         places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._paper.ratio)
         return [window[place] for place in places[:free]]
 
@@ -246,7 +248,8 @@ class RtlmPlus(LanguagePolicy):
         names = ["", *[item.name for item in mains]]
         left = [waiting.remaining(self._made(waiting, step_ns, board))
                 for waiting in [*tasks.running.values(), *tasks.begun.values()] if waiting.job.lane in names]
-        main = Main(float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch, tasks.predicted.mean())
+        main = Main(float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch,
+                    tasks.predicted.mean())
         return Crowd(main, batch * len(mains), running=len(left), left_steps=sum(left, 0.0))
 
     def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
@@ -261,6 +264,18 @@ class RtlmPlus(LanguagePolicy):
         """About how many steps a running task has made since it was launched."""
         since_ns = board.now_ns - waiting.job.launched_ns
         return max(0, since_ns // max(1, step_ns)) if waiting.job.launched_ns and since_ns > 0 else 0
+
+
+def _has_several_clients(tasks: ModelTasks) -> bool:
+    """Whether tasks of more than one client wait."""
+    first: str | None = None
+    for table in (tasks.fresh, tasks.begun):
+        for waiting in table.values():
+            client = waiting.job.request.client
+            if first is not None and client != first:
+                return True
+            first = client
+    return False
 
 
 def _in_turns(tasks: ModelTasks, fresh: List[Waiting]) -> List[Waiting]:

@@ -7,6 +7,7 @@ other lane is a *main lane*. While no main lane is up, side lanes take everythin
 from __future__ import annotations
 
 import math
+from heapq import nsmallest
 from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
@@ -39,6 +40,9 @@ STEPS_MIN: Final = 8
 
 PATIENCE: Final = 4.0
 """A static batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
+
+FEW: Final = 8
+"""The first of a queue are found without sorting all of it where it is so many times as long."""
 
 ONE_STEP: Final = Length(0.0, 0.0)
 """What a job of a model is that makes no steps, as far as is known."""
@@ -277,15 +281,20 @@ class LanguagePolicy(Policy):
     def _tau_of(self, tasks: ModelTasks) -> float:
         return self._paper.tau if self._paper.tau else max(1.0, tasks.predicted.quantile(self._paper.k))
 
-    def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board) -> List[Waiting]:
-        """Tasks in the order of the policy, those of critical requests first."""
+    def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board,
+                count: int = 0) -> List[Waiting]:
+        """Fresh tasks in the order of the policy, those of critical requests first; the first ``count`` (0: all)."""
         latency = board.latency(tasks.model, lane.name)
         step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
         terms = Terms(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
         key_of = BY_ORDER[self._order]
-        rows = [(waiting.rank, key_of(waiting.task, terms), waiting) for waiting in found]
-        rows.sort()  # each key ends with a number of its own
-        return [row[2] for row in rows]
+        order: List[Waiting] = []
+        for rank in sorted({waiting.rank for waiting in found}):
+            keys = [key_of(waiting.task, terms) for waiting in found if waiting.rank == rank]
+            wanted = count - len(order) if count else len(keys)
+            keys = nsmallest(wanted, keys) if wanted * FEW < len(keys) else sorted(keys)[:wanted]
+            order += [tasks.fresh[key[2]] for key in keys]  # each key ends with the number of its job
+        return order
 
     def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
         """Whether a lane takes tasks of a model only by the rule of offloading."""
@@ -302,34 +311,38 @@ class LanguagePolicy(Policy):
         return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung
                 and not self._is_side(model, lane, board) and board.resident_at_ns(model, lane) < NEVER_NS]
 
-    def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+    def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
         """The tasks that may begin on a lane, or go on there although no lane holds their state any more: these first,
-        in order."""
+        in order. At least the first ``count`` (0: all)."""
+        return self._loose_for(tasks, lane, board) + self._fresh_for(tasks, lane, board, count)
+
+    def _loose_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+        """The tasks that may go on on a lane although no lane holds their state any more."""
         loose = tasks.loose()
         if loose and self._is_side(tasks.model, lane, board) and self._main_lanes(tasks.model, board):
-            loose = []
-        return loose + self._fresh_for(tasks, lane, board)
+            return []
+        return loose
 
-    def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
-        """The fresh tasks that may begin on a lane, in order."""
+    def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
+        """The fresh tasks that may begin on a lane, in order; at least the first ``count`` (0: all)."""
         if not tasks.fresh:
             return []
         fresh = list(tasks.fresh.values())
-        mains = self._main_lanes(tasks.model, board)
         if not self._is_side(tasks.model, lane, board):
             if self._offload == "static" and self._side_is_up(tasks.model, board):
                 tau = self._tau_of(tasks)
                 fresh = [waiting for waiting in fresh if waiting.steps <= tau]
-            return self._sorted(tasks, fresh, lane, board)
+            return self._sorted(tasks, fresh, lane, board, count)
+        mains = self._main_lanes(tasks.model, board)
         if not mains:
-            return self._sorted(tasks, fresh, lane, board)
+            return self._sorted(tasks, fresh, lane, board, count)
         if self._offload == "none":
             return []
         tau = self._tau_of(tasks)
         if not any(self._may_be_sent(waiting, tau) for waiting in fresh):
             return []
         if self._offload == "static":
-            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board)
+            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board, count)
         return self._worth_sending(tasks, self._sorted(tasks, fresh, mains[0], board), lane, mains, board)
 
     def _side_is_up(self, model: str, board: Board) -> bool:

@@ -516,3 +516,40 @@ def test_a_bid_counts_what_follows_the_answer(bids):
     early, late = bid.utility.value(0), bid.utility.value(200 * MS)
     assert early > late
     assert bid.utility.value(329 * MS) < 0.05 * early, "20 of prefill and 50 after it leave one ms"
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["corrected", "linear", "luf"])
+def test_the_first_of_a_long_queue_are_those_of_the_whole_order(order):
+    world = world_of("rtlm", {"order": order})
+    ask(world, 5)
+    for index in range(60):
+        ask(world, 5 + 37 * index % 90, at=1 + index, klass=("background", "normal", "critical")[index % 19 % 3])
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    tasks, lane = policy._models["lm"], world.scheduler.state.lanes["gpu"]
+    whole = policy._fresh_for(tasks, lane, board)
+    assert len(whole) == 60 and whole[0].rank == 0 and whole[-1].rank == 2
+    for count in (1, 3, 22, 59, 200):
+        assert policy._fresh_for(tasks, lane, board, count)[:count] == whole[:count]
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_side_lane_looks_at_what_runs_on_the_main_lanes_once_however_many_wait(kind, monkeypatch):
+    counts = []
+
+    class Watched(KINDS[kind]):
+        def _crowd(self, *args):
+            counts[-1] += 1
+            return super()._crowd(*args)
+
+        def bid(self, lane, board):
+            counts.append(0)
+            return super().bid(lane, board)
+
+    monkeypatch.setitem(KINDS, kind, Watched)
+    world = two_lanes(kind, 500.0)
+    ask(world, 20, 20, 20, 20)
+    ask(world, *[100] * 30, at=10)
+    assert batch_of(world, "cpu") == [] and max(counts) == 1
