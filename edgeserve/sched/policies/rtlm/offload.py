@@ -27,6 +27,36 @@ class Main(NamedTuple):
     mean_steps: float
 
 
+class Crowd(NamedTuple):
+    """The main lanes as the first task that waits sees them, and what others go by: how many sequences run at once on
+    all of them (``slots``), how long a batch takes (``took_ns``), how many sequences run and how many steps they still
+    need."""
+
+    main: Main
+    slots: int
+    took_ns: float = 0.0
+    running: int = 0
+    left_steps: float = 0.0
+
+    def main_from(self, begins_ns: float) -> Main:
+        """The same as a task sees them that begins then."""
+        main = self.main
+        return Main(begins_ns, main.step_ns, main.prefill_ns, main.waiting, main.batch, main.mean_steps)
+
+
+class Side(NamedTuple):
+    """A side lane as a task sees it: when it could begin there, the prefill, and a step beside those that run there, as
+    slow as the lane's threads are now."""
+
+    begins_ns: float
+    prefill_ns: float
+    step_ns: float
+
+    def ends_ns(self, steps: float) -> float:
+        """When a task of so many steps would end."""
+        return self.begins_ns + self.prefill_ns + steps * self.step_ns
+
+
 def main_ends_ns(steps: float, main: Main) -> float:
     """When a task would end on the main lane."""
     return main.begins_ns + main.prefill_ns + steps * main.step_ns

@@ -9,15 +9,15 @@ task if it ends there earlier.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Dict, Final, List, Sequence
+from typing import ClassVar, Dict, Final, List, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
-from edgeserve.sched.policies.rtlm.offload import Main
+from edgeserve.sched.policies.rtlm.offload import Crowd, Main, Side
 from edgeserve.sched.policies.rtlm.queues import RANKS, ModelTasks, Waiting
-from edgeserve.sched.policies.rtlm.shared import LanguagePolicy
+from edgeserve.sched.policies.rtlm.shared import KEEP, LanguagePolicy
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options
@@ -27,6 +27,12 @@ from edgeserve.sched.resources.lanes import Lane, Work
 
 COUNTS_MAX: Final = 8
 """So many sizes of a batch are compared."""
+
+SLIGHT: Final = 0.25
+"""Of an expected number of steps such a part is no step: known lengths have a mean a little above them."""
+
+PREFILL_MAX: Final = 16.0
+"""Steps that reading prompts is believed to take at most: an outlier teaches no more."""
 
 CRITICAL: Final = RANKS["critical"]
 
@@ -48,6 +54,9 @@ class RtlmPlus(LanguagePolicy):
         self._share = self._at_least("admit_share", 0.0)
         self._fair = bool(self.options["fair"])
         self._turn = int(self._at_least("turn", 0.0))
+
+        self._prefills: Dict[Tuple[str, str], float] = {}  # (model, lane) -> in steps, as measured
+        self._reading: Set[int] = set()  # works that began with prompts
 
         # What makes no steps has nothing that this policy orders by: ``edf`` serves it.
         self._plain = Edf(name, apps, {"admit": self._admit, "batch_max": self._batch_max})
@@ -73,7 +82,30 @@ class RtlmPlus(LanguagePolicy):
         if self._plain.holds(work.model):
             self._plain.on_started(work, board)
         else:
+            if board.sequence_room(work.model, work.lane) is not None and not board.reads_in_turns(work.model) \
+                    and not all(job.steps for job in work.jobs):
+                self._reading.add(work.id)
             super().on_started(work, board)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        super().on_finished(work, started_ns, finished_ns, board)
+        if work.id in self._reading:
+            self._reading.discard(work.id)
+            if not work.failed:
+                self._learn_prefill(work, finished_ns - started_ns, board)
+
+    def _forget(self, work: Work) -> None:
+        super()._forget(work)
+        self._reading.discard(work.id)
+
+    def _learn_prefill(self, work: Work, took_ns: int, board: Board) -> None:
+        """What a batch that read prompts took beyond its steps, by the tables, which were taught by such batches: of
+        short answers reading is most of the work, and they have it as part of a step."""
+        latency = board.latency(work.model, work.lane.name)
+        more = took_ns / max(1, latency.typical_ns[work.size]) - work.steps
+        key = (work.model, work.lane.name)
+        before = self._prefills.get(key, self._paper.prefill_steps)
+        self._prefills[key] = KEEP * before + (1.0 - KEEP) * max(-PREFILL_MAX, min(PREFILL_MAX, more))
 
     def plan(self, board: Board) -> None:
         super().plan(board)
@@ -114,6 +146,33 @@ class RtlmPlus(LanguagePolicy):
         places two groups of 5 and 6 are served in turns. One where prompts are read in turns: a group saves nothing
         then, and free places make steps that serve fewer."""
         return 1 if board.reads_in_turns(tasks.model) else max(1, math.floor(self._share * places))
+
+    def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
+        """As many as the longest is expected to have: arrivals are refused by when the lane is free. Where a batch was
+        expected to be over, at least :data:`STEPS_MIN`."""
+        if board.sequence_room(tasks.model, lane) is None or any(waiting.job.steps for waiting in chosen):
+            return super()._steps_of(tasks, chosen, lane, board)
+        return max(1, math.ceil(max([waiting.remaining() for waiting in chosen]) - SLIGHT))
+
+    def _prefill_ns(self, latency: ModelLatency, count: int) -> int:
+        found = self._prefills.get((latency.model, latency.lane))
+        if found is None or "prefill" in latency.phases:
+            return super()._prefill_ns(latency, count)
+        return round(max(0.0, found) * self._step_ns(latency, count))
+
+    def _may_be_sent(self, waiting: Waiting, tau: float) -> bool:
+        return super()._may_be_sent(waiting, tau) or waiting.job.request.on_late != "answer"
+
+    def _is_sent(self, waiting: Waiting, tau: float, side: Side, main: Main, board: Board) -> bool:
+        """As in general; and where late answers are worth nothing, a task of any length that is more likely to be in
+        time there."""
+        if super()._may_be_sent(waiting, tau) and super()._is_sent(waiting, tau, side, main, board):
+            return True
+        if waiting.job.request.on_late == "answer":
+            return False
+        due_ns = self._latest_ns(waiting.job, board)
+        return waiting.chance((due_ns - side.begins_ns - side.prefill_ns) / max(1.0, side.step_ns)) > waiting.chance(
+            (due_ns - main.begins_ns - main.prefill_ns) / max(1.0, main.step_ns))
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
@@ -170,18 +229,18 @@ class RtlmPlus(LanguagePolicy):
 
     def _following(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
         """The next tasks for ``free`` slots."""
-        fresh = self._next_for(tasks, lane, board)
-        if self._fair and len(fresh) > free:
+        count = window_len(self._paper.b, free)
+        in_turns = self._fair and len(tasks) > free and _has_several_clients(tasks)
+        fresh = self._next_for(tasks, lane, board, 0 if in_turns else count)
+        if in_turns and len(fresh) > free:
             fresh = _in_turns(tasks, fresh)
         if self._rule == "none" or len(fresh) <= free:
             return fresh[:free]
-        window = fresh[:window_len(self._paper.b, free)]
+        window = fresh[:count]
         places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._paper.ratio)
         return [window[place] for place in places[:free]]
 
-    def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane],
-              mean_steps: float, board: Board) -> Main:
-        """A task begins when as many sequences have ended as stand before it, beyond the slots."""
+    def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
         lane = mains[0]
         latency = board.latency(tasks.model, lane.name)
         batch = self._batch_of(latency)
@@ -189,17 +248,34 @@ class RtlmPlus(LanguagePolicy):
         names = ["", *[item.name for item in mains]]
         left = [waiting.remaining(self._made(waiting, step_ns, board))
                 for waiting in [*tasks.running.values(), *tasks.begun.values()] if waiting.job.lane in names]
-        count, slots = len(left) + place, batch * len(mains)
-        begins_ns = float(board.now_ns)
-        if count >= slots:
-            steps = sum(left, 0.0) + sum([waiting.steps for waiting in fresh[:place]], 0.0)
-            begins_ns += steps * step_ns / slots * (count - slots + 1) / count
-        return Main(begins_ns, step_ns, self._prefill_ns(latency, batch), len(fresh), batch, mean_steps)
+        main = Main(float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch,
+                    tasks.predicted.mean())
+        return Crowd(main, batch * len(mains), running=len(left), left_steps=sum(left, 0.0))
+
+    def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
+        """A task begins when as many sequences have ended as stand before it, beyond the slots."""
+        count, slots = crowd.running + place, crowd.slots
+        if count < slots:
+            return crowd.main
+        steps = crowd.left_steps + ahead_steps
+        return crowd.main_from(crowd.main.begins_ns + steps * crowd.main.step_ns / slots * (count - slots + 1) / count)
 
     def _made(self, waiting: Waiting, step_ns: int, board: Board) -> int:
         """About how many steps a running task has made since it was launched."""
         since_ns = board.now_ns - waiting.job.launched_ns
         return max(0, since_ns // max(1, step_ns)) if waiting.job.launched_ns and since_ns > 0 else 0
+
+
+def _has_several_clients(tasks: ModelTasks) -> bool:
+    """Whether tasks of more than one client wait."""
+    first: str | None = None
+    for table in (tasks.fresh, tasks.begun):
+        for waiting in table.values():
+            client = waiting.job.request.client
+            if first is not None and client != first:
+                return True
+            first = client
+    return False
 
 
 def _in_turns(tasks: ModelTasks, fresh: List[Waiting]) -> List[Waiting]:

@@ -22,13 +22,13 @@ class Rtlm(LanguagePolicy):
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
         begun = tasks.bound_to(lane.name) or [
-            waiting for waiting in self._next_for(tasks, lane, board) if waiting.job.steps]
+            waiting for waiting in self._loose_for(tasks, lane, board) if waiting.job.steps]
         if begun:
             return self._bid_of(tasks, begun[:latency.size_max], lane, board)
-        fresh = self._fresh_for(tasks, lane, board)
+        batch = self._batch_of(latency)
+        fresh = self._fresh_for(tasks, lane, board, window_len(self._paper.b, batch))
         if not fresh:
             return None
-        batch = self._batch_of(latency)
         if self._is_side(tasks.model, lane, board):
             return self._bid_of(tasks, fresh[:batch], lane, board)
         window = fresh[:window_len(self._paper.b, batch)]

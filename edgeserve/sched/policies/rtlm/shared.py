@@ -7,6 +7,7 @@ other lane is a *main lane*. While no main lane is up, side lanes take everythin
 from __future__ import annotations
 
 import math
+from heapq import nsmallest
 from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
@@ -16,7 +17,7 @@ from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.rtlm import consolidation, offload
 from edgeserve.sched.policies.rtlm.constants import saturating
 from edgeserve.sched.policies.rtlm.lengths import HOPELESS, Length
-from edgeserve.sched.policies.rtlm.offload import Main
+from edgeserve.sched.policies.rtlm.offload import Crowd, Main, Side
 from edgeserve.sched.policies.rtlm.priority import BY_ORDER, METHODS, ORDERS, PriorityParameters
 from edgeserve.sched.policies.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
@@ -39,6 +40,9 @@ STEPS_MIN: Final = 8
 
 PATIENCE: Final = 4.0
 """A static batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
+
+FEW: Final = 8
+"""The first of a queue are found without sorting all of it where it is so many times as long."""
 
 ONE_STEP: Final = Length(0.0, 0.0)
 """What a job of a model is that makes no steps, as far as is known."""
@@ -277,15 +281,20 @@ class LanguagePolicy(Policy):
     def _tau_of(self, tasks: ModelTasks) -> float:
         return self._paper.tau if self._paper.tau else max(1.0, tasks.predicted.quantile(self._paper.k))
 
-    def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board) -> List[Waiting]:
-        """Tasks in the order of the policy, those of critical requests first."""
+    def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board,
+                count: int = 0) -> List[Waiting]:
+        """Fresh tasks in the order of the policy, those of critical requests first; the first ``count`` (0: all)."""
         latency = board.latency(tasks.model, lane.name)
         step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
         parameters = PriorityParameters(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
         key_of = BY_ORDER[self._order]
-        rows = [(waiting.rank, key_of(waiting.task, parameters), waiting) for waiting in found]
-        rows.sort()  # each key ends with a number of its own
-        return [row[2] for row in rows]
+        order: List[Waiting] = []
+        for rank in sorted({waiting.rank for waiting in found}):
+            keys = [key_of(waiting.task, parameters) for waiting in found if waiting.rank == rank]
+            wanted = count - len(order) if count else len(keys)
+            keys = nsmallest(wanted, keys) if wanted * FEW < len(keys) else sorted(keys)[:wanted]
+            order += [tasks.fresh[key[2]] for key in keys]  # each key ends with the number of its job
+        return order
 
     def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
         """Whether a lane takes tasks of a model only by the rule of offloading."""
@@ -302,34 +311,38 @@ class LanguagePolicy(Policy):
         return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung
                 and not self._is_side(model, lane, board) and board.resident_at_ns(model, lane) < NEVER_NS]
 
-    def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+    def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
         """The tasks that may begin on a lane, or go on there although no lane holds their state any more: these first,
-        in order."""
+        in order. At least the first ``count`` (0: all)."""
+        return self._loose_for(tasks, lane, board) + self._fresh_for(tasks, lane, board, count)
+
+    def _loose_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+        """The tasks that may go on on a lane although no lane holds their state any more."""
         loose = tasks.loose()
         if loose and self._is_side(tasks.model, lane, board) and self._main_lanes(tasks.model, board):
-            loose = []
-        return loose + self._fresh_for(tasks, lane, board)
+            return []
+        return loose
 
-    def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
-        """The fresh tasks that may begin on a lane, in order."""
+    def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
+        """The fresh tasks that may begin on a lane, in order; at least the first ``count`` (0: all)."""
         if not tasks.fresh:
             return []
         fresh = list(tasks.fresh.values())
-        mains = self._main_lanes(tasks.model, board)
         if not self._is_side(tasks.model, lane, board):
             if self._offload == "static" and self._side_is_up(tasks.model, board):
                 tau = self._tau_of(tasks)
                 fresh = [waiting for waiting in fresh if waiting.steps <= tau]
-            return self._sorted(tasks, fresh, lane, board)
+            return self._sorted(tasks, fresh, lane, board, count)
+        mains = self._main_lanes(tasks.model, board)
         if not mains:
-            return self._sorted(tasks, fresh, lane, board)
+            return self._sorted(tasks, fresh, lane, board, count)
         if self._offload == "none":
             return []
         tau = self._tau_of(tasks)
-        if not any(waiting.steps > tau for waiting in fresh):
+        if not any(self._may_be_sent(waiting, tau) for waiting in fresh):
             return []
         if self._offload == "static":
-            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board)
+            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board, count)
         return self._worth_sending(tasks, self._sorted(tasks, fresh, mains[0], board), lane, mains, board)
 
     def _side_is_up(self, model: str, board: Board) -> bool:
@@ -338,33 +351,45 @@ class LanguagePolicy(Policy):
 
     def _worth_sending(self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane],
                        board: Board) -> List[Waiting]:
-        """Of the fresh tasks in the order of the main lanes, the long ones that end earlier on this side lane, the
-        delay counted that they would inflict on others. A lane whose processor is busy ends later by as much, and one
-        whose device has little memory left takes none."""
+        """Of the fresh tasks in the order of the main lanes, those that belong on this side lane (:meth:`_is_sent`). A
+        lane whose processor is busy ends later by as much, and one whose device has little memory left takes none.
+        O(tasks)."""
         latency = board.latency(tasks.model, lane.name)
         share, measured_share = self._share_of(tasks.model, lane, board)
         bytes = 0
-        room = self._batch_of(latency) - len(tasks.bound_to(lane.name))
-        tau, mean_steps = self._tau_of(tasks), tasks.predicted.mean()
-        starts_ns = lane.available_ns(board.now_ns)
+        held = len(tasks.bound_to(lane.name))
+        room = self._batch_of(latency) - held
+        tau = self._tau_of(tasks)
+        starts_ns = float(lane.available_ns(board.now_ns))
+        crowd = self._crowd(tasks, fresh, mains, board)
         chosen: List[Waiting] = []
+        before_steps = 0.0  # of the tasks before this one
         for place, waiting in enumerate(fresh):
-            if waiting.steps <= tau:
+            ahead_steps, before_steps = before_steps, before_steps + waiting.steps
+            if not self._may_be_sent(waiting, tau):
                 continue
             if len(chosen) >= room:
                 break
-            count = len(chosen) + 1
-            own_ns = self._prefill_ns(latency, count) \
-                + waiting.steps * self._step_ns(latency, count + len(tasks.bound_to(lane.name)))
-            side_ends_ns = starts_ns + offload.slowed_ns(own_ns, share, measured_share)
             more = board.sequence_bytes(waiting.job) if board.sequence_room(tasks.model, lane) is not None else 0
             if not board.has_memory(lane, bytes + more):
                 continue
-            main = self._main(tasks, fresh, place, mains, mean_steps, board)
-            if offload.goes_off(waiting.steps, tau, side_ends_ns, main):
+            count = len(chosen) + 1
+            prefill_ns, step_ns = self._prefill_ns(latency, count), self._step_ns(latency, count + held)
+            side = Side(starts_ns, offload.slowed_ns(prefill_ns, share, measured_share),
+                        offload.slowed_ns(step_ns, share, measured_share))
+            if self._is_sent(waiting, tau, side, self._main(crowd, place, ahead_steps), board):
                 chosen.append(waiting)
                 bytes += more
         return chosen
+
+    def _may_be_sent(self, waiting: Waiting, tau: float) -> bool:
+        """Whether a side lane could be the better one for a task."""
+        return waiting.steps > tau
+
+    def _is_sent(self, waiting: Waiting, tau: float, side: Side, main: Main, board: Board) -> bool:
+        """Whether a task belongs on a side lane: it is long and ends there earlier, the delay counted that it would
+        inflict on others."""
+        return offload.goes_off(waiting.steps, tau, side.ends_ns(waiting.steps), main)
 
     def _share_of(self, model: str, lane: Lane, board: Board) -> Tuple[float, float]:
         """The share of the processor that a side lane's threads would get now, and the one that they got when its
@@ -378,17 +403,24 @@ class LanguagePolicy(Policy):
         at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
         return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
 
-    def _main(self, tasks: ModelTasks, fresh: List[Waiting], place: int, mains: Sequence[Lane], mean_steps: float,
-              board: Board) -> Main:
-        """The main lanes as the task at a place of the order sees them."""
+    def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
+        """The main lanes and who waits for them. O(tasks)."""
         lane = min(mains, key=lambda item: item.available_ns(board.now_ns))
         latency = board.latency(tasks.model, lane.name)
-        batch = self._batch_of(latency)
+        batch, mean_steps = self._batch_of(latency), tasks.predicted.mean()
         step_ns, prefill_ns = self._step_ns(latency, batch), self._prefill_ns(latency, batch)
+        main = Main(float(lane.available_ns(board.now_ns)), step_ns, prefill_ns, len(fresh), batch, mean_steps)
         took_ns = self._took_ns.get(tasks.model, prefill_ns + 1.5 * mean_steps * step_ns)
-        ahead = place // (batch * len(mains))
-        return Main(lane.available_ns(board.now_ns) + ahead * took_ns, step_ns, prefill_ns, len(fresh), batch,
-                    mean_steps)
+        return Crowd(main, batch * len(mains), took_ns)
+
+    def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
+        """The main lanes as a task sees them that has so many tasks, and so many of their steps, before it."""
+        return crowd.main_from(crowd.main.begins_ns + place // crowd.slots * crowd.took_ns)
+
+    def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
+        """How many steps a batch is expected to make until all its answers are whole, or it comes back."""
+        steps = math.ceil(max([waiting.remaining() for waiting in chosen]) - 1e-6)
+        return max(STEPS_MIN, steps) if tasks.stepwise else steps
 
     def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> Bid:
         """The bid for a batch that goes on until its answers are whole, or for as many steps as are expected: a batch
@@ -397,16 +429,15 @@ class LanguagePolicy(Policy):
         latency = board.latency(tasks.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns = self._step_ns(latency, size)
-        left = [waiting.remaining() for waiting in chosen]
+        steps = self._steps_of(tasks, chosen, lane, board)
         begins = sum([not waiting.job.steps for waiting in chosen])
         before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
         if before_ns:
             turns = sum([board.prefill_turns(waiting.job) for waiting in chosen])
             before_ns = turns * step_ns if turns else before_ns
-        steps = math.ceil(max(left) - 1e-6)
         bound: int | None = None
         if tasks.stepwise:
-            bound = steps = max(STEPS_MIN, steps)
+            bound = steps
             if board.sequence_room(tasks.model, lane) is None:
                 patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
                 bound = min(math.ceil(PATIENCE * steps), patient)

@@ -218,8 +218,8 @@ def test_the_figures_tell_what_a_wrong_predictor_is_corrected_by():
 TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
 
 
-def two_lanes(kind, slower, options=None, lane=None, device=None):
-    world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
+def two_lanes(kind, slower, options=None, lane=None, device=None, **app):
+    world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", **app}},
                    policy={kind: {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, **(options or {})}},
                    lane=lane or TWO, device=device or {"gpu": {}, "host": {}},
                    sequences={"lm": (10_000, TOKEN_BYTES, 4)})
@@ -313,6 +313,17 @@ def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every
     assert batch_of(world) == [2]
 
 
+@pytest.mark.parametrize(("kind", "on_late", "sent"), [
+    ("rtlm+", "drop", True), ("rtlm+", "answer", False), ("rtlm", "drop", False)])
+def test_answers_that_no_prediction_tells_apart_go_to_the_slower_lane_where_only_it_is_in_time(kind, on_late, sent):
+    world = two_lanes(kind, 2.0, on_late=on_late, slo="500ms")
+    ask(world, 20, 20, 20, 20)
+    ask(world, 20, 20, 20, at=10)
+    assert batch_of(world, "cpu") == [], "the main lane is in time for them"
+    ask(world, *[20] * 12, at=11)
+    assert bool(batch_of(world, "cpu")) is sent
+
+
 @pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
 def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there(kind):
     world = two_lanes(kind, 50.0)
@@ -368,6 +379,34 @@ def test_answers_that_are_learnt_to_be_too_long_are_given_up_but_not_for_ever():
         if world.on_lane:
             world.finish(at=1000 * index + 100, steps=10)
     assert "completed" in [world.outcome(index + 1) for index in range(40, 58)][:9]
+
+
+def test_a_batch_of_short_answers_keeps_nobody_out_who_could_follow_it():
+    world = world_of(on_late="drop", slo="15ms")
+    ask(world, 1)
+    ask(world, 1, at=8)  # begins at 10 and ends at 20
+    world.finish(at=10)
+    assert batch_of(world) == [2]
+    world.finish(at=20)
+    assert world.outcome(2) == "completed"
+
+
+def test_a_batch_that_is_longer_than_it_was_expected_gets_more_than_a_few_steps():
+    world = world_of(on_late="drop", slo="10s")
+    ask(world, 3)
+    assert world.work().steps_max == 3
+    world.finish(at=30, status="unfinished", steps=3, state_bytes=130)
+    assert world.work().steps_max == 8
+
+
+def test_what_reading_prompts_takes_is_learnt():
+    world = world_of(options={"prefill_steps": 5.0})
+    for index in range(12):
+        ask(world, 20, at=1000 * index)
+        assert index or world.work().expected_ns == (5 + 20) * 10 * MS
+        world.finish(at=1000 * index + 200, steps=20)
+    ask(world, 20, at=20_000)
+    assert world.work().expected_ns <= (1 + world.work().steps_max) * 10 * MS
 
 
 def test_no_more_answers_are_admitted_than_bring_most_in_time():
@@ -477,3 +516,40 @@ def test_a_bid_counts_what_follows_the_answer(bids):
     early, late = bid.utility.value(0), bid.utility.value(200 * MS)
     assert early > late
     assert bid.utility.value(329 * MS) < 0.05 * early, "20 of prefill and 50 after it leave one ms"
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["corrected", "linear", "luf"])
+def test_the_first_of_a_long_queue_are_those_of_the_whole_order(order):
+    world = world_of("rtlm", {"order": order})
+    ask(world, 5)
+    for index in range(60):
+        ask(world, 5 + 37 * index % 90, at=1 + index, klass=("background", "normal", "critical")[index % 19 % 3])
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    tasks, lane = policy._models["lm"], world.scheduler.state.lanes["gpu"]
+    whole = policy._fresh_for(tasks, lane, board)
+    assert len(whole) == 60 and whole[0].rank == 0 and whole[-1].rank == 2
+    for count in (1, 3, 22, 59, 200):
+        assert policy._fresh_for(tasks, lane, board, count)[:count] == whole[:count]
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_side_lane_looks_at_what_runs_on_the_main_lanes_once_however_many_wait(kind, monkeypatch):
+    counts = []
+
+    class Watched(KINDS[kind]):
+        def _crowd(self, *args):
+            counts[-1] += 1
+            return super()._crowd(*args)
+
+        def bid(self, lane, board):
+            counts.append(0)
+            return super().bid(lane, board)
+
+    monkeypatch.setitem(KINDS, kind, Watched)
+    world = two_lanes(kind, 500.0)
+    ask(world, 20, 20, 20, 20)
+    ask(world, *[100] * 30, at=10)
+    assert batch_of(world, "cpu") == [] and max(counts) == 1
