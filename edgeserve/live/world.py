@@ -23,7 +23,6 @@ from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.hung_lanes import HungLanes
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
-from edgeserve.live.receive_coalescing import ReceiveCoalescing
 from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
@@ -33,6 +32,7 @@ from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
+from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing, lane_threads
 from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
@@ -158,7 +158,7 @@ class LiveWorld:
         self._devices = {name: lane.device for name, lane in config.lanes.items()}
         self._devices.update({copy_lane_name(name): name for name in config.devices})
         self._response_overhead = ResponseOverhead()
-        self._coalescing = ReceiveCoalescing(shares_cores=_lane_threads(config) >= len(allowed_cores()))
+        self._coalescing = ReceiveCoalescing(shares_cores=lane_threads(config) >= len(allowed_cores()))
         self._overhead_from_ns = self.started_ns
         self._has_answered = False  # since the overhead of answers was learnt last
         self.stopping = False
@@ -670,8 +670,3 @@ class LiveWorld:
 def _take_news(news: DeviceNews, events: List[Event]) -> None:
     """What a device's monitor reports."""
     events.extend(news.events)
-
-
-def _lane_threads(config: Config) -> int:
-    """Threads that the lanes compute with on this machine's cores; a GPU's lane waits."""
-    return sum(lane.threads for lane in config.lanes.values() if config.devices[lane.device].kind == "cpu")

@@ -11,6 +11,7 @@ import math
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import Config
+from edgeserve.sched.core.receive_coalescing import AGAIN_PAUSE_NS
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
@@ -46,6 +47,7 @@ from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.hardware import POLL_NS, SimHardware
 from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
 from edgeserve.sim.machine import RETURN_TAKES, Function, Machine, slowed_by_lock
+from edgeserve.sim.messages import Messages
 from edgeserve.sim.reference_model import LOST, ReferenceModel
 from edgeserve.sim.sequences import SequenceRun
 from edgeserve.sim.sequences_config import CONTINUOUS, EARLY_EXIT, STATIC
@@ -137,6 +139,10 @@ class SimWorld:
         self.hardware: Mapping[str, SimHardware] = hardware or {}
         self._costs_ns = (step_cost_ns, event_cost_ns)
         self._machine = machine
+        # In a recording requests come when the recorded loop read them.
+        self._messages = Messages(config, machine.costs.cores) if machine is not None and not machine.is_planned \
+            else None
+        self._answers = 0  # sent since the loop looked for news
         self.usage = Usage()
         self.thought_ns: Callable[[], int] | None = None  # what the plans of the last step took
         self._end_ns = duration_ns + SETTLE_NS_MAX
@@ -179,21 +185,18 @@ class SimWorld:
         was over. Without events, with nothing open and nothing to come, the world has stopped."""
         self.reference_model.stepped(self.now_ns)
         self._think()
-        ready_ns, slept = self._free_ns, False
-        while True:
-            self._happen(ready_ns)
-            if self._events:
-                break
-            next_ns = self._heap[0][0] if self._heap else None
-            if next_ns is None and self._over(until_ns):
-                self.stopped = True
-                break
-            if until_ns is not None and until_ns <= ready_ns:
-                break
-            ready_ns, slept = min(item for item in (next_ns, until_ns) if item is not None), True
-        if self._machine is not None and not self.stopped:
+        messages, reads = self._messages, True
+        if messages is None:
+            ready_ns, slept = self._await_events(until_ns)
             wanted_ns = ready_ns if slept else self._turn_ns
-            ready_ns = self._turn_ns = self._wake(self._machine, ready_ns, slept)
+        else:
+            if self._answers:
+                messages.answered(self._free_ns, self._answers)
+                self._answers = 0
+            ready_ns, slept, reads = self._await_messages(messages, until_ns)
+            wanted_ns = messages.wanted_ns(ready_ns if slept else self._turn_ns, until_ns if slept else None)
+        if self._machine is not None and not self.stopped:
+            ready_ns = self._turn_ns = self._wake(self._machine, ready_ns, slept, reads)
             self.reference_model.held_up_ns = ready_ns - wanted_ns
         self.now_ns = ready_ns
         events, self._events = self._events, []
@@ -206,27 +209,99 @@ class SimWorld:
         self._watch(events)
         return ready_ns, events
 
+    def _await_events(self, until_ns: Optional[int]) -> Tuple[int, bool]:
+        """Let time pass until there is an event, or until ``until_ns``: when that is, and whether the loop slept."""
+        ready_ns, slept = self._free_ns, False
+        while True:
+            self._happen(ready_ns)
+            if self._events:
+                break
+            next_ns = self._heap[0][0] if self._heap else None
+            if next_ns is None and self._over(until_ns):
+                self.stopped = True
+                break
+            if until_ns is not None and until_ns <= ready_ns:
+                break
+            ready_ns, slept = min(item for item in (next_ns, until_ns) if item is not None), True
+        return ready_ns, slept
+
+    def _await_messages(self, messages: Messages, until_ns: Optional[int]) -> Tuple[int, bool, bool]:
+        """As a live loop sleeps: until there is mail, until it looks for messages and there are some, or until
+        ``until_ns``, which may have to wait as messages do. When that is, whether it slept, and whether it reads."""
+        ready_ns, slept, was_held = self._free_ns, False, False
+        while True:
+            self._happen(ready_ns)
+            messages.told(self._events)
+            held_ns = messages.held_until_ns(ready_ns)
+            if self._events:
+                return ready_ns, slept, slept or held_ns is None
+            if until_ns is not None and until_ns <= ready_ns and (not slept or held_ns is None or messages.looks_ahead):
+                return ready_ns, slept, slept
+            if messages.waiting and held_ns is None:
+                if was_held or not messages.lets_more_come(ready_ns):
+                    return ready_ns, slept, True
+                held_ns = messages.held_until_ns(ready_ns)
+            next_ns = self._heap[0][0] if self._heap else None
+            if next_ns is None and not messages.waiting and self._over(until_ns):
+                self.stopped = True
+                return ready_ns, slept, False
+            wake_ns = until_ns
+            if held_ns is not None and not (messages.looks_ahead and until_ns is not None and until_ns < held_ns):
+                wake_ns = held_ns
+            ready_ns, slept = min(item for item in (next_ns, wake_ns) if item is not None), True
+            was_held = held_ns is not None
+
     def _happen(self, until_ns: int) -> None:
         while self._heap and self._heap[0][0] <= until_ns:
             at_ns, _, what, argument = heapq.heappop(self._heap)
             self.now_ns = at_ns
             what(argument)
 
-    def _wake(self, machine: Machine, ready_ns: int, slept: bool) -> int:
-        """When the loop has read what there is for it: it wakes up if it slept, and reads the requests that came."""
+    def _wake(self, machine: Machine, ready_ns: int, slept: bool, reads: bool) -> int:
+        """When the loop has read what there is for it: it wakes up if it slept, and ``reads`` what came."""
         if slept:
             ready_ns += machine.wake_ns(self._functions(ready_ns))
             self._happen(ready_ns)
+        if self._messages is not None:
+            return self._read_messages(machine, self._messages, ready_ns) if reads else ready_ns
         read = 0
         for _ in range(READS_MAX):
             came = sum(type(event) is RequestArrived for event in self._events)
             if came == read:
                 break
-            self.now_ns = ready_ns
-            reads_ns = machine.receive_ns(came - read, self._functions(ready_ns))
-            self._hold_up(reads_ns)
-            read, ready_ns = came, ready_ns + reads_ns
-            self._happen(ready_ns)  # those who come meanwhile are read in the same turn
+            ready_ns = self._receive(machine, came - read, ready_ns)  # those who come meanwhile: in the same turn
+            read = came
+        return ready_ns
+
+    def _read_messages(self, machine: Machine, messages: Messages, ready_ns: int) -> int:
+        """When all that waits is read, those included who come meanwhile or are expected at once."""
+        messages.told(self._events)
+        count, looks = 0, 0
+        while looks < READS_MAX:
+            came = messages.read()
+            if came:
+                looks += 1
+                self._events += came
+                count += len(came)
+                ready_ns = self._receive(machine, len(came), ready_ns)
+            elif count and messages.expects_more(ready_ns, len(self._events)):
+                ready_ns += AGAIN_PAUSE_NS
+                self._happen(ready_ns)
+                if not messages.waiting:
+                    break
+            else:
+                break
+        if count:
+            messages.were_read(ready_ns, count)
+        return ready_ns
+
+    def _receive(self, machine: Machine, count: int, ready_ns: int) -> int:
+        """When so many requests are read."""
+        self.now_ns = ready_ns
+        reads_ns = machine.receive_ns(count, self._functions(ready_ns))
+        self._hold_up(reads_ns)
+        ready_ns += reads_ns
+        self._happen(ready_ns)
         return ready_ns
 
     def perform(self, action: Action) -> None:
@@ -251,7 +326,16 @@ class SimWorld:
         else:
             if isinstance(action, RunBatch) and action.probe:
                 self._probed[action.work_id] = self._retained.pop(action.jobs[0])
+            if self._messages is not None:
+                self._messages.given(action, self._acts_ns, self._until_another_ns(action))
             self._when_acted(self._deliver, action)
+
+    def _until_another_ns(self, action: Any) -> int:
+        """After which time of a work something else could start on its lane, as expected."""
+        if not isinstance(action, RunBatch):
+            return 0
+        in_steps = self.times.batching(action.model) != STATIC and action.steps_max
+        return action.expected_ns // action.steps_max if in_steps else action.expected_ns
 
     def _when_acted(self, what: Callable[[Any], None], argument: Any) -> None:
         """Do something when the actions of the present step take effect."""
@@ -275,7 +359,10 @@ class SimWorld:
         heapq.heappush(self._heap, (at_ns, self._sequence, what, argument))
 
     def _emit(self, event: Event) -> None:
-        self._events.append(event)
+        if self._messages is not None and isinstance(event, (RequestArrived, RequestCancelled)):
+            self._messages.came(event, self.now_ns)
+        else:
+            self._events.append(event)
 
     def _over(self, until_ns: Optional[int]) -> bool:
         if until_ns is None:
@@ -317,7 +404,7 @@ class SimWorld:
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
         self.reference_model.arrived(request)
-        self._events.append(RequestArrived(self._planned(self._results.declared(request, place))))
+        self._emit(RequestArrived(self._planned(self._results.declared(request, place))))
         if arrival.cancel_after_ns is not None:
             self._at(self.now_ns + arrival.cancel_after_ns, self._emit, RequestCancelled(request.id))
         if self._trouble is not None:
@@ -337,6 +424,7 @@ class SimWorld:
         request, source = entry.request, entry.source
         for job in entry.steps:
             self._when_acted(self._drop_job, job)
+        self._answers += 1
         if self._machine is not None:  # one answer after the other, once all lanes were given their works
             self._free_ns += self._machine.answer_ns(self._functions(self._free_ns))
             if action.outcome == Outcome.COMPLETED:

@@ -38,6 +38,7 @@ from edgeserve.errors import EdgeServeError, EngineError, ProfileError
 from edgeserve.live.request import request_validators
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.live.world import StopAsked
+from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
@@ -426,7 +427,7 @@ def measure_machine(seconds: float) -> MachineCosts:
     factor, wait_ns = measure_lock(seconds / 2)
     around["others_busy"] = round(others_busy(before, busy_time(cores), time.monotonic() - begun_s), 2)
     return replace(measure_loop(2 * seconds), stall_every_ns=stall_every_ns, stall_ns=stall_ns, lock_factor=factor,
-                   lock_wait_ns=wait_ns, circumstances=around)
+                   lock_wait_ns=wait_ns, cores=len(allowed_cores()), circumstances=around)
 
 
 def profile_machine(config: Config, models: Sequence[str], path: str, seconds: float, force: bool = False,

@@ -118,6 +118,41 @@ def test_a_lane_that_still_has_work_is_not_woken():
     assert set(took_ms(made).values()) == {11.0}
 
 
+# --- when messages are read -------------------------------------------------------------------------------------------
+
+
+def seen_ms(tmp_path, arrivals_ms, costs):
+    """When the scheduler is told of requests that come while one of 40 ms runs, from time 0."""
+    (tmp_path / "sent.csv").write_text("arrival_s\n" + "\n".join(f"{ms / 1000}" for ms in (0, *arrivals_ms)))
+    table = {"model": {"a": {"engine": "synthetic", "expected": {"1": "40ms"}}},
+             "app": {"a": {"model": "a", "slo": "1s"}},
+             "workload": {"w": {"app": "a", "kind": "trace", "file": "sent.csv"}}, "run": {"duration": "1s"}}
+    seen = []
+
+    def on_step(now_ns, events, actions):
+        seen.extend(now_ns // MS for event in events if isinstance(event, RequestArrived))
+
+    simulate(parse_scenario(table, str(tmp_path)), 1, (), measured=costs and ("a test", costs), on_step=on_step)
+    return seen[1:]
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(0, 10), (2, 10), (1, 20)])
+def test_what_comes_while_no_lane_could_start_it_is_read_together_as_by_a_live_loop(cores, expected, tmp_path):
+    assert seen_ms(tmp_path, (1, 2, 3), MachineCosts(cores=cores)) == [expected] * 3
+
+
+def test_what_comes_is_read_at_the_latest_when_a_lane_is_back(tmp_path):
+    assert seen_ms(tmp_path, (35, 38), MachineCosts(cores=2)) == [40, 40]
+
+
+def test_a_request_that_comes_for_an_idle_lane_is_read_at_once(tmp_path):
+    assert seen_ms(tmp_path, (50,), MachineCosts(cores=2)) == [50]
+
+
+def test_without_a_machine_nothing_waits_to_be_read(tmp_path):
+    assert seen_ms(tmp_path, (1, 2, 3), None) == [1, 2, 3]
+
+
 # --- the interpreter lock ---------------------------------------------------------------------------------------------
 
 TWO = [("a", "10ms", "python"), ("b", "10ms", "python")]

@@ -2,10 +2,12 @@
 
 Waking up to read has a price of its own: what the lane's work has thrown out of the caches comes back from memory.
 Measured on x86-64 beside a 128 MB network (512 KiB of cache per core), one message alone costs 140 us to read, each of
-sixteen read together 29. Pure arithmetic on nanoseconds: the world sleeps, this says until when.
+sixteen read together 29. Pure arithmetic on nanoseconds: a world sleeps, live or simulated; this says until when.
 """
 
 from __future__ import annotations
+
+from edgeserve.config.schema import Config
 
 HOLD_NS_MIN = 200_000
 """A shorter wait costs more than it saves: going to sleep and waking up takes about a quarter of it."""
@@ -39,6 +41,11 @@ looks: they take time from the lanes where these share cores with the loop."""
 
 AGAIN_PAUSE_NS = 200_000
 """One look after the other while they do: four to eight requests of one busy client; none in that time is the end."""
+
+
+def lane_threads(config: Config) -> int:
+    """Threads that the lanes compute with on the machine's cores; a GPU's lane waits."""
+    return sum(lane.threads for lane in config.lanes.values() if config.devices[lane.device].kind == "cpu")
 
 
 class ReceiveCoalescing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.live.receive_coalescing import (
+from edgeserve.sched.core.receive_coalescing import (
     AGAIN_NS_MAX,
     AGAIN_PAUSE_NS,
     AGAIN_SHARE,
