@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 import msgpack
 import zmq
 from lib.checks import Checks
+from lib.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 RATIO_MAX = 1.03
@@ -66,12 +67,7 @@ class Server:
     """One of the two, and a connection to it."""
 
     def __init__(self, sources: Path, folder: Path, context: zmq.Context[Any]) -> None:
-        folder.mkdir()
-        (folder / "priced.py").write_text(FUNCTIONS)
-        (folder / "edge.toml").write_text(CONFIG.format(folder=folder))
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "edgeserve.cli", "serve", str(folder / "edge.toml")], cwd=folder,
-            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": f"{sources}:{folder}"})
+        self._child = ServerProcess(folder, CONFIG, {"priced.py": FUNCTIONS}, sources=sources)
         self._socket: Any = context.socket(zmq.DEALER)
         self._socket.linger, self._socket.rcvtimeo = 0, 60_000
         self._socket.connect(f"ipc://{folder}/bus")
@@ -105,7 +101,6 @@ class Server:
     def close(self) -> None:
         self._socket.close()
         self._child.kill()
-        self._child.wait()
 
 
 def measure(before: str, rounds: int) -> List[Dict[str, Any]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -31,9 +30,9 @@ import zmq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
+from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
-from edgeserve.errors import RequestError
 
 CONFIG = """
 [server]
@@ -174,32 +173,15 @@ def run(minutes: float, load: float) -> Dict[str, Any]:
     """Run it; what was found."""
     with tempfile.TemporaryDirectory(prefix="es-churn-") as path:
         folder = Path(path)
-        (folder / "edge.toml").write_text(CONFIG.format(folder=folder))
-        with open(folder / "log", "wb") as log:
-            server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", str(folder / "edge.toml")],
-                                      stdout=log, stderr=log)
+        server = ServerProcess(folder, CONFIG, log=folder / "log")
         try:
             return _load(server, f"ipc://{folder}/bus/socket", folder / "log", minutes * 60, load)
         finally:
-            if server.poll() is None:
-                server.kill()
-                server.wait()
+            server.kill()
 
 
-def _wait_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
-    due_s = time.monotonic() + 60
-    while time.monotonic() < due_s and server.poll() is None:
-        try:
-            with Client(endpoint, connect_ms=1000, timeout_ms=5000) as client:
-                if client.health()["ready"]:
-                    return
-        except RequestError:
-            time.sleep(0.1)
-    raise SystemExit("the server did not start:\n" + log.read_text(errors="replace"))
-
-
-def _load(server: subprocess.Popen[bytes], endpoint: str, log: Path, seconds: float, load: float) -> Dict[str, Any]:
-    _wait_ready(server, endpoint, log)
+def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load: float) -> Dict[str, Any]:
+    server.wait_ready(endpoint)
     ending = threading.Event()
     steady, churn, killer = Steady(endpoint, load, ending), Churn(endpoint, load, ending), Killer(endpoint, ending)
     for thread in (steady, churn, killer):
@@ -208,8 +190,8 @@ def _load(server: subprocess.Popen[bytes], endpoint: str, log: Path, seconds: fl
     samples: List[Dict[str, int]] = []
     while time.monotonic() - begin_s < seconds:
         time.sleep(1.0)
-        if server.poll() is not None:
-            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read_text(errors='replace')[-4000:]}")
+        if server.has_ended():
+            raise SystemExit(f"the server ended with {server.process.returncode}:\n{server.said()}")
         samples.append(look(server.pid, log))
         if len(samples) % 60 == 0:
             print(f"{len(samples) // 60} min: {samples[-1]}", flush=True)
@@ -217,10 +199,9 @@ def _load(server: subprocess.Popen[bytes], endpoint: str, log: Path, seconds: fl
     for thread in (steady, churn, killer):
         thread.join(30)
     stats = _at_rest(endpoint)
-    server.send_signal(signal.SIGTERM)
     apps = {name: {"received": app["received"], **app["outcomes"]} for name, app in stats["apps"].items()}
     return {"seconds": len(samples), "clients": churn.clients, "killed": killer.killed, "steady": dict(steady.told),
-            "apps": apps, "open": stats["open"], "status": server.wait(60), "samples": samples,
+            "apps": apps, "open": stats["open"], "status": server.stop(), "samples": samples,
             "unbalanced": sum(app["received"] - sum(app["outcomes"].values()) for app in stats["apps"].values())}
 
 

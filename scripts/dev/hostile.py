@@ -28,6 +28,7 @@ import zmq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
+from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
 
@@ -46,7 +47,7 @@ REST_S = 40.0
 
 CONFIG = """
 [server]
-endpoint = "ipc://{path}"
+endpoint = "ipc://{folder}/bus"
 message_max = "1MiB"
 pending_max = 512
 [lane.cpu0]
@@ -357,11 +358,9 @@ class Server:
     """The server in a process of its own, asked by lines."""
 
     def __init__(self, folder: str) -> None:
-        config = Path(folder) / "edge.toml"
-        config.write_text(CONFIG.format(path=f"{folder}/bus"))
-        (Path(folder) / "attacked.py").write_text(FUNCTIONS)
-        self._child = subprocess.Popen([sys.executable, "-c", SERVER, str(config)], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        server = ServerProcess(Path(folder), CONFIG, {"attacked.py": FUNCTIONS}, program=("-c", SERVER),
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._child = server.process
         self._errors: List[str] = []
         errors = self._child.stderr
         assert errors is not None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any, Dict, List
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
+from lib.server_process import ServerProcess
 
 CONFIG = """
 [server]
@@ -231,10 +231,7 @@ def run(seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
     """Every attack in turn, so many times."""
     rows: List[Dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="es-") as folder:
-        config = Path(folder) / "edge.toml"
-        config.write_text(CONFIG.format(folder=folder))
-        server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", str(config)],
-                                  stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        server = ServerProcess(Path(folder), CONFIG)
         endpoint = f"ipc://{folder}/bus/socket"
         try:
             measure(endpoint, 2.0)
@@ -247,14 +244,12 @@ def run(seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
                                  "share": beside.get("completed", 0) / max(1.0, alone)})
                     say(rows[-1])
                     before = after
-                    if server.poll() is not None:
-                        raise SystemExit(f"the server ended with {server.returncode}, attacked by one that {name}")
-            server.send_signal(signal.SIGTERM)
-            rows.append({"status": server.wait(60)})
+                    if server.has_ended():
+                        raise SystemExit(f"the server ended with {server.process.returncode}, attacked by one that "
+                                         f"{name}")
+            rows.append({"status": server.stop()})
         finally:
-            if server.poll() is None:
-                server.kill()
-                server.wait()
+            server.kill()
     return rows
 
 

@@ -24,7 +24,7 @@ from edgeserve.sim.soak import draw_scenario, hold
 MS = 10**6
 US = 1000
 FREE = ("a test", MachineCosts())
-NO_COSTS = {key: "0us" for key in ("step", "event", "receive", "answer", "send", "wake", "start", "stall_every")}
+NO_COSTS = dict.fromkeys(("step", "event", "receive", "answer", "send", "wake", "start", "stall_every"), "0us")
 
 
 class Relay:
@@ -342,7 +342,8 @@ hints = { size = { lognormal = [1.0, 0.5] } }
 def test_what_waits_behind_another_policys_batches_allows_for_the_lag_between_two(start):
     # The other policy's requests lose value with each moment, those of the app ``mine`` wait for their last one.
     made = scenario(
-        {**NO_COSTS, "start": start}, lane={"cpu0": {}}, model={"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
+        {**NO_COSTS, "start": start}, lane={"cpu0": {}},
+        model={"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
         policy={"edf": {}, "pard_local": {}},
         app={"mine": {"model": "m", "policy": "edf", "slo": "500ms"},
              "theirs": {"policy": "pard_local", "slo": "500ms", "on_late": "answer", "pending_max": 8,

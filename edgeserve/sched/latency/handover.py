@@ -24,8 +24,9 @@ HANDOVER_NS_MAX = 10 * NS_PER_MS
 
 class Handover:
     """One lane. ``likely_ns`` is the median of the last batches' handovers, ``careful_ns`` what seven of eight took at
-    most; 0 until enough were measured. A few that were held up (four of a full window) move ``careful_ns`` no further than
-    the worst of the others. ``version`` rises when a number changes."""
+    most; 0 until enough were measured. A few that were held up (four of a full window) move ``careful_ns`` no further
+    than the worst of the others. ``version`` rises when a number changes.
+    """
 
     __slots__ = ("likely_ns", "careful_ns", "version", "_recent", "_unseen")
 

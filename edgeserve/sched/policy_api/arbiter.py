@@ -40,7 +40,8 @@ def is_background(bid: Bid) -> bool:
 def _first(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
     """The bid that begins the best order, of those that no other keeps from going first (of all if they all do)."""
     then_ns = at_ns + handover_ns
-    free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
+    free = [index for index, bid in enumerate(bids)
+            if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
     now = [bid.utility.value(at_ns) for bid in bids]
     losses = _losses(bids, now, at_ns, handover_ns)
     first, *others = free or range(len(bids))
@@ -78,8 +79,8 @@ def _slow_ns(bid: Bid) -> int:
 
 
 def _bars(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
-    """Whether ``a`` keeps ``b`` from going first, whatever they are worth. What starts at ``at_ns`` keeps the lane until
-    its own time after ``then_ns``."""
+    """Whether ``a`` keeps ``b`` from going first at ``at_ns``, whatever they are worth. ``then_ns`` is one handover
+    later: what ``b`` takes after that passes before ``a`` starts."""
     if a.klass != b.klass and "critical" in (a.klass, b.klass):
         critical, other = (a, b) if a.klass == "critical" else (b, a)
         if critical.utility.value(then_ns + other.expected_ns) < critical.utility.value(at_ns):

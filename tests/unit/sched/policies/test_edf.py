@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.latency.handover import LEARNT_MIN
 from edgeserve.sched.policies.edf import STARTS_LEN, ModelQueues
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
@@ -94,6 +95,18 @@ def test_critical_jobs_that_would_be_too_late_for_the_batch_after_are_not_left_o
     assert burst(world, 19, 19, klass="critical") == [ran("m", 1, 2)]
     relaxed = edf({1: 10, 2: 21})
     assert burst(relaxed, 19, 21, klass="critical") == [ran("m", 1)]  # size 2 would lose the first, size 1 the second
+
+
+def test_the_batch_after_begins_a_handover_later():
+    def starts(handover_ms, due):
+        world = edf({1: 10, 2: 20.5})
+        for _ in range(LEARNT_MIN):
+            world.scheduler.state.lanes["cpu0"].handover.took(handover_ms * MS)
+        return burst(world, due, due, klass="critical")
+
+    assert starts(0, 20.5) == [ran("m", 1)]
+    assert starts(1, 20.5) == [ran("m", 1, 2)]
+    assert starts(1, 21) == [ran("m", 1)]
 
 
 def test_late_answers_are_worth_something_again_after_another_slo():
