@@ -40,6 +40,7 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     found["days"] = _part(directory, "replicate_schemble_days.json", "results", days)
     found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
     found["regret"] = _part(directory, "bench_regret_ensembles.json", "rows", regret)
+    found["planner"] = _part(directory, "bench_planner.json", "rows", planner)
     found["live"] = _part(directory, "bench_ensemble_live.json", "results", live)
     return found
 
@@ -52,7 +53,8 @@ def _part(directory: str, name: str, key: str, make: Callable[[Any], List[str]])
         result = json.load(file)
     said = result["circumstances"]
     seeds = {"seeds": "seeds", "rounds": "rounds", "worlds": "worlds"}
-    counted = ", ".join(f"{said[name]} {word}" for name, word in seeds.items() if name in said)
+    counted = ", ".join([f"{said[name]} {word}" for name, word in seeds.items() if name in said] +
+                        [f"{said['core']} core" for _ in range("core" in said)])
     return "\n".join([*make(result[key]), "", f"`{said['command']}` ({counted})."])
 
 
@@ -144,6 +146,16 @@ def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
             table.append([f"{title}: ahead of the best of {', '.join(rivals)}", str(len(ahead)), f"{min(ahead):+.1f}",
                           f"{statistics.fmean(ahead):+.1f}", f"{max(ahead):+.1f}"])
     return _table(["points of value", "worlds", "worst", "mean", "best"], table)
+
+
+def planner(rows: Sequence[Sequence[Any]]) -> List[str]:
+    """What plans take, in processor time."""
+    lanes_of = {"own": "lanes of their own", "one": "one lane"}
+    table = []
+    for place, models, requests, deadlines, median, most, cut, _, runs in rows:
+        table.append([f"{requests} requests, {models} models, {lanes_of[place]}", deadlines, f"{median:.2f}",
+                      f"{most:.2f}", f"{100 * cut / runs:.0f}"])
+    return _table(["processor time of a plan", "deadlines", "median, ms", "95 %, ms", "cut short, %"], table)
 
 
 def live(results: Mapping[str, Any]) -> List[str]:
