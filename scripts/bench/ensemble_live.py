@@ -80,8 +80,8 @@ def main() -> int:
                         original.missed / max(one, plus.missed), FEWER)
         checks.at_least(f"load {load:g}: share of schemble+'s answers that are those of all models", plus.agreed,
                         AGREED)
-    return checks.finish(args.json, {"core": compiled.running().kind, "rate at load 1": f"{whole:.0f}/s", "rounds": rounds, "seconds": seconds,
-                                     "seed": args.seed}, results=results)
+    return checks.finish(args.json, {"core": compiled.running().kind, "rate at load 1": f"{whole:.0f}/s",
+                                     "rounds": rounds, "seconds": seconds, "seed": args.seed}, results=results)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from replicate.schemble.run import DEADLINES_MS, FORCED, PAPER, REFERENCE
 PAGE, SCRIPT = "docs/policies/schemble.md", "draw/schemble_tables.py"
 RESULTS = os.path.join(drawn.ROOT, "docs", "results")
 
-PAPER_FORCED = {"original": (100.0, 50.5, 97.7, 99.5), "des": (96.9, 8.2, 24.5, 34.2), "gating": (93.0, 0.08, 0.15, 0.49),
-                "schemble": (97.2, 0.10, 0.14, 0.33)}
+PAPER_FORCED = {"original": (100.0, 50.5, 97.7, 99.5), "des": (96.9, 8.2, 24.5, 34.2),
+                "gating": (93.0, 0.08, 0.15, 0.49), "schemble": (97.2, 0.10, 0.14, 0.33)}
 """Text matching of the paper's Table II: accuracy in percent; mean, 95th percentile, largest latency in seconds."""
 
 OURS = "schemble+"
@@ -40,6 +40,7 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     found["days"] = _part(directory, "replicate_schemble_days.json", "results", days)
     found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
     found["regret"] = _part(directory, "bench_regret_ensembles.json", "rows", regret)
+    found["planner"] = _part(directory, "bench_planner.json", "rows", planner)
     found["live"] = _part(directory, "bench_ensemble_live.json", "results", live)
     return found
 
@@ -52,7 +53,8 @@ def _part(directory: str, name: str, key: str, make: Callable[[Any], List[str]])
         result = json.load(file)
     said = result["circumstances"]
     seeds = {"seeds": "seeds", "rounds": "rounds", "worlds": "worlds"}
-    counted = ", ".join(f"{said[name]} {word}" for name, word in seeds.items() if name in said)
+    counted = ", ".join([f"{said[name]} {word}" for name, word in seeds.items() if name in said] +
+                        [f"{said['core']} core" for _ in range("core" in said)])
     return "\n".join([*make(result[key]), "", f"`{said['command']}` ({counted})."])
 
 
@@ -87,7 +89,7 @@ def forced(results: Mapping[str, Any]) -> List[str]:
     rows = []
     for key, row in results["forced"].items():
         took = [row["mean_ms"] / 1e3, row["p95_ms"] / 1e3, row["max_ms"] / 1e3]
-        known = [table[key] if key in table else None for table in (FORCED, PAPER_FORCED)]
+        known = [table.get(key) for table in (FORCED, PAPER_FORCED)]
         rows.append([NAMES.get(key, key), f"{100 * row['accuracy']:.1f}", " / ".join(f"{each:.3g}" for each in took),
                      *[f"{item[0]:g}: {item[1]:g} / {item[2]:g} / {item[3]:g}" if item else "-" for item in known]])
     return _table(["nothing refused", "accuracy, %", "mean / 95 % / largest, s", "specification", "paper"], rows)
@@ -144,6 +146,16 @@ def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
             table.append([f"{title}: ahead of the best of {', '.join(rivals)}", str(len(ahead)), f"{min(ahead):+.1f}",
                           f"{statistics.fmean(ahead):+.1f}", f"{max(ahead):+.1f}"])
     return _table(["points of value", "worlds", "worst", "mean", "best"], table)
+
+
+def planner(rows: Sequence[Sequence[Any]]) -> List[str]:
+    """What plans take, in processor time."""
+    lanes_of = {"own": "lanes of their own", "one": "one lane"}
+    table = []
+    for place, models, requests, deadlines, median, most, cut, _, runs in rows:
+        table.append([f"{requests} requests, {models} models, {lanes_of[place]}", deadlines, f"{median:.2f}",
+                      f"{most:.2f}", f"{100 * cut / runs:.0f}"])
+    return _table(["processor time of a plan", "deadlines", "median, ms", "95 %, ms", "cut short, %"], table)
 
 
 def live(results: Mapping[str, Any]) -> List[str]:

@@ -60,3 +60,12 @@ def test_a_live_load_is_the_median_of_its_rounds(tmp_path):
     runs = [{"missed": missed, "agreed": 0.99, "accuracy": 0.9, "models": 1.2} for missed in (0.01, 0.5, 0.02)]
     store(tmp_path, "bench_ensemble_live.json", "results", {"2": {"schemble+": runs}})
     assert "| 2, schemble+ | 2.0 | 99.0 | 90.0 | 1.20 |" in tables.parts(str(tmp_path))["live"]
+
+
+def test_what_a_plan_takes_names_the_core(tmp_path):
+    (tmp_path / "bench_planner.json").write_text(json.dumps({
+        "circumstances": {"command": "python p.py", "core": "compiled"}, "checks": [],
+        "rows": [["own", 3, 16, "loose", 0.1234, 0.5, 5, 3000, 20]]}))
+    text = tables.parts(str(tmp_path))["planner"]
+    assert "| 16 requests, 3 models, lanes of their own | loose | 0.12 | 0.50 | 25 |" in text
+    assert text.endswith("`python p.py` (compiled core).")

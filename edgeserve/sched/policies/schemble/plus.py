@@ -72,7 +72,7 @@ class SchemblePlus(EnsemblePolicy):
         self._price = float(str(self.options["price"]))
         self._arrivals: Dict[str, Arrivals] = {}
         self._seen: Dict[FrozenSet[str], Surroundings] = {}
-        self._gaps: Dict[str, Gaps] = {}  # of each lane that ran one of the models
+        self._gaps: Dict[str, Gaps] = {}  # by lane
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
         if request.id not in self._queries:
@@ -83,9 +83,8 @@ class SchemblePlus(EnsemblePolicy):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         super().on_finished(work, started_ns, finished_ns, board)
-        if work.jobs[0].request.app.name in self._ensembles:
-            self._gaps.setdefault(work.lane.name, Gaps()).ended(
-                work.launched_ns, started_ns, finished_ns, board.now_ns)
+        gaps = self._gaps.setdefault(work.lane.name, Gaps())
+        gaps.ended(work.launched_ns, started_ns, finished_ns, board.now_ns)
 
     def _join_wait_ns(self, request: RequestRecord) -> int:
         if request.on_late == "answer":

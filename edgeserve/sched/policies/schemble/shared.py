@@ -596,12 +596,9 @@ class EnsemblePolicy(Edf):
 
 
 def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:
-    """Whether any model of a request could still end in time."""
-    numbers, last_ns = places.numbers[query.ensemble.app.name], query.last_ns
-    for bit in query.jobs:
-        if ends[numbers[bit]] <= last_ns:
-            return True
-    return False
+    """Whether any of the models of a request that wait, of which there must be one, could still end in time."""
+    numbers = places.numbers[query.ensemble.app.name]
+    return min([ends[numbers[bit]] for bit in query.jobs]) <= query.last_ns
 
 
 def _by_due(row: Row) -> Tuple[int, int, int]:

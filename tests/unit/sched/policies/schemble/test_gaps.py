@@ -62,7 +62,7 @@ def scenario(start):
     times = {"1": "1ms", "2": "1.2ms", "4": "1.6ms", "8": "2.4ms"}
     nodes = [{"name": name, "after": []} for name in "ab"] + [{"name": "vote", "after": ["a", "b"], "join": "policy"}]
     models = {name: {"engine": "synthetic", "lanes": ["l"], "batch": [1, 2, 4, 8],
-                     "expected": times if name == "a" else {size: "9ms" for size in times}} for name in "ab"}
+                     "expected": times if name == "a" else dict.fromkeys(times, "9ms")} for name in "ab"}
     models["vote"] = {"engine": "synthetic", "lanes": ["side"], "batch": [1, 8], "expected": {"1": "10us", "8": "10us"}}
     return parse_scenario({
         "lane": {"l": {}, "side": {}}, "model": models, "policy": {"p": {"kind": "schemble+"}},
