@@ -521,15 +521,15 @@ class Client:
         return pending
 
     def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
-        patience_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         try:
-            return pending.result(patience_ms / 1000)
+            return pending.result(wait_ms / 1000)
         except FutureTimeoutError:
             if pending.done() and not pending.cancelled():
                 return pending.result()  # the reply came (or was itself a time-out) at the last moment
             number = pending.give_up()
             wait((number,), NUMBER_S)
-            raise _timed_out(what, patience_ms, pending) from None
+            raise _timed_out(what, wait_ms, pending) from None
         except BaseException:
             pending.cancel()  # Ctrl-C while waiting: nobody wants the answer any more
             raise
@@ -606,8 +606,8 @@ class Client:
         self.close()
 
 
-def _timed_out(what: str, patience_ms: float, pending: _Pending) -> TimedOut:
-    error = TimedOut(f"{what}: no answer within {patience_ms:g} ms; the request was cancelled")
+def _timed_out(what: str, wait_ms: float, pending: _Pending) -> TimedOut:
+    error = TimedOut(f"{what}: no answer within {wait_ms:g} ms; the request was cancelled")
     error.id = pending.id
     return error
 
@@ -651,17 +651,17 @@ class AsyncClient:
                                          pieces, origin))
 
     async def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
-        patience_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
         future = asyncio.wrap_future(pending)
         try:
-            done, _ = await asyncio.wait({future}, timeout=patience_ms / 1000)
+            done, _ = await asyncio.wait({future}, timeout=wait_ms / 1000)
         except asyncio.CancelledError:
             pending.cancel()
             raise
         if done:
             return future.result()
         await asyncio.wait({asyncio.wrap_future(pending.give_up())}, timeout=NUMBER_S)
-        raise _timed_out(what, patience_ms, pending)
+        raise _timed_out(what, wait_ms, pending)
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.ask`."""

@@ -28,8 +28,8 @@ settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress
 settings.load_profile("edgeserve")
 
 
-TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout.py")
-"""The tests of one of these run in one process, in order."""
+TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout")
+"""The tests of what begins with one of these run in one process, in order."""
 
 WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py", "tests/unit/tools/test_machine.py",
              "tests/unit/tools/test_profile.py")  # the first process takes these first

@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 
-import pytest
+from for_each import for_each
+from parsed import tree_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FUNCTION_LINES_MAX = 60  # docstring and signature included: a longer function does two things
@@ -139,10 +140,10 @@ class Parsed(dict):
 SOURCES = sources("edgeserve")
 EVERYTHING = sources("edgeserve", "scripts", "tests", "examples")
 PATHS = {module_of(path): path for path in SOURCES}
-TREES = Parsed(PATHS, lambda module: ast.parse(SOURCES[PATHS[module]]))
+TREES = Parsed(PATHS, lambda module: tree_of(SOURCES[PATHS[module]]))
 WATCHED = (ast.ImportFrom, ast.ExceptHandler, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
 STATEMENTS = Parsed(EVERYTHING, lambda path: [  # what the tests of all files look at
-    node for node in ast.walk(ast.parse(EVERYTHING[path])) if isinstance(node, WATCHED)])
+    node for node in ast.walk(tree_of(EVERYTHING[path])) if isinstance(node, WATCHED)])
 
 
 def imports_of(module, everything=False):
@@ -172,7 +173,7 @@ def within(name, room):
     return name == room or (room != "" and name.startswith(room + "."))
 
 
-@pytest.mark.parametrize("module", sorted(TREES))
+@for_each(lambda: sorted(TREES))
 def test_imports_go_down_as_the_table_says(module):
     room = module.split(".")[0]
     assert room in ROOMS, f"edgeserve/{room} has no line in ROOMS"
@@ -183,7 +184,7 @@ def test_imports_go_down_as_the_table_says(module):
     assert wrong == [], f"edgeserve.{module} ({room}) must not import {wrong}"
 
 
-@pytest.mark.parametrize("module", sorted(name for name in TREES if name.startswith("sched.")))
+@for_each(lambda: sorted(name for name in TREES if name.startswith("sched.")))
 def test_inside_sched_imports_go_down_too(module):
     room = module.split(".")[1]
     assert room in SCHED_ROOMS, f"edgeserve/sched/{room} has no line in SCHED_ROOMS"
@@ -191,7 +192,7 @@ def test_inside_sched_imports_go_down_too(module):
     assert seen <= SCHED_ROOMS[room] | {room}, f"{module} imports {sorted(seen - SCHED_ROOMS[room] - {room})}"
 
 
-@pytest.mark.parametrize("module", sorted(name for name in TREES if name.startswith("sched.policies.")))
+@for_each(lambda: sorted(name for name in TREES if name.startswith("sched.policies.")))
 def test_policies_share_only_what_is_common(module):
     where = module.split(".")[2]
     seen = {name.split(".")[2] for name in inner(module) if name.startswith("sched.policies.")}
@@ -221,7 +222,7 @@ def cycles(graph):
         left = {module: names - ends for module, names in left.items() if module not in ends}
 
 
-@pytest.mark.parametrize("module", sorted(name for name in TREES if within(name, "sched")))
+@for_each(lambda: sorted(name for name in TREES if within(name, "sched")))
 def test_sched_has_no_clock_no_thread_and_no_io(module):
     outside = {name.split(".")[0] for name in IMPORTS[module]} - {"edgeserve"}
     assert not outside & IMPURE, f"{module} imports {sorted(outside & IMPURE)}"
@@ -231,13 +232,13 @@ def test_sched_has_no_clock_no_thread_and_no_io(module):
     assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
 
 
-@pytest.mark.parametrize("module", sorted(TREES))
+@for_each(lambda: sorted(TREES))
 def test_the_clock_is_read_where_time_enters_and_handed_in_elsewhere(module):
     if "time" in IMPORTS[module]:
         assert any(within(module, room) for room in MAY_READ_THE_CLOCK), f"{module} imports time: take a clock instead"
 
 
-@pytest.mark.parametrize("module", sorted(TREES))
+@for_each(lambda: sorted(TREES))
 def test_optional_libraries_are_imported_by_the_one_module_that_needs_them(module):
     for name in sorted({name.split(".")[0] for name in IMPORTS[module]} & set(OPTIONAL)):
         assert any(within(module, home) for home in OPTIONAL[name]), f"{module} imports {name}"

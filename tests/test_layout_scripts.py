@@ -7,10 +7,12 @@ what several tests use lies in ``tests/lib``.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
-import pytest
+from for_each import for_each
+from parsed import tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,9 +42,10 @@ def room_of(path):
     return path.rpartition("/")[0]
 
 
+@functools.lru_cache(maxsize=None)
 def imports_of(text):
     """Full names of what a source imports, but for type checkers alone."""
-    found, waiting = set(), [ast.parse(text)]
+    found, waiting = set(), [tree_of(text)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
@@ -60,7 +63,7 @@ def rooms_imported(text):
     return {room for room in ROOMS for place in places if place.startswith(f"{room}/")}
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS))
+@for_each(lambda: sorted(SCRIPTS))
 def test_every_script_lies_in_a_room_and_does_not_repeat_its_name(path):
     room, _, name = path.rpartition("/")
     if name == "__init__.py":
@@ -71,7 +74,7 @@ def test_every_script_lies_in_a_room_and_does_not_repeat_its_name(path):
     assert not set(words) & set(room.split("/")), f"scripts/{path}: the folder says {sorted(words)} already"
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS))
+@for_each(lambda: sorted(SCRIPTS))
 def test_scripts_import_only_what_their_room_may_and_never_a_test(path):
     room = room_of(path)
     seen = rooms_imported(SCRIPTS[path]) - {room}
@@ -81,8 +84,7 @@ def test_scripts_import_only_what_their_room_may_and_never_a_test(path):
     assert not first & TEST_MODULES, f"scripts/{path} imports {sorted(first & TEST_MODULES)} from tests/"
 
 
-@pytest.mark.parametrize("path", sorted(path for path, text in SCRIPTS.items()
-                                        if "__main__" in text and rooms_imported(text)))
+@for_each(lambda: sorted(path for path, text in SCRIPTS.items() if "__main__" in text and rooms_imported(text)))
 def test_a_script_that_is_started_by_its_path_finds_the_other_rooms(path):
     line = f"sys.path.insert(0, str(Path(__file__).resolve().parents[{path.count('/')}]))  # scripts/\n"
     text = SCRIPTS[path]
@@ -90,7 +92,7 @@ def test_a_script_that_is_started_by_its_path_finds_the_other_rooms(path):
     assert line in text and text.index(line) < first.start(), f"scripts/{path} needs, before it imports a room: {line}"
 
 
-@pytest.mark.parametrize("path", sorted(TESTS))
+@for_each(lambda: sorted(TESTS))
 def test_every_test_lies_in_a_room(path):
     room, _, name = path.rpartition("/")
     if not room:
@@ -105,7 +107,7 @@ def test_every_test_lies_in_a_room(path):
         assert (ROOT / "edgeserve" / room[len("unit/"):]).is_dir(), f"tests/{room}: edgeserve/ has no such room"
 
 
-@pytest.mark.parametrize("path", sorted(TESTS))
+@for_each(lambda: sorted(TESTS))
 def test_no_test_imports_another(path):
     wrong = sorted(name for name in imports_of(TESTS[path]) if name.split(".")[0].startswith("test_"))
     assert wrong == [], f"tests/{path} imports {wrong}: what they share belongs into tests/lib"

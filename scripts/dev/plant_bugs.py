@@ -150,7 +150,7 @@ BUGS: Tuple[Bug, ...] = (
         "spare_ns = due_ns - ready_ns", unit("core/device_news")),
     Bug("first-batches-teach-the-drift", "core/scheduler.py", "return max(1, round(took_ns / factor))", "return took_ns",
         unit("core/device_news")),
-    Bug("window-outlives-the-hang-bound", "core/auction.py", "min(bid.start_before_ns, patience_ns)",
+    Bug("window-outlives-the-hang-bound", "core/auction.py", "min(bid.start_before_ns, hung_from_ns)",
         "bid.start_before_ns"),
     # --- latency
     Bug("estimate-is-the-last", "latency/model.py", "max([duration for", "min([duration for",

@@ -117,7 +117,7 @@ class Driver:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def step(self, *events: Event, at: float | None = None) -> List[Action]:
-        """One step of the scheduler; its books and its alarm are checked after it."""
+        """One step of the scheduler; its invariants and its wake time are checked after it."""
         if at is not None:
             self.now_ms = at
         now_ns = round(self.now_ms * MS)

@@ -3,6 +3,7 @@ packages) are not in the cache."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from edgeserve.tools import assets
 
 NEEDS = "the example is fitted with onnx and scikit-learn: pip install '.[fit]'"
 pytest.importorskip("onnx", reason=NEEDS)
-pytest.importorskip("sklearn", reason=NEEDS)
+if importlib.util.find_spec("sklearn") is None:  # importing it takes a second of every process that collects
+    pytest.skip(NEEDS, allow_module_level=True)
 pytest.importorskip("onnxruntime", reason="the recognisers need onnxruntime: pip install '.[onnx]'")
 pytest.importorskip("cv2", reason="the example needs opencv: pip install -r examples/reader/requirements.txt")
 

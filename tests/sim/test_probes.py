@@ -116,7 +116,7 @@ def test_every_rule_holds_with_probes_among_the_works():
     assert marks["RetainInputs"] >= marks["ReleaseInputs"] + marks["probe"]
 
 
-# --- the books notice -------------------------------------------------------------------------------------------------
+# --- the reference model notices --------------------------------------------------------------------------------------
 
 EDGE = {"device": {"d": {}}, "lane": {"l": {"device": "d", "ahead": "5ms"}, "l2": {"device": "d"}},
         "model": {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("m", "n")},
@@ -170,7 +170,7 @@ def test_books_refuse_a_probe_behind_other_work(reference_model):
         reference_model.ordered(MS, batch(3, DONE, probe=True))
 
 
-def test_books_refuse_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_not(reference_model):
+def test_the_reference_model_refuses_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_not(reference_model):
     reference_model.arrived(Request(2, "pipe", 0, 50 * MS))
     reference_model.ordered(MS, RetainInputs(WAITS))
     with pytest.raises(ReferenceModelError, match="or it is retained already"):
@@ -185,7 +185,7 @@ def test_books_refuse_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_n
         reference_model.ordered(MS, RetainInputs(JobId(9, "m", ())))
 
 
-def test_books_refuse_to_keep_anything_while_draining(reference_model):
+def test_the_reference_model_refuses_to_keep_anything_while_draining(reference_model):
     reference_model.draining()
     with pytest.raises(ReferenceModelError, match="are retained while it drains"):
         reference_model.stepped(2 * MS)

@@ -1,4 +1,4 @@
-"""The simulated world against closed forms, with a fake scheduler, and its books against broken rules."""
+"""The simulated world against closed forms, with a fake scheduler, and its reference model against broken rules."""
 
 from __future__ import annotations
 

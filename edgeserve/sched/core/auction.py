@@ -219,7 +219,7 @@ class Auction:
             self._launch_probe(lane, bid, placement)
             return
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
-        patience_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
+        hung_from_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
         work.at_once = work.starts_ns == now >= bid.start_after_ns and lane.depth == 1 and not lane.ahead_ns
@@ -248,7 +248,7 @@ class Auction:
             state.devices[lane.device].touch(placement, now)
         ids = tuple([job.id for job in work.jobs]) if others else (work.jobs[0].id,)
         state.actions.append(RunBatch(work.id, lane.name, bid.model, ids, bid.size, bid.start_after_ns,
-                                      min(bid.start_before_ns, patience_ns), bid.expected_ns, bid.steps_max,
+                                      min(bid.start_before_ns, hung_from_ns), bid.expected_ns, bid.steps_max,
                                       variant=bid.variant))
         work.policy.on_started(work, self._board)
 

@@ -567,7 +567,7 @@ class RequestManager(RequestMoves):
                 self._drop_state(job)
             elif not self._expire_on_return(job.request):
                 if job.has_state and not (work.lane.up and not work.lane.hung):  # before it counts as stranded there
-                    self._let_go(job)
+                    self._release_state(job)
                 elif not job.has_state and self._state.sequences.free(job):
                     job.lane = ""
                 self._make_ready(job)
@@ -596,10 +596,10 @@ class RequestManager(RequestMoves):
             job.queued = False
             self._memory.unwant(job)
             job.request.policy.on_gone(job, self._board)
-        self._let_go(job)
+        self._release_state(job)
         self._make_ready(job)
 
-    def _let_go(self, job: Job) -> None:
+    def _release_state(self, job: Job) -> None:
         """A sequence's state on its lane is gone, or is to go: the job is bound to no lane any more."""
         self._state.sequences.free(job)
         self._state.actions.append(ReleaseState(job.id))

@@ -69,7 +69,7 @@ class ReturningClient:
     """
 
     __slots__ = ("answered_ns", "until_ns", "due_ns", "owed", "returned", "counted", "trusted", "last_ns",
-                 "_delays_ns", "_patience_ns")
+                 "_delays_ns", "_window_max_ns")
 
     def __init__(self) -> None:
         self.answered_ns = 0
@@ -81,7 +81,7 @@ class ReturningClient:
         self.trusted = False
         self.last_ns = -1  # how long after answered_ns the last return came so far
         self._delays_ns: Deque[int] = deque(maxlen=DELAYS_LEN)
-        self._patience_ns = SLACK_NS
+        self._window_max_ns = SLACK_NS
 
     def open(self, now_ns: int, window_ns: int) -> None:
         """Requests are answered now; the window before is over unless some of its returns may still come."""
@@ -89,7 +89,7 @@ class ReturningClient:
             self.close()
         self.answered_ns = now_ns
         self.until_ns = now_ns + window_ns
-        self.due_ns = now_ns + min(window_ns, self._patience_ns)
+        self.due_ns = now_ns + min(window_ns, self._window_max_ns)
 
     def close(self) -> None:
         """The window is over: what is owed will not come."""
@@ -99,7 +99,7 @@ class ReturningClient:
             self._delays_ns.append(self.last_ns)
             self.last_ns = -1
             longest_ns = max(self._delays_ns)
-            self._patience_ns = longest_ns + longest_ns // 4 + SLACK_NS
+            self._window_max_ns = longest_ns + longest_ns // 4 + SLACK_NS
         while self.counted > COUNTED_MAX:
             self.counted //= 2
             self.returned //= 2

@@ -69,7 +69,7 @@ def small(kind="pard", **options):
 
 
 @pytest.mark.parametrize(("kind", "options"), [("pard", {}), ("pard+", {}), ("pard", {"rule": "nexus"})])
-def test_the_lean_world_is_the_simulator_without_its_books(kind, options):
+def test_the_lean_world_is_the_simulator_without_its_reference_model(kind, options):
     table, capacity = small(kind, **options)
     scenario = parse_scenario({**table, "workload": {"w": {"app": "lv", "kind": "poisson", "rate": 1.2 * capacity}},
                                "run": {"duration": "1s", "step_cost": "0us", "event_cost": "0us"}})

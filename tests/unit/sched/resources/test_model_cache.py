@@ -77,7 +77,7 @@ def test_a_less_wanted_model_that_fits_is_loaded_when_the_most_wanted_does_not()
     assert next_load(made) == ("small", [])
 
 
-def test_a_load_and_its_answer_move_the_books():
+def test_a_load_and_its_answer_move_the_memory_in_use():
     made = device(a=(60, False))
     placement = made.placements["a"]
     made.load_started(placement, 5 * MS)

@@ -23,7 +23,7 @@ from edgeserve.sched.protocol.events import (
 MS = 10**6
 REQUESTS = 30
 PARTS = 3
-CHECKED_EVERY = 16  # steps: the books are slow
+CHECKED_EVERY = 16  # steps: the invariants are slow
 
 
 def reader(kind, on_late, lanes, **options):

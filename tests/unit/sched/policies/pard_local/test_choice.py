@@ -6,8 +6,8 @@ import itertools
 import random
 from fractions import Fraction
 
-import pytest
 from exact_device import together
+from for_each import for_each
 
 from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, equal_cohort, ranked_cohort, unequal_cohort
 
@@ -48,7 +48,7 @@ def by_rate(rates):
     return limit
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each(lambda: range(200))
 def test_of_equals_the_number_that_is_served_most_per_time(seed):
     draw = random.Random(f"equal {seed}")
     dues = [row.due_ns for row in candidates(draw, number=10)]
@@ -56,7 +56,7 @@ def test_of_equals_the_number_that_is_served_most_per_time(seed):
     assert list(equal_cohort(dues, together(end_of, from_ns)).members) == equal_by_hand(dues, from_ns, end_of)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_each(lambda: range(100))
 def test_those_that_are_answered_first_are_the_tightest_that_can_make_it(seed):
     draw = random.Random(f"answers {seed}")
     dues = sorted(draw.randrange(1, 40) for _ in range(draw.randrange(1, 9)))
@@ -109,7 +109,7 @@ def ranked_by_hand(rows, from_ns, end_of):
     return sorted(chosen)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each(lambda: range(300))
 def test_of_equal_work_classes_go_before_values(seed):
     draw = random.Random(f"ranked {seed}")
     rows = candidates(draw, values=(840.0, 1680.0, 3360.0), number=8)  # exact means
@@ -142,9 +142,9 @@ def unequal_by_hand(rows, from_ns, end_of, price):
     return best[1] if best else []
 
 
-@pytest.mark.parametrize("price", [0.0, 0.25, 0.5])
-@pytest.mark.parametrize("seed", range(100))
-def test_of_unequal_work_the_set_of_most_value(seed, price):
+@for_each(lambda: itertools.product(range(100), (0.0, 0.25, 0.5)))
+def test_of_unequal_work_the_set_of_most_value(drawn):
+    seed, price = drawn
     draw = random.Random(f"unequal {seed} {price}")
     rows = candidates(draw)
     from_ns, forbidden = draw.randrange(0, 3), draw.randrange(2, 20)

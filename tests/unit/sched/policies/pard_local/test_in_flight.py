@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from exact_device import MS, Device, ask, chain, model, with_host_function
 
+from edgeserve.sched.policies.pard_local.in_flight import Forecast
+from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS
+
 
 def in_flight(device):
     """The policy's cohorts, the lanes by name, and the board."""
@@ -70,3 +73,18 @@ def test_those_of_one_kind_are_tested_by_their_own_pipelines_time():
     device.now_ns = 1 * MS
     device.ask(ask(2, 16, 1), ask(3, 41, 1, app="slow"), ask(4, 42, 1, app="slow"), ask(5, 15, 1))
     assert device.ends == {3: ("dropped", 1.0), 5: ("dropped", 1.0)}  # a is free at 6; then 10 ms, or 36
+
+
+def test_with_the_last_operation_of_a_step_a_trial_is_worked_out_and_with_none_left_no_more():
+    device = Device(with_host_function())
+    policy, board = device.scheduler.policies[0], device.scheduler.state.board
+    board.now_ns = 0
+    pipeline = policy._pipeline_of["app"]
+    forecast = Forecast(policy._in_flight, policy._stage_costs, board, pipeline, "gpu", 0, False)
+    left = pipeline.left_of(1, surely=False)
+    trials = (lambda: forecast.paced(left), lambda: forecast.ends_ns(left, NO_STEPS))
+    for trial in trials:
+        board.budget.left = 1
+        assert trial() is not None
+        board.budget.left = 0
+        assert trial() is None
