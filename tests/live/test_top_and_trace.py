@@ -112,3 +112,10 @@ def test_doctor_finds_fault_with_a_listener_that_is_no_server(tmp_path, monkeypa
         found, = check_bus(f"ipc://{tmp_path}/bus", os.getuid(), "", ["echo"])
     assert found.status == WRONG
     assert "another server listens there already" in found.text
+
+
+def test_a_story_has_the_deadline_that_was_asked(endpoint):
+    with Client(endpoint) as client:
+        number = client.infer("echo", {"x": np.zeros(4, np.float32)}, slo_ms=5000).id
+        assert re.search(r"deadline 5s after it was asked(, of which [\d.]+[um]s are kept for the answer)?$",
+                         client.story(number)[0])
