@@ -170,7 +170,7 @@ def test_a_process_that_says_and_does_nothing_is_ended(build, monkeypatch):
 
 def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build, monkeypatch):
     """Some calls of the library keep the interpreter's lock, so that the thread that beats cannot."""
-    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 1)
+    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 4)  # 1 s; the fault computes for some 3 s
     build(fault="computes", limits=MINUTE)
     with pytest.raises(BuildFailed, match="longer than options.build_timeout = 200ms and was ended"):
         build(fault="stuck", limits=Limits(0, 2 * 10**8))
