@@ -307,7 +307,7 @@ def _plant(fault: str) -> None:
             kept.append(np.ones(1 << 20))
             threading.Event().wait(0.01)
     elif fault == "computes":  # in one call that keeps the interpreter's lock, as some of the library's do
-        sum(range(6 * 10**7))
+        sum(range(12 * 10**7))
     elif fault == "stuck":
         ctypes.PyDLL(None).sleep(120)
     elif fault == "hangs":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import select
 import signal
 import subprocess
@@ -59,12 +60,13 @@ Tell = Callable[[Progress], None]
 
 
 def build_plan(library: str, request: BuildRequest, where: str, plan: str, timing_cache: str, limits: Limits,
-               tell: Tell, device_index: int = 0, free_bytes: Optional[Callable[[], int]] = None) -> Dict[str, Any]:
+               tell: Tell, device_index: int = 0, free_bytes: Optional[Callable[[], int]] = None,
+               gpu_bytes: Optional[Callable[[], int]] = None) -> Dict[str, Any]:
     """Build a plan into the file ``plan``; what the process says of it (version, profiles, layers, build_s).
 
     ``timing_cache`` is a file that is read and written, ``""`` for none; ``device_index`` is CUDA's; ``free_bytes``
-    reads the host's available memory. Raises the process's error as it was, :class:`BuildOutOfMemory` when a bound or
-    the kernel ended it, else :class:`BuildFailed` with its last words.
+    reads the host's available memory, ``gpu_bytes`` what the GPU has of it. Raises the process's error as it was,
+    :class:`BuildOutOfMemory` when a bound or the kernel ended it, else :class:`BuildFailed` with its last words.
     """
     asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
              "timing_cache": timing_cache}
@@ -73,7 +75,8 @@ def build_plan(library: str, request: BuildRequest, where: str, plan: str, timin
             [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
             env=environment_of(device_index, os.environ))
         try:
-            answer = _Watch(process, where, limits, tell, free_bytes or _available_bytes).until_answered(asked)
+            watch = _Watch(process, where, limits, tell, free_bytes or _available_bytes, gpu_bytes or nvmap_bytes)
+            answer = watch.until_answered(asked)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -103,12 +106,14 @@ class _Watch:
     """Reads one process's lines and ends it when it passes a bound."""
 
     def __init__(self, process: subprocess.Popen[bytes], where: str, limits: Limits, tell: Tell,
-                 free_bytes: Callable[[], int]) -> None:
+                 free_bytes: Callable[[], int], gpu_bytes: Callable[[], int]) -> None:
         self._process = process
         self._where = where
         self._limits = limits
         self._tell = tell
         self._free_bytes = free_bytes
+        self._gpu_bytes = gpu_bytes
+        self._gpu_before = gpu_bytes()
         self._rest = b""
         self._elapsed_s = 0.0
         self._silent_s = 0.0
@@ -176,6 +181,8 @@ class _Watch:
             used = psutil.Process(self._process.pid).memory_info().rss
         except psutil.Error:
             return  # it has ended; its answer is read next
+        # On a board what CUDA allocates is the host's memory, and counts in no process's resident memory.
+        used += max(0, self._gpu_bytes() - self._gpu_before)
         limit = self._limits.memory_bytes
         if limit and used > limit:
             raise BuildOutOfMemory(f"{self._where}: the build uses {format_size(used)}, more than options.build_memory "
@@ -201,6 +208,17 @@ def _ended(status: int, words: IO[bytes], where: str) -> EngineError:
                                 f"lower options.workspace, or build fewer batch sizes.{said}")
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
     return BuildFailed(f"{where}: the process that builds ended with {name} and no answer.{said}")
+
+
+def nvmap_bytes(path: str = "/proc/meminfo") -> int:
+    """What a Jetson's kernel says that the GPU and other units have of the host's memory; 0 where it says nothing
+    (Thor, desktops)."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = re.search(r"^NvMapMemUsed:\s+(\d+) kB", file.read(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found.group(1)) << 10 if found else 0
 
 
 def _available_bytes() -> int:

@@ -28,7 +28,8 @@ def build(monkeypatch, tmp_path):
     """``build(**changes)`` with the double of ``version``; ``told`` is the progress of a process of its own."""
     told = []
 
-    def run(version="10.3", library="tensorrt", limits=None, fault="", timing_cache="", free_bytes=None, **changes):
+    def run(version="10.3", library="tensorrt", limits=None, fault="", timing_cache="", free_bytes=None,
+            gpu_bytes=None, **changes):
         file = changes.pop("file", None) or os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
         request = BuildRequest(file, [1, 2], {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, [], 1)
         request = request._replace(**changes)
@@ -37,7 +38,7 @@ def build(monkeypatch, tmp_path):
             asked = (library, request, "model 'm'", str(tmp_path / "m.plan"), timing_cache)
             if limits is None:
                 return trt_worlds.build_here(*asked, None, None)
-            return build_plan(*asked, limits, told.append, free_bytes=free_bytes)
+            return build_plan(*asked, limits, told.append, free_bytes=free_bytes, gpu_bytes=gpu_bytes)
 
     run.told = told
     return run
@@ -157,6 +158,17 @@ def test_a_build_is_ended_before_the_board_runs_out_of_memory(build):
         build(fault="hangs", limits=MINUTE, free_bytes=lambda: free.pop() if free else 100 << 20)
 
 
+def test_on_a_board_the_memory_of_a_build_is_its_gpus_too(build, tmp_path):
+    """CUDA's memory is in no process's resident memory there; the kernel says how much there is of it."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 7999488 kB\nNvMapMemFree:       0 kB\nNvMapMemUsed:  524288 kB\n")
+    assert building.nvmap_bytes(str(meminfo)) == 512 << 20
+    assert building.nvmap_bytes(str(tmp_path / "nothing")) == 0
+    used = iter([512 << 20, 512 << 20])  # before the build, and at the first look
+    with pytest.raises(BuildOutOfMemory, match="the build uses 8.*GiB, more than options.build_memory = 4GiB"):
+        build(fault="hangs", limits=Limits(4 << 30, 60 * 10**9), gpu_bytes=lambda: next(used, (8 << 30) + (600 << 20)))
+
+
 def test_a_build_beyond_its_time_is_ended(build):
     with pytest.raises(BuildFailed, match="longer than options.build_timeout = 1ms and was ended"):
         build(fault="hangs", limits=Limits(0, 10**6))
@@ -170,7 +182,7 @@ def test_a_process_that_says_and_does_nothing_is_ended(build, monkeypatch):
 
 def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build, monkeypatch):
     """Some calls of the library keep the interpreter's lock, so that the thread that beats cannot."""
-    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 1)
+    monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 4)  # 1 s; the fault computes for some 3 s
     build(fault="computes", limits=MINUTE)
     with pytest.raises(BuildFailed, match="longer than options.build_timeout = 200ms and was ended"):
         build(fault="stuck", limits=Limits(0, 2 * 10**8))
