@@ -1,6 +1,7 @@
 """RT-LM's experiments in virtual time: every policy on equal requests, beside the paper and the specification.
 
-    python scripts/replicate/rtlm/run.py [--quick] [--seeds N] [--first N] [--segment S] [--json FILE] [--only TABLE ...]
+    python scripts/replicate/rtlm/run.py [--quick] [--seeds N] [--first N] [--segment S] [--json FILE]
+                                          [--only TABLE ...]
 
 One device with the published constants of five language models; the load is relative to FIFO's saturated throughput.
 ``orders``: priority and consolidation (sections 4 and 5 of the specification); ``stages``: what early exit and
