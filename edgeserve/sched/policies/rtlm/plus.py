@@ -9,7 +9,7 @@ task if it ends there earlier.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Dict, Final, List, Sequence, Set, Tuple
+from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
@@ -116,6 +116,10 @@ class RtlmPlus(LanguagePolicy):
         if plain is None or bid is None:
             return plain or bid
         return arbiter.choose((bid, plain), lane.available_ns(board.now_ns), lane.handover.careful_ns)
+
+    def figures(self) -> Mapping[str, Any]:
+        learnt = {f"{model} on {lane}": max(0.0, steps) for (model, lane), steps in self._prefills.items()}
+        return {**super().figures(), "prefill_steps": learnt}
 
     def queued(self) -> List[Job]:
         return super().queued() + self._plain.queued()

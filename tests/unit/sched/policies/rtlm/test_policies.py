@@ -407,6 +407,7 @@ def test_what_reading_prompts_takes_is_learnt():
         world.finish(at=1000 * index + 200, steps=20)
     ask(world, 20, at=20_000)
     assert world.work().expected_ns <= (1 + world.work().steps_max) * 10 * MS
+    assert 0.0 < world.scheduler.policies[0].figures()["prefill_steps"]["lm on gpu"] < 0.5
 
 
 def test_no_more_answers_are_admitted_than_bring_most_in_time():
