@@ -13,10 +13,11 @@ measured beforehand, one page at a time.
 What the simulator says, per run:
 
 * ``simulated``: the mean of what it says with the profile from before the run and with the one from after it;
-* ``own_times``: with the times that batches took in that very run, and the machine's costs from before it: what is left
-  is the error of the model, without that of the profile;
-* ``own_lags``: with what else the run tells as well, starts of works and news of their ends, as ``edgeserve tune`` does;
-  beside what the run's scheduler counted as in time (``recorded``);
+* ``run_before``: with the times that batches took in the run before, at the round's lower load: a profile from serving;
+* ``own_times``: with the times that batches took in that very run, and the machine's costs from before it: what is
+  left is the error of the model, without that of the profile;
+* ``own_lags``: with what else the run tells as well, starts of works and news of their ends, as ``edgeserve tune``
+  does; beside what the run's scheduler counted as in time (``recorded``);
 * ``points_per_percent``: how many points of the finish rate one per cent of speed is worth there;
 * ``without_machine_costs``: with 20 us per step and 15 us per event and nothing else.
 
@@ -448,8 +449,11 @@ def main() -> int:
     for name in arguments.configurations.split(","):
         for load in sorted({row["load"] for row in rows}):
             here = [row for row in rows if (row["configuration"], row["load"]) == (name, load)]
-            for key, words in (("simulated", ""), ("own_times", ", with the run's own times")):
-                off = [abs(row[key] - row["live"]) * 100 for row in here]
+            for key, words in (("simulated", ""), ("run_before", ", with the times of the run before"),
+                               ("own_times", ", with the run's own times")):
+                off = [abs(row[key] - row["live"]) * 100 for row in here if row[key] is not None]
+                if not off:
+                    continue
                 checks.at_most(f"{name} at {load:g}{words}: points off, mean of rounds", statistics.fmean(off),
                                POINTS_MAX)
                 checks.at_most(f"{name} at {load:g}{words}: points off, worst round", max(off), POINTS_MAX)
@@ -488,8 +492,9 @@ def compare(name: str, asked: Asked, folder: str, arguments: argparse.Namespace)
             before = after
     rows = []
     with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        asked_for = [(run, told(asked, served_table(asked, folder, slo_ms, "drop"), run, works, folder, pool))
-                     for run in runs]
+        table = served_table(asked, folder, slo_ms, "drop")
+        asked_for = [(run, told(asked, table, run, earlier if earlier is not None and earlier.number == run.number
+                                else None, works, folder, pool)) for run, earlier in zip(runs, [None, *runs])]
         for run, answers in asked_for:
             rows.append({"configuration": name, "round": run.number, "load": run.load, "rate": run.load * rate,
                          "slo_ms": slo_ms, **row_of(run, answers)})
@@ -497,9 +502,10 @@ def compare(name: str, asked: Asked, folder: str, arguments: argparse.Namespace)
     return rows
 
 
-def told(asked: Asked, table: Mapping[str, Any], run: Run, works: Mapping[str, Mapping[str, float]], folder: str,
-         pool: concurrent.futures.Executor) -> Dict[str, Any]:
-    """Everything that the simulator is asked about a run, as futures, and how slow the run was."""
+def told(asked: Asked, table: Mapping[str, Any], run: Run, earlier: Optional[Run],
+         works: Mapping[str, Mapping[str, float]], folder: str, pool: concurrent.futures.Executor) -> Dict[str, Any]:
+    """Everything that the simulator is asked about a run, as futures, and how slow the run was. ``earlier``: the run
+    before in its round."""
     costs = run.before.costs
     name = f"sent-{run.number}-{run.load:g}"
     made = scenario_of(asked, table, run.live, works, folder, {}, name)
@@ -508,6 +514,9 @@ def told(asked: Asked, table: Mapping[str, Any], run: Run, works: Mapping[str, M
     jobs = {"before": Job(made, run.before.profiles, costs, SIMULATED_SEEDS),
             "after": Job(made, run.after.profiles, run.after.costs, SIMULATED_SEEDS),
             "own_times": Job(made, own, costs, SIMULATED_SEEDS), "bare": Job(bare, run.before.profiles, None, 1)}
+    if earlier is not None:
+        times, _ = own_profiles(earlier.live, works, run.before.profiles)
+        jobs["run_before"] = Job(made, times, costs, SIMULATED_SEEDS)
     for key, factor in (("faster", 1 - FASTER), ("slower", 1 + FASTER)):
         jobs[key] = Job(made, slower(own, factor), (costs[0], slower_costs(costs[1], factor)), 1)
     return {**{key: pool.submit(predicted, job) for key, job in jobs.items()}, "pace": (
@@ -522,7 +531,8 @@ def row_of(run: Run, answers: Mapping[str, Any]) -> Dict[str, Any]:
     _, deviation, report = answers["before"].result()
     return {"live": run.live.finish_rate, "simulated": (rates["before"] + rates["after"]) / 2,
             "simulated_before": rates["before"], "simulated_after": rates["after"], "seeds_deviation": deviation,
-            "own_times": rates["own_times"], "recorded": recorded, "own_lags": own_lags,
+            "run_before": rates.get("run_before"), "own_times": rates["own_times"], "recorded": recorded,
+            "own_lags": own_lags,
             "points_per_percent": (rates["faster"] - rates["slower"]) / (2 * FASTER),
             "times_over_profile": list(answers["pace"]), "without_machine_costs": rates["bare"],
             "live_ended": run.live.ended, "simulated_ended": report.total.ended, "simulated_lanes": report.lanes,
@@ -532,10 +542,12 @@ def row_of(run: Run, answers: Mapping[str, Any]) -> Dict[str, Any]:
 
 def tell(row: Mapping[str, Any]) -> None:
     """A row, for people."""
-    off = {key: f"{row[key]:.1%} ({100 * (row[key] - row['live']):+.1f} points)" for key in ("simulated", "own_times")}
+    off = {key: "none" if row[key] is None else f"{row[key]:.1%} ({100 * (row[key] - row['live']):+.1f} points)"
+           for key in ("simulated", "run_before", "own_times")}
     before, after = row["times_over_profile"]
     print(f"  round {row['round'] + 1} at {row['load']:g}: live {row['live']:.1%}, simulated {off['simulated']}, from "
           f"before {row['simulated_before']:.1%}, from after {row['simulated_after']:.1%}\n"
+          f"    with the times of the run before {off['run_before']}\n"
           f"    with the run's own times {off['own_times']}, with its lags too {row['own_lags']:.1%} where its "
           f"scheduler counted {row['recorded']:.1%}; without machine costs {row['without_machine_costs']:.1%}\n"
           f"    batches took {before:.3f} and {after:.3f} times what was profiled; one per cent of speed is worth "
