@@ -1,15 +1,25 @@
 """Live against simulated: the same arrivals, asked of a server over the bus and of the simulator.
 
-    python scripts/bench/live_vs_simulated.py [--configurations one_node,pipeline,reader] [--rounds 3] [--seconds 30]
-        [--loads 0.7,1.2] [--profile-seconds 3] [--json FILE]
+    python scripts/bench/live_vs_simulated.py [--configurations one_node,pipeline,reader] [--rounds 3] [--seconds 12]
+        [--loads 0.7,1.2] [--profile-seconds 0.4] [--json FILE]
 
 Three configurations: one network; the same between two host functions in pure Python; and ``examples/reader`` without
-its voice detector (fetch its assets first). For each, ``edgeserve profile``'s measurements are made in a process of
-their own, models and machine; then a server is asked in a closed loop for what it can do, and each round asks it for
-``--loads`` times that rate at Poisson times. The simulator gets the profiles, the machine's costs and the times when
-requests were sent; nothing of what came of them. Pages of the reader differ: how much longer than its profile a node
-takes for each page is measured beforehand, one page at a time. Beside it stands what the simulator says with 20 us per
-step and 15 us per event and nothing else: its default before machine costs were measured.
+its voice detector (fetch its assets first). A server is asked in a closed loop for what it can do; then each round asks
+it for ``--loads`` times that rate at Poisson times. Before and after each such run ``edgeserve profile``'s measurements
+are made anew, in a process of their own, models and machine. The simulator gets the times when requests were sent;
+nothing of what came of them. Pages of the reader differ: how much longer than its profile a node takes for each page is
+measured beforehand, one page at a time.
+
+What the simulator says, per run:
+
+* ``simulated``: the mean of what it says with the profile from before the run and with the one from after it;
+* ``run_before``: with the times that batches took in the run before, at the round's lower load: a profile from serving;
+* ``own_times``: with the times that batches took in that very run, and the machine's costs from before it: what is
+  left is the error of the model, without that of the profile;
+* ``own_lags``: with what else the run tells as well, starts of works and news of their ends, as ``edgeserve tune``
+  does; beside what the run's scheduler counted as in time (``recorded``);
+* ``points_per_percent``: how many points of the finish rate one per cent of speed is worth there;
+* ``without_machine_costs``: with 20 us per step and 15 us per event and nothing else.
 
 Needs a quiet machine: other programs slow the live server and not the simulated one.
 """
@@ -17,9 +27,12 @@ Needs a quiet machine: other programs slow the live server and not the simulated
 from __future__ import annotations
 
 import argparse
+import bisect
+import concurrent.futures
 import contextlib
 import csv
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -29,8 +42,9 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, DefaultDict, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, DefaultDict, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
@@ -40,19 +54,21 @@ from lib.checks import Checks
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.config.machine import device_slug
-from edgeserve.config.machine_costs import machine_path, read_machine
-from edgeserve.config.profiles import Profile, read_profiles
+from edgeserve.config.machine_costs import MachineCosts, machine_path, read_machine
+from edgeserve.config.profiles import Profile, Timing, read_profiles
 from edgeserve.errors import RequestError
-from edgeserve.recording.trace import read_recording
+from edgeserve.recording.history import read_history
+from edgeserve.recording.trace import Recording, Step, read_recording, start_of, step_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
+from edgeserve.sim.recorded import learn, run_recorded
 from edgeserve.sim.report import report_of
-from edgeserve.sim.run import simulate
+from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.tools.machine import OTHERS_BUSY_MAX, profile_machine
-from edgeserve.tools.measure import StopRule
+from edgeserve.tools.measure import StopRule, summarise
 from edgeserve.tools.profile import profile_model
-from edgeserve.units import s_to_ns
+from edgeserve.units import NS_PER_S, s_to_ns
 
 READER = Path(__file__).resolve().parents[2] / "examples" / "reader"
 POINTS_MAX = 3.0  # of the finish rate: what the prediction may be off
@@ -61,7 +77,10 @@ SERVICES = {"one_node": 32.0, "pipeline": 32.0, "reader": 5.0}  # the deadline, 
 PAGE_ROUNDS = 4  # each page of the reader alone, so many times
 READY_S_MAX = 60.0
 ANSWER_S_MAX = 120.0
-SIMULATED_SEEDS = 5
+SIMULATED_SEEDS = 2
+STEPS_KEPT = 1_000_000  # of the server's decisions: all of a run
+RUNS_MIN = 10  # a batch size that ran so often has the times of the run; another one the profile's, at the run's pace
+FASTER = 0.05  # by how much times are changed to see what speed is worth
 SENT_LATE_MS_MAX = 5.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -76,12 +95,31 @@ class Asked(NamedTuple):
 
 
 class Live(NamedTuple):
-    """One live run: when what was sent (seconds after the first), the share in time, and how the others ended."""
+    """One live run: when what was sent (seconds after ``begins_s`` of the monotonic clock), the share in time, how the
+    others ended, and what the server's scheduler was told and did."""
 
     sent: List[Tuple[float, str]]
     finish_rate: float
     ended: Dict[str, int]
     sent_late_p99_ms: float
+    begins_s: float = 0.0
+    steps: Sequence[Step] = ()
+
+
+class Measured(NamedTuple):
+    """What one slot between two live runs measured: profiles of the models, and the machine's costs with their file."""
+
+    profiles: List[Profile]
+    costs: Tuple[str, MachineCosts]
+
+
+class Job(NamedTuple):
+    """One simulation: of ``scenario`` with ``times``, and ``costs`` of the machine if any."""
+
+    scenario: Any
+    times: Sequence[Profile]
+    costs: Optional[Tuple[str, MachineCosts]]
+    seeds: int
 
 
 # --- the configurations -----------------------------------------------------------------------------------------------
@@ -123,12 +161,13 @@ CONFIGURATIONS = {"one_node": one_node, "pipeline": pipeline, "reader": reader}
 # --- live -------------------------------------------------------------------------------------------------------------
 
 
-def served_table(asked: Asked, folder: str, slo_ms: float, on_late: str, record: str = "") -> Dict[str, Any]:
-    """The configuration as it is served and simulated."""
+def served_table(asked: Asked, folder: str, slo_ms: float, on_late: str, record: str = "",
+                 profiles: str = "profiles") -> Dict[str, Any]:
+    """The configuration as it is served and simulated. ``profiles``: the directory in ``folder`` that has them."""
     table = json.loads(json.dumps(asked.table))
     table["app"][asked.app].update(slo=f"{slo_ms:.3f}ms", on_late=on_late, pending_max=100_000)
-    table["server"] = {"endpoint": f"ipc://{folder}/bus", "profiles": os.path.join(folder, "profiles"),
-                       "record": record, "pending_max": 100_000}
+    table["server"] = {"endpoint": f"ipc://{folder}/bus", "profiles": os.path.join(folder, profiles),
+                       "record": record, "pending_max": 100_000, "trace_steps": STEPS_KEPT}
     return table
 
 
@@ -205,19 +244,37 @@ def ask(asked: Asked, table: Mapping[str, Any], folder: str, due: Sequence[Tuple
                 ended["late" if future.result(ANSWER_S_MAX).late else "in time"] += 1
             except RequestError as error:
                 ended[f"{error.code}: {getattr(error, 'reason', '')}"] += 1
-    return Live(sent, ended["in time"] / len(sent), dict(ended), sorted(late_ms)[int(0.99 * (len(late_ms) - 1))])
+        steps = steps_of(client)
+    return Live(sent, ended["in time"] / len(sent), dict(ended), sorted(late_ms)[int(0.99 * (len(late_ms) - 1))],
+                begins_s, steps)
+
+
+def steps_of(client: Client) -> List[Step]:
+    """What the server's scheduler was told and did since its start."""
+    steps: List[Step] = []
+    while True:
+        page = client.trace(len(steps))
+        if page["first"] != len(steps) + 1:
+            raise SystemExit(f"the server forgot steps: the next one is {page['first']}, expected {len(steps) + 1}")
+        if not page["lines"]:
+            return steps
+        steps += [step_of(line) for line in page["lines"]]
 
 
 # --- what the simulator is told ---------------------------------------------------------------------------------------
 
 
-def measure(asked: Asked, folder: str, seconds: float) -> None:
-    """``edgeserve profile``'s measurements of the models and of the machine, in a process of their own."""
+def measure(asked: Asked, folder: str, seconds: float, slot: str = "profiles") -> Measured:
+    """``edgeserve profile``'s measurements of the models and of the machine, in a process of their own, into a
+    directory ``slot`` of ``folder``."""
     path = os.path.join(folder, "profiled.json")
-    Path(path).write_text(json.dumps([served_table(asked, folder, 1000, "drop"), asked.directory, seconds]))
+    Path(path).write_text(json.dumps([served_table(asked, folder, 1000, "drop", profiles=slot), asked.directory,
+                                      seconds]))
     done = subprocess.run(child("--measure", path), env={**os.environ, **ENVIRONMENT})
     if done.returncode:
         raise SystemExit("the profile could not be measured")
+    costs_path = machine_path(os.path.join(folder, slot), device_slug())
+    return Measured(read_profiles(os.path.join(folder, slot)), (costs_path, read_machine(costs_path)))
 
 
 def works_of(asked: Asked, folder: str, profiles: Sequence[Profile]) -> Dict[str, Dict[str, float]]:
@@ -257,9 +314,10 @@ def works_of(asked: Asked, folder: str, profiles: Sequence[Profile]) -> Dict[str
 
 
 def scenario_of(asked: Asked, table: Mapping[str, Any], live: Live, works: Mapping[str, Mapping[str, float]],
-                folder: str, run: Mapping[str, Any]) -> Any:
-    """The scenario of a live run: the same configuration and the times at which requests were sent."""
-    trace = os.path.join(folder, "sent.csv")
+                folder: str, run: Mapping[str, Any], name: str = "sent") -> Any:
+    """The scenario of a live run: the same configuration and the times at which requests were sent, in a file of this
+    ``name``."""
+    trace = os.path.join(folder, f"{name}.csv")
     names = sorted({name for hints in works.values() for name in hints})
     with open(trace, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -273,11 +331,73 @@ def scenario_of(asked: Asked, table: Mapping[str, Any], live: Live, works: Mappi
                            "run": {"duration": f"{live.sent[-1][0] + 1:.3f}s", **run}}, asked.directory)
 
 
-def predicted(scenario: Any, profiles: Sequence[Profile], measured: Any) -> Tuple[float, float, Any]:
+def predicted(job: Job) -> Tuple[float, float, Any]:
     """The finish rate over several seeds, their deviation, and the report."""
-    worlds = [simulate(scenario, seed, profiles, measured=measured).world for seed in range(SIMULATED_SEEDS)]
-    report = report_of(worlds, 0, scenario.run.duration_ns)
+    worlds = [simulate(job.scenario, seed, job.times, measured=job.costs).world for seed in range(job.seeds)]
+    report = report_of(worlds, 0, job.scenario.run.duration_ns)
     return report.total.finish_rate, report.total.rate_range[2], report
+
+
+def slower(profiles: Sequence[Profile], factor: float) -> List[Profile]:
+    """Profiles of a machine on which everything takes ``factor`` times as long."""
+    return [replace(profile, lanes={lane: replace(known, timings={
+        size: stretched(timing, factor) for size, timing in known.timings.items()})
+        for lane, known in profile.lanes.items()}) for profile in profiles]
+
+
+def slower_costs(costs: MachineCosts, factor: float) -> MachineCosts:
+    """The loop's own time on such a machine."""
+    return replace(costs, **{name: round(getattr(costs, name) * factor)
+                             for name in ("step_ns", "event_ns", "receive_ns", "answer_ns")})
+
+
+def stretched(timing: Timing, factor: float) -> Timing:
+    return replace(timing, **{name: round(getattr(timing, name) * factor)
+                              for name in ("median_ns", "p99_ns", "mean_ns", "sd_ns")},
+                   quantiles_ns=tuple(round(value * factor) for value in timing.quantiles_ns))
+
+
+def own_profiles(live: Live, works: Mapping[str, Mapping[str, float]],
+                 profiles: Sequence[Profile]) -> Tuple[List[Profile], float]:
+    """Profiles of the times that the batches of a live run took, pages counted with their work; and how many times
+    longer they took than ``profiles`` say, by the lanes' time."""
+    history = read_history(live.steps)
+    sent_s = [live.begins_s + at_s for at_s, _ in live.sent]
+
+    def work_of(place: int, model: str) -> float:
+        stamped_s = history.requests[place].request.arrival_ns / NS_PER_S
+        kind = live.sent[max(0, bisect.bisect_right(sent_s, stamped_s) - 1)][1]
+        return works[kind].get(f"true.{model}", 1.0)
+
+    found: DefaultDict[Tuple[str, str, int], List[int]] = defaultdict(list)
+    for ran in history.batches:
+        longest = max((work_of(place, ran.model) for place in ran.members if place >= 0), default=1.0)
+        found[ran.model, ran.lane, ran.size].append(max(1, round(ran.duration_ns / longest)))
+    owned, took_ns, said_ns = [], 0.0, 0.0
+    for profile in profiles:
+        lanes = {}
+        for lane, known in profile.lanes.items():
+            ran_here = {size: found[profile.model, lane, size] for size in known.timings}
+            here_ns = float(sum(sum(runs) for runs in ran_here.values()))
+            as_told_ns = float(sum(len(ran_here[size]) * timing.mean_ns for size, timing in known.timings.items()))
+            pace = here_ns / as_told_ns if as_told_ns else 1.0
+            took_ns, said_ns = took_ns + here_ns, said_ns + as_told_ns
+            lanes[lane] = replace(known, timings={
+                size: summarise(ran_here[size]) if len(ran_here[size]) >= RUNS_MIN else stretched(timing, pace)
+                for size, timing in known.timings.items()})
+        owned.append(replace(profile, lanes=lanes))
+    return owned, took_ns / said_ns if said_ns else 1.0
+
+
+def replayed(asked: Asked, table: Mapping[str, Any], live: Live, before: Measured) -> Tuple[float, float]:
+    """What the run's scheduler counted as in time, and what a world made of the run says, its lags included."""
+    config = parse_config(table, asked.directory)
+    setting = setting_of(config, before.profiles)
+    recording = Recording(start_of(setting.footprints, setting.resident), list(live.steps))
+    truth = learn(config, recording, before.profiles, "the run")
+    return (statistics.fmean(past.in_time for past in truth.history.requests),
+            statistics.fmean(item.in_time for seed in range(SIMULATED_SEEDS)
+                             for item in run_recorded(truth, config, seed)))
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -309,9 +429,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0, help="arrivals per load and round")
+    parser.add_argument("--seconds", type=float, default=12.0, help="arrivals per load and round")
     parser.add_argument("--loads", default="0.7,1.2")
-    parser.add_argument("--profile-seconds", type=float, default=3.0)
+    parser.add_argument("--profile-seconds", type=float, default=0.4,
+                        help="per batch size, and a sixth of what the machine takes; before and after each run")
     parser.add_argument("--json", help="write results and checks there")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -327,50 +448,115 @@ def main() -> int:
             rows += compare(name, CONFIGURATIONS[name](), folder, arguments)
     for name in arguments.configurations.split(","):
         for load in sorted({row["load"] for row in rows}):
-            off = [abs(row["simulated"] - row["live"]) * 100 for row in rows
-                   if (row["configuration"], row["load"]) == (name, load)]
-            checks.at_most(f"{name} at {load:g}: points off, mean of rounds", statistics.fmean(off), POINTS_MAX)
-            checks.at_most(f"{name} at {load:g}: points off, worst round", max(off), POINTS_MAX)
+            here = [row for row in rows if (row["configuration"], row["load"]) == (name, load)]
+            for key, words in (("simulated", ""), ("run_before", ", with the times of the run before"),
+                               ("own_times", ", with the run's own times")):
+                off = [abs(row[key] - row["live"]) * 100 for row in here if row[key] is not None]
+                if not off:
+                    continue
+                checks.at_most(f"{name} at {load:g}{words}: points off, mean of rounds", statistics.fmean(off),
+                               POINTS_MAX)
+                checks.at_most(f"{name} at {load:g}{words}: points off, worst round", max(off), POINTS_MAX)
     return checks.finish(arguments.json, {"rounds": arguments.rounds, "seconds": arguments.seconds,
                                           "machine": device_slug(), "cores": os.cpu_count(),
                                           "others_busy": max(row["others_busy"] for row in rows)}, rounds=rows)
 
 
+class Run(NamedTuple):
+    """A live run between two slots."""
+
+    number: int
+    load: float
+    live: Live
+    before: Measured
+    after: Measured
+
+
 def compare(name: str, asked: Asked, folder: str, arguments: argparse.Namespace) -> List[Dict[str, Any]]:
-    """All rounds and loads of one configuration."""
-    measure(asked, folder, arguments.profile_seconds)
-    profiles = read_profiles(os.path.join(folder, "profiles"))
-    costs_path = machine_path(os.path.join(folder, "profiles"), device_slug())
-    measured = (costs_path, read_machine(costs_path))
-    works = works_of(asked, folder, profiles)
-    rate = capacity(asked, folder, IN_FLIGHT[name], min(10.0, arguments.seconds))
+    """All rounds and loads of one configuration: first the live runs and what is measured between them, then what the
+    simulator says."""
+    before = measure(asked, folder, arguments.profile_seconds)
+    works = works_of(asked, folder, before.profiles)
+    rate = capacity(asked, folder, IN_FLIGHT[name], min(8.0, arguments.seconds))
     slo_ms = 1000 * SERVICES[name] / rate
-    busy = measured[1].circumstances["others_busy"]
-    print(f"{name}: {rate:.2f} answers/s, deadline {slo_ms:.1f} ms; others kept {busy:g} cores busy", flush=True)
-    if busy > OTHERS_BUSY_MAX:
-        print("  the machine is not quiet: what was measured and what is served differ by what others do", flush=True)
-    rows = []
+    print(f"{name}: {rate:.2f} answers/s, deadline {slo_ms:.1f} ms", flush=True)
+    runs, slot = [], "profiles"
     for number in range(arguments.rounds):
         for load in [float(word) for word in arguments.loads.split(",")]:
-            table = served_table(asked, folder, slo_ms, "drop")
+            table = served_table(asked, folder, slo_ms, "drop", profiles=slot)
             due = arrivals_of(sorted(asked.kinds), load * rate, arguments.seconds, f"live/{name}/{number}/{load}")
             live = ask(asked, table, folder, due)
-            told, deviation, report = predicted(scenario_of(asked, table, live, works, folder, {}), profiles, measured)
-            before, _, _ = predicted(scenario_of(asked, table, live, works, folder, {
-                "step_cost": "20us", "event_cost": "15us"}), profiles, None)
-            rows.append({"configuration": name, "round": number, "load": load, "rate": load * rate, "slo_ms": slo_ms,
-                         "live": live.finish_rate, "simulated": told, "seeds_deviation": deviation,
-                         "without_machine_costs": before, "live_ended": live.ended,
-                         "others_busy": busy,
-                         "simulated_ended": report.total.ended, "sent_late_p99_ms": live.sent_late_p99_ms,
-                         "simulated_lanes": report.lanes})
-            print(f"  round {number + 1} at {load:g}: live {live.finish_rate:6.1%}, simulated {told:6.1%} "
-                  f"({100 * (told - live.finish_rate):+.1f} points), without machine costs {before:6.1%}; "
-                  f"live {dict(sorted(live.ended.items()))}", flush=True)
-            if live.sent_late_p99_ms > SENT_LATE_MS_MAX:
-                print(f"    the client sent 1 % of the requests {live.sent_late_p99_ms:.1f} ms late or more",
-                      flush=True)
+            slot = f"profiles-{number}-{load:g}"
+            after = measure(asked, folder, arguments.profile_seconds, slot)
+            runs.append(Run(number, load, live, before, after))
+            before = after
+    rows = []
+    with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        table = served_table(asked, folder, slo_ms, "drop")
+        asked_for = [(run, told(asked, table, run, earlier if earlier is not None and earlier.number == run.number
+                                else None, works, folder, pool)) for run, earlier in zip(runs, [None, *runs])]
+        for run, answers in asked_for:
+            rows.append({"configuration": name, "round": run.number, "load": run.load, "rate": run.load * rate,
+                         "slo_ms": slo_ms, **row_of(run, answers)})
+            tell(rows[-1])
     return rows
+
+
+def told(asked: Asked, table: Mapping[str, Any], run: Run, earlier: Optional[Run],
+         works: Mapping[str, Mapping[str, float]], folder: str, pool: concurrent.futures.Executor) -> Dict[str, Any]:
+    """Everything that the simulator is asked about a run, as futures, and how slow the run was. ``earlier``: the run
+    before in its round."""
+    costs = run.before.costs
+    name = f"sent-{run.number}-{run.load:g}"
+    made = scenario_of(asked, table, run.live, works, folder, {}, name)
+    bare = scenario_of(asked, table, run.live, works, folder, {"step_cost": "20us", "event_cost": "15us"}, name)
+    own, pace = own_profiles(run.live, works, run.before.profiles)
+    jobs = {"before": Job(made, run.before.profiles, costs, SIMULATED_SEEDS),
+            "after": Job(made, run.after.profiles, run.after.costs, SIMULATED_SEEDS),
+            "own_times": Job(made, own, costs, SIMULATED_SEEDS), "bare": Job(bare, run.before.profiles, None, 1)}
+    if earlier is not None:
+        times, _ = own_profiles(earlier.live, works, run.before.profiles)
+        jobs["run_before"] = Job(made, times, costs, SIMULATED_SEEDS)
+    for key, factor in (("faster", 1 - FASTER), ("slower", 1 + FASTER)):
+        jobs[key] = Job(made, slower(own, factor), (costs[0], slower_costs(costs[1], factor)), 1)
+    return {**{key: pool.submit(predicted, job) for key, job in jobs.items()}, "pace": (
+        pace, own_profiles(run.live, works, run.after.profiles)[1]),
+        "replayed": pool.submit(replayed, asked, table, run.live, run.before)}
+
+
+def row_of(run: Run, answers: Mapping[str, Any]) -> Dict[str, Any]:
+    """A run and what the simulator says of it."""
+    rates = {key: future.result()[0] for key, future in answers.items() if key not in ("pace", "replayed")}
+    recorded, own_lags = answers["replayed"].result()
+    _, deviation, report = answers["before"].result()
+    return {"live": run.live.finish_rate, "simulated": (rates["before"] + rates["after"]) / 2,
+            "simulated_before": rates["before"], "simulated_after": rates["after"], "seeds_deviation": deviation,
+            "run_before": rates.get("run_before"), "own_times": rates["own_times"], "recorded": recorded,
+            "own_lags": own_lags,
+            "points_per_percent": (rates["faster"] - rates["slower"]) / (2 * FASTER),
+            "times_over_profile": list(answers["pace"]), "without_machine_costs": rates["bare"],
+            "live_ended": run.live.ended, "simulated_ended": report.total.ended, "simulated_lanes": report.lanes,
+            "others_busy": max(item.costs[1].circumstances["others_busy"] for item in (run.before, run.after)),
+            "sent_late_p99_ms": run.live.sent_late_p99_ms}
+
+
+def tell(row: Mapping[str, Any]) -> None:
+    """A row, for people."""
+    off = {key: "none" if row[key] is None else f"{row[key]:.1%} ({100 * (row[key] - row['live']):+.1f} points)"
+           for key in ("simulated", "run_before", "own_times")}
+    before, after = row["times_over_profile"]
+    print(f"  round {row['round'] + 1} at {row['load']:g}: live {row['live']:.1%}, simulated {off['simulated']}, from "
+          f"before {row['simulated_before']:.1%}, from after {row['simulated_after']:.1%}\n"
+          f"    with the times of the run before {off['run_before']}\n"
+          f"    with the run's own times {off['own_times']}, with its lags too {row['own_lags']:.1%} where its "
+          f"scheduler counted {row['recorded']:.1%}; without machine costs {row['without_machine_costs']:.1%}\n"
+          f"    batches took {before:.3f} and {after:.3f} times what was profiled; one per cent of speed is worth "
+          f"{row['points_per_percent']:.2f} points\n    live {dict(sorted(row['live_ended'].items()))}", flush=True)
+    if row["others_busy"] > OTHERS_BUSY_MAX:
+        print(f"    others kept {row['others_busy']:g} cores busy: what was measured and what is served differ by what "
+              "they do", flush=True)
+    if row["sent_late_p99_ms"] > SENT_LATE_MS_MAX:
+        print(f"    the client sent 1 % of the requests {row['sent_late_p99_ms']:.1f} ms late or more", flush=True)
 
 
 if __name__ == "__main__":
