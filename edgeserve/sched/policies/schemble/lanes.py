@@ -168,12 +168,14 @@ def _alone_typical(latency: ModelLatency) -> int:
     return latency.typical_ns[latency.sizes[0]]
 
 
-def with_gaps(lanes: Lanes, gaps_ns: Sequence[int]) -> Lanes:
-    """A problem whose batches are so far apart at each place. The first of a lane has no gap before it."""
-    if not any(gaps_ns):
+def with_handovers(lanes: Lanes, handovers_ns: Sequence[int]) -> Lanes:
+    """A problem whose batches are so far apart at each place (:class:`Handover`). A plan that counts batches alone
+    believes in more of them than a lane runs: where models take a millisecond and the handover as long, batches of one
+    look as good as batches of eight. The first batch of a lane has none before it."""
+    if not any(handovers_ns):
         return lanes
-    times = [time_ns + gaps_ns[place] for time_ns, place in zip(lanes.times_ns, lanes.lane_of)]
-    free = [tuple([at_ns - gap_ns for at_ns in place_ns]) for place_ns, gap_ns in zip(lanes.free_ns, gaps_ns)]
+    times = [time_ns + handovers_ns[place] for time_ns, place in zip(lanes.times_ns, lanes.lane_of)]
+    free = [tuple([at_ns - own_ns for at_ns in place_ns]) for place_ns, own_ns in zip(lanes.free_ns, handovers_ns)]
     return Lanes(lanes.lane_of, tuple(times), tuple(free), lanes.sizes)
 
 

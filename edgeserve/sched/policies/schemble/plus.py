@@ -7,18 +7,17 @@ from typing import ClassVar, Dict, Final, FrozenSet, List, Mapping, NamedTuple, 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.schemble.backlog import Demand, prices, surcharges
-from edgeserve.sched.policies.schemble.gaps import Gaps
-from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns, with_gaps
+from edgeserve.sched.policies.schemble.lanes import NEVER_NS, Places, ends_at_ns, with_handovers
 from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness, others_on
 from edgeserve.sched.policies.schemble.planner import EXACT
 from edgeserve.sched.policies.schemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.schemble.queries import Ensemble, Query
-from edgeserve.sched.policies.schemble.shared import Alike, EnsemblePolicy, Row, PlanParameters
+from edgeserve.sched.policies.schemble.shared import Alike, EnsemblePolicy, PlanParameters, Row
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
-from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.lanes import Lane
 
 GUARDED, LIKELY, LATE = "guarded", "likely", "late"
 """When models are to end: early enough should one be slow; by the likely times; or just in time for an idle join."""
@@ -26,6 +25,9 @@ GUARDED, LIKELY, LATE = "guarded", "likely", "late"
 GUARD_PART: Final = 4
 """Models are asked to end early by a quarter of a request's time at most, for each of two reasons: they may be slow,
 and the join may wait for its lane."""
+
+HANDOVER_PART: Final = 8
+"""What lies between two batches counts where it is this part of one at least: less is within the spread of batches."""
 
 REMEMBERED: Final = 64
 """Requests, of all ensembles of the policy, after which an arrival counts a third of what it did."""
@@ -72,7 +74,6 @@ class SchemblePlus(EnsemblePolicy):
         self._price = float(str(self.options["price"]))
         self._arrivals: Dict[str, Arrivals] = {}
         self._seen: Dict[FrozenSet[str], Surroundings] = {}
-        self._gaps: Dict[str, Gaps] = {}  # by lane
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
         if request.id not in self._queries:
@@ -80,11 +81,6 @@ class SchemblePlus(EnsemblePolicy):
                 seen.count *= 1.0 - 1.0 / REMEMBERED
             self._arrivals.setdefault(request.app.name, Arrivals(request.value)).came(request)
         return super()._query(request, ensemble, board)
-
-    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        super().on_finished(work, started_ns, finished_ns, board)
-        gaps = self._gaps.setdefault(work.lane.name, Gaps())
-        gaps.ended(work.launched_ns, started_ns, finished_ns, board.now_ns)
 
     def _join_wait_ns(self, request: RequestRecord) -> int:
         if request.on_late == "answer":
@@ -128,11 +124,11 @@ class SchemblePlus(EnsemblePolicy):
             if lone and (len(queries) == 1 or not places.is_shared(fresh[0], lone.bit_length() - 1)):
                 return
         best, own, planner, spent = Plan((), -1, EXACT, 0), queries, places.planner, 0
-        gaps_ns = self._gaps_ns(places, board)
-        charges = self._charges(queries, fresh, gaps_ns, places, board)
+        handovers_ns = self._handovers_ns(places, board)
+        charges = self._charges(queries, fresh, handovers_ns, places, board)
         for batch in self._batches(board, places, len(queries)):
             plain = places.problem(board, {}, batch, len(fresh) > 1)
-            lanes, ends = with_gaps(plain, gaps_ns), places.ends_ns(plain, board)
+            lanes, ends = with_handovers(plain, handovers_ns), places.ends_ns(plain, board)
             able, asked = self._able(queries, lanes, ends, places, board, charges)
             if lone and fresh[0] in able:
                 _only(asked[able.index(fresh[0])], 1 << places.number(fresh[0], lone.bit_length() - 1))
@@ -182,11 +178,11 @@ class SchemblePlus(EnsemblePolicy):
             found = self._seen[places.apps] = Surroundings(board.now_ns, others, dear)
         return found
 
-    def _charges(self, queries: List[Query], fresh: List[Query], gaps_ns: Sequence[int], places: Places,
+    def _charges(self, queries: List[Query], fresh: List[Query], handovers_ns: Sequence[int], places: Places,
                  board: Board) -> Dict[str, Tuple[List[float], int]]:
         """What the requests that have not begun make each model of an app cost beyond the price, and how much earlier
         than they must its models are to end: nothing where one request waits, whom no other makes late."""
-        lanes = with_gaps(places.problem(board, {}, 1, True), gaps_ns)
+        lanes = with_handovers(places.problem(board, {}, 1, True), handovers_ns)
         others = self._charges_of_others(len(fresh), places, board)
         found: Dict[str, Tuple[List[float], int]] = {}
         for app in dict.fromkeys([query.ensemble.app.name for query in queries]):
@@ -223,15 +219,15 @@ class SchemblePlus(EnsemblePolicy):
                     found[index] = each / unit_ns
         return found if any(seen) else []
 
-    def _gaps_ns(self, places: Places, board: Board) -> List[int]:
+    def _handovers_ns(self, places: Places, board: Board) -> List[int]:
         """What lies between two batches at each place, where it counts beside the fastest model there."""
         fastest_ns = [NEVER_NS] * places.count
         for model, place in zip(places.models, places.place_of):
             for lane in board.lanes_of(model):
                 latency = board.latency(model, lane.name)
                 fastest_ns[place] = min(fastest_ns[place], latency.typical_ns[latency.sizes[0]])
-        return [min([self._gaps[lane.name].beside_ns(fastest_ns[place]) if lane.name in self._gaps else 0
-                     for lane in places.lanes(place)]) for place in range(places.count)]
+        least_ns = [min([lane.handover.careful_ns for lane in places.lanes(place)]) for place in range(places.count)]
+        return [own_ns if own_ns * HANDOVER_PART >= fastest_ns[place] else 0 for place, own_ns in enumerate(least_ns)]
 
     def _able(self, queries: List[Query], lanes: Lanes, ends: Sequence[int], places: Places, board: Board,
               charges: Mapping[str, Tuple[List[float], int]]) -> Tuple[List[Query], List[Asked]]:

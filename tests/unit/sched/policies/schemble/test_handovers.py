@@ -1,12 +1,13 @@
-"""What lies between two batches: measured where it must have been needed, counted where it matters, planned with."""
+"""What lies between two batches of a lane (``sched/latency/handover.py``) in plans: counted where it matters."""
 
 from __future__ import annotations
 
 import pytest
+from hand_world import MS, Driver
 
-from edgeserve.sched.policies.schemble.gaps import LEARNT_MIN, PART, WINDOW_LEN, Gaps
-from edgeserve.sched.policies.schemble.lanes import with_gaps
+from edgeserve.sched.policies.schemble.lanes import with_handovers
 from edgeserve.sched.policies.schemble.planner import Planner
+from edgeserve.sched.policies.schemble.plus import HANDOVER_PART
 from edgeserve.sched.policies.schemble.problem import REWARD_UNIT, Asked, Lanes, Option
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -14,47 +15,28 @@ from edgeserve.sim.scenario import parse_scenario
 ONE_LANE = Lanes((0, 0), (10, 20), ((100,),), (1, 1))
 
 
-def back_to_back(gaps, gap_ns, count, at_ns=0):
-    """Batches of 100 ns, each given to the lane when the end of the one before is told, 5 ns after it."""
-    for _ in range(count):
-        gaps.ended(at_ns + 5, at_ns + gap_ns, at_ns + gap_ns + 100, at_ns + gap_ns + 105)
-        at_ns += gap_ns + 100
-    return at_ns
-
-
-def test_gaps_are_learnt_from_batches_that_follow_one_another():
-    gaps = Gaps()
-    back_to_back(gaps, 30, LEARNT_MIN)  # the first has none before it
-    assert gaps.beside_ns(1) == 0
-    at_ns = back_to_back(gaps, 30, 1, LEARNT_MIN * 130)
-    assert gaps.beside_ns(100) == 30
-    back_to_back(gaps, 60, WINDOW_LEN, at_ns)
-    assert gaps.beside_ns(100) == 60
-
-
-def test_a_lane_that_nobody_needed_teaches_nothing():
-    gaps, at_ns = Gaps(), 0
-    for _ in range(3 * LEARNT_MIN):
-        gaps.ended(at_ns + 900, at_ns + 930, at_ns + 1030, at_ns + 1035)
-        at_ns += 1030
-    assert gaps.beside_ns(100) == 0
-
-
-def test_a_gap_that_is_small_beside_the_batches_does_not_count():
-    gaps = Gaps()
-    back_to_back(gaps, 30, 2 * LEARNT_MIN)
-    assert gaps.beside_ns(30 * PART) == 30
-    assert gaps.beside_ns(30 * PART + 1) == 0
-
-
-def test_the_first_batch_of_a_plan_has_no_gap_before_it():
+def test_the_first_batch_of_a_plan_has_no_handover_before_it():
     """By 138: 10 + 8 + 20 ns of the lane behind 100, but not 10 + 8 + 20 + 8 + 10."""
-    lanes = with_gaps(ONE_LANE, [8])
+    lanes = with_handovers(ONE_LANE, [8])
     both = [Option(1, REWARD_UNIT), Option(3, 2 * REWARD_UNIT)]
     assert Planner().plan(lanes, [Asked(138, both)]).subsets == (3,)
     assert Planner().plan(lanes, [Asked(137, both)]).subsets == (1,)
     assert Planner().plan(lanes, [Asked(110, both)]).subsets == (1,)
-    assert with_gaps(ONE_LANE, [0]) is ONE_LANE
+    assert with_handovers(ONE_LANE, [0]) is ONE_LANE
+
+
+def test_a_handover_that_is_small_beside_the_batches_does_not_count():
+    world = Driver({**{name: {1: 40, "lanes": ["l"]} for name in "ab"}, "vote": {1: 1, "lanes": ["lv"]}}, {
+        "q": {"node": [{"name": "a", "after": []}, {"name": "b", "after": []},
+                       {"name": "vote", "after": ["a", "b"], "join": "policy"}], "slo": "500ms",
+              "ensemble": {"models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]}}},
+        policy={"schemble+": {}}, lane={"l": {}, "lv": {}})
+    world.arrive("q")
+    policy, state = world.scheduler.policies[0], world.scheduler.state
+    lane = next(lane for lane in state.lanes.values() if lane.name == "l")
+    for handover_ns, counts in ((40 * MS // HANDOVER_PART, True), (40 * MS // HANDOVER_PART - 1, False)):
+        lane.handover.careful_ns = handover_ns
+        assert policy._handovers_ns(policy._places[0], state.board) == [handover_ns if counts else 0]
 
 
 def scenario(start):
@@ -74,7 +56,7 @@ def scenario(start):
 
 
 @pytest.mark.parametrize("start", ["1us", "1ms", "3ms"])
-def test_models_run_in_batches_where_the_gaps_between_them_take_the_lane(start):
+def test_models_run_in_batches_where_what_lies_between_them_takes_the_lane(start):
     ended = simulate(scenario(start), 1, ()).world.ended
     missed = [item for item in ended if item.outcome != "completed" or item.end_ns > item.request.deadline_ns]
     assert len(ended) > 1500
