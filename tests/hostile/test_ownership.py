@@ -161,6 +161,16 @@ def test_a_tcp_client_without_a_key_cannot_drain_the_server(on_tcp: Runtime) -> 
         assert float(client.infer("shout", {"text": "four"})["length"]) == 4
 
 
+def test_a_tcp_client_without_a_key_cannot_read_what_others_asked_nor_reload(on_tcp: Runtime, served: Runtime) -> None:
+    with Client(on_tcp.endpoints[0]) as client:
+        with pytest.raises(NotAllowed, match="trace is for the server's owner"):
+            client.trace()
+        with pytest.raises(NotAllowed, match="reload is for the server's owner"):
+            client.reload()
+    with Client(served.endpoints[0]) as owner:
+        assert "lines" in owner.trace(), "ipc, and the same user"
+
+
 def test_the_owner_drains_it_over_ipc(served: Runtime) -> None:
     with Client(served.endpoints[0]) as client:
         assert client.drain()["draining"]
