@@ -108,7 +108,7 @@ def test_neither_the_name_of_the_policy_nor_the_seed_decides_whether_it_learns()
     world = draw_world("held/names")
     rates = [finish_rate(world, "orloj+", 1.2, 3, policy=policy)[0] for policy in ("main", "other", "p")]
     assert max(rates) - min(rates) < 5, rates
-    seeds = [finish_rate(world, "orloj+", 1.2, seed)[0] for seed in range(4)]
+    seeds = [*[finish_rate(world, "orloj+", 1.2, seed)[0] for seed in range(3)], rates[0]]
     assert statistics.median(seeds) - min(seeds) < 8, seeds
 
 

@@ -1,8 +1,8 @@
 """One lane that meets a recorded trace: a world for the loop, for when ten thousand runs are needed.
 
 It does what ``edgeserve/sim/world.py`` does for one lane, no faults and no memory, without the reference model that
-checks every rule: that takes longer than the decisions that are measured here. ``tests/unit/scripts/test_replicate_orloj.py``
-holds that both worlds end every request alike.
+checks every rule: that takes longer than the decisions that are measured here. That both worlds end every request
+alike is held by ``tests/unit/scripts/test_replicate_orloj.py``.
 """
 
 from __future__ import annotations
