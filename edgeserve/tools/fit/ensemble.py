@@ -10,7 +10,8 @@ import argparse
 import hashlib
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     history = load_history(args.history)
     path = args.out or f"{args.app}.ensemble.json"
     about = fit(history, path, combiner=args.combiner, bins=args.bins, tolerance=args.tolerance, score=args.score,
-                epochs=args.epochs, seed=args.seed)
+                epochs=args.epochs, seed=args.seed, tell=_tell)
     if args.json:
         print(json.dumps({"file": path, **about}))
         return 0
@@ -79,26 +80,40 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _tell(step: str) -> None:
+    print(f"edgeserve fit: {step} ...", file=sys.stderr, flush=True)
+
+
+def _silent(step: str) -> None:
+    pass
+
+
 def fit(history: History, path: str, *, combiner: str = "weighted_average", bins: int = 10,
         tolerance: Optional[float] = None, score: str = "discrepancy", epochs: int = 200,
-        seed: int = 1) -> Dict[str, Any]:
+        seed: int = 1, tell: Optional[Callable[[str], None]] = None) -> Dict[str, Any]:
     """Fit and write ``path`` (and beside it the predictor, where the history has features). Returns what is worth
-    telling. Raises ``ConfigError`` where an argument does not fit the history."""
+    telling; ``tell`` is called with each step as it begins. Raises ``ConfigError`` where an argument does not fit the
+    history."""
+    tell = tell or _silent
     if not 1 <= bins <= 50:
         raise ConfigError(f"bins = {bins}, expected 1 to 50")
+    tell(f"{len(history)} records: the combiner ({combiner})")
     made = make_combiner(history, combiner)
     full = (1 << len(history.models)) - 1
     answers = made.answers(history.outputs, full)
     if tolerance is None:
         tolerance = float(TOLERANCE_SHARE * np.sqrt(answers.var(axis=0).sum()))
+    tell("temperatures and difficulties")
     scoring = score_statistics(history, answers)
     truth = _true_scores(history, answers, scoring, score)
     first, second = history.halves(seed)
     network: Optional[Network] = None
     predicted: Optional[np.ndarray] = None
     if history.features is not None:
+        tell(f"the predictor of the difficulty, from {len(first)} records in at most {epochs} epochs")
         network = train(history.part(first), answers[first], truth[first], epochs, seed)
         predicted = network.scores(history.features[second])
+    tell(f"the agreement of every subset of {len(history.models)} models, from {len(second)} records")
     profile = _profile(history, made, history.outputs[second], predicted, bins, tolerance)
     predictor = "" if network is None else f"{os.path.splitext(path)[0]}.onnx"
     about = _about(history, made, tolerance, score)

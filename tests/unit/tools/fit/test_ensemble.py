@@ -41,6 +41,16 @@ def fitted(tmp_path: pathlib.Path, *arguments: str, **changes: Any) -> str:
     return path
 
 
+def test_each_step_is_told_as_it_begins_and_not_among_the_results(
+        tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fitted(tmp_path, "--json")
+    told = capsys.readouterr()
+    assert json.loads(told.out)["records"] == 800
+    assert [line.split(":")[0] for line in told.err.splitlines()] == ["edgeserve fit"] * 4
+    assert "400 records in at most 60 epochs ..." in told.err
+    assert "every subset of 3 models" in told.err
+
+
 def test_the_file_plans_and_the_predictor_ranks(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = fitted(tmp_path, "--json")
     about = json.loads(capsys.readouterr().out)
