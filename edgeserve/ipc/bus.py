@@ -468,6 +468,7 @@ class Bus:
         try:
             self._check_bounds(peer, key, total)
             if form.placed_bytes:
+                assert peer.memory is not None, "its form was learnt with it"
                 form.insert_places(found, buffers)
                 peer.memory.copy(buffers)
             ask = self._ask_type()
