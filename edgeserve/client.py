@@ -134,8 +134,8 @@ class _Courier:
             self._start()
 
     def lease(self, app: str, inputs: Mapping[str, Any], stays: bool) -> Optional[Lease]:
-        """Shared memory for a request to an app, with room for an answer like its last one. ``stays``: the inputs do not
-        change until the reply."""
+        """Shared memory for a request to an app, with room for an answer like its last one. ``stays``: the inputs do
+        not change until the reply."""
         slab = self.slab
         if slab is None:
             return None

@@ -361,6 +361,7 @@ class Bus:
         try:
             self._in_flight.check(peer, key, total)
             if form.placed_bytes:
+                assert peer.memory is not None, "its form was learnt with it"
                 form.insert_places(found, buffers)
                 peer.memory.copy(buffers)
             ask = self._ask_type()

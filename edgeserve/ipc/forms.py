@@ -1,5 +1,5 @@
-"""Requests that differ from an earlier one of their connection in a few numbers alone: ``id``, ``sent_ns``, and where in
-shared memory their tensors lie and their answer may be put.
+"""Requests that differ from an earlier one of their connection in a few numbers alone: ``id``, ``sent_ns``, and where
+in shared memory their tensors lie and their answer may be put.
 
 Most clients ask for the same thing again and again: app, tensors and options are the same bytes. The header of such a
 request is compared, not decoded and checked again. Which bytes are the numbers is found by changing them and decoding:
@@ -47,9 +47,9 @@ _SMALL_MAX = 0x7F  # a number up to here is one byte, without another before it
 
 
 class _Placed(NamedTuple):
-    """A tensor in shared memory: which, where its offset stands in what :meth:`Form.match` found, and its bytes."""
+    """A tensor in shared memory: its number, where its offset is in what :meth:`Form.match` found, and its bytes."""
 
-    index: int
+    number: int
     at: int
     nbytes: int
 
@@ -77,7 +77,7 @@ class Form:
         self._tensors = tuple([(name, value.shape, value.dtype) for name, value in ask.inputs.items()])
         self._places = tuple(places)
         self._room = room
-        placed = {place.index for place in places}
+        placed = {place.number for place in places}
         self._sizes = [value.nbytes for index, value in enumerate(ask.inputs.values()) if index not in placed]
         self.placed_bytes = sum(place.nbytes for place in places)
         self._bounds = [(place.at, memory_bytes - place.nbytes) for place in places]

@@ -363,6 +363,27 @@ def test_what_an_attacker_says_of_its_memory_is_checked(server, by_hand):
     assert by_hand.ask(kind="health", id=4).info["ready"]
 
 
+def test_a_known_form_is_checked_like_any_other(server, by_hand):
+    by_hand.claim()
+
+    def asked(key, offset, *frames, room=2**16):
+        return by_hand.ask(*frames, kind="infer", id=key, app="sleep", room=[room, MIB],
+                           tensors=[["x", "uint8", [MIB], offset, MIB]], sent_ns=2**40)
+    for key in range(2, 6):
+        by_hand.dealer.send(wire.pack_header({
+            "kind": "infer", "id": key, "app": "sleep", "room": [2**16, MIB], "sent_ns": 2**40,
+            "tensors": [["x", "uint8", [MIB], 2**16 * key, MIB]]}))
+    until(lambda: len([news for news in list(server.news) if type(news) is Ask]) == 4, "the requests")
+    form = next(iter(server.bus._peers.values())).form
+    assert form is not None
+    assert server.news[-1].form is form, "not known by its form"
+    for key, offset, frames, room in ((9, by_hand.bytes - MIB + 1, (), 2**16), (10, 2**32 - 1, (), 2**16),
+                                      (11, 2**16, (b"more",), 2**16), (12, 2**16, (), by_hand.bytes - MIB + 1),
+                                      (5, 2**16, (), 2**16)):
+        assert asked(key, offset, *frames, room=room).error.code == "malformed", (key, offset)
+    assert by_hand.ask(kind="health", id=20).info["ready"]
+
+
 def test_what_the_client_writes_while_its_request_waits_is_not_seen(server, by_hand):
     by_hand.claim()
     os.pwrite(by_hand.file, b"\1" * MIB, 0)

@@ -82,7 +82,8 @@ Expectation = Tuple[int, int]
 class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
-    ``deadline_ns`` is absolute, ``margin_ns`` before the client's own; ``jobs`` are its jobs that are ready, running or orphaned, by ``seq``.
+    ``deadline_ns`` is absolute, ``margin_ns`` before the client's own; ``jobs`` are its jobs that are ready, running or
+    orphaned, by ``seq``.
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
     (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
     nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
@@ -95,10 +96,10 @@ class RequestRecord:
     came from. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
-    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "margin_ns", "client", "share", "has_owner", "use",
-                 "klass", "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes", "chosen",
-                 "cost_share_ns", "breakdown", "log", "done_exits", "failure", "left_out", "part_hints", "policy",
-                 "successor_ns", "fates", "quality", "quality_min", "skipped")
+    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "margin_ns", "client", "share", "has_owner",
+                 "use", "klass", "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes",
+                 "chosen", "cost_share_ns", "breakdown", "log", "done_exits", "failure", "left_out", "part_hints",
+                 "policy", "successor_ns", "fates", "quality", "quality_min", "skipped")
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
         self.id = request.id

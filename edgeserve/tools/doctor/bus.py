@@ -1,5 +1,5 @@
-"""Where the bus will listen: a directory that others cannot get at, keys for other machines. A server that listens there
-already is asked what it serves."""
+"""Where the bus will listen: a directory that others cannot get at, keys for other machines. A server that listens
+there already is asked what it serves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from edgeserve.client import Client
 from edgeserve.errors import ConfigError, RequestError
 from edgeserve.ipc.endpoints import check_endpoint, default_endpoint, look_for_server, split_endpoint
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
-
 
 ASK_MS = 1000.0
 """A server that decides between two batches answers in milliseconds."""

@@ -148,10 +148,11 @@ def test_what_must_be_looked_at_each_time_has_no_form(fields, buffers):
 
 
 MEMORY = 2**20
+CONTENT = bytes(range(256)) * (MEMORY // 256)
 OFFSETS = st.one_of(st.integers(0, 2**16), st.integers(2**16, MEMORY + 30), st.integers(0, 2**40))
 
 
-def decoded_with_memory(first, buffers, memory=bytes(range(256)) * (MEMORY // 256)):
+def decoded_with_memory(first, buffers):
     """As ``decoded``, of a connection with shared memory: as the bus does it."""
     buffers = list(buffers)
     try:
@@ -160,23 +161,23 @@ def decoded_with_memory(first, buffers, memory=bytes(range(256)) * (MEMORY // 25
             return None
         key = wire.take_key(fields)
         insert_places(fields.get("tensors"), buffers)
-        buffers = taken(buffers, memory)
+        buffers = taken(buffers)
         ask = wire.Ask()
         if buffers is None:
             return None
         wire.decode_infer(ask, fields, buffers, 10**6)
-        if ask.room is not None and sum(ask.room) > len(memory):
+        if ask.room is not None and sum(ask.room) > MEMORY:
             return None
     except RequestError:
         return None
     return key, ask
 
 
-def taken(buffers, memory=bytes(range(256)) * (MEMORY // 256)):
+def taken(buffers):
     """The bytes at each place; None where one is beyond the end."""
-    if any(type(one) is Place and one.offset + one.nbytes > len(memory) for one in buffers):
+    if any(type(one) is Place and one.offset + one.nbytes > MEMORY for one in buffers):
         return None
-    return [memory[one.offset:one.offset + one.nbytes] if type(one) is Place else one for one in buffers]
+    return [CONTENT[one.offset:one.offset + one.nbytes] if type(one) is Place else one for one in buffers]
 
 
 def read_with_memory(form, first, buffers):
@@ -231,8 +232,7 @@ def test_a_place_beyond_the_end_is_left_to_decoding(offset):
 
 def test_offsets_that_are_not_told_apart_from_other_numbers_have_no_form():
     for x_at in (0, 100, 2**16 - 1):  # fewer than four bytes
-        assert learn_form(placed(7, x_at, 2**17, 2**16), decoded_with_memory(placed(7, x_at, 2**17, 2**16), [b"abc"])[1],
-                          MEMORY) is None
+        assert learnt_with_memory(placed(7, x_at, 2**17, 2**16), [b"abc"]) is None
 
 
 @settings(max_examples=300)
