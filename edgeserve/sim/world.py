@@ -334,8 +334,8 @@ class SimWorld:
         """After which time of a work something else could start on its lane, as expected."""
         if not isinstance(action, RunBatch):
             return 0
-        in_steps = self.times.batching(action.model) != STATIC and action.steps_max
-        return action.expected_ns // action.steps_max if in_steps else action.expected_ns
+        steps = action.steps_max if self.times.batching(action.model) != STATIC else None
+        return action.expected_ns // (steps or 1)
 
     def _when_acted(self, what: Callable[[Any], None], argument: Any) -> None:
         """Do something when the actions of the present step take effect."""
