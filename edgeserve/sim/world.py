@@ -199,6 +199,8 @@ class SimWorld:
             ready_ns = self._turn_ns = self._wake(self._machine, ready_ns, slept, reads)
             self.reference_model.held_up_ns = ready_ns - wanted_ns
         self.now_ns = ready_ns
+        if messages is not None:
+            messages.told(self._events)  # those too that came while the loop woke up and read
         events, self._events = self._events, []
         if self._machine is None:
             self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)

@@ -149,6 +149,19 @@ def test_a_request_that_comes_for_an_idle_lane_is_read_at_once(tmp_path):
     assert seen_ms(tmp_path, (50,), MachineCosts(cores=2)) == [50]
 
 
+def test_a_work_that_ends_while_the_loop_reads_leaves_its_lane_too():
+    """Poisson arrivals, 5 ms each: a request that finds the lane idle is read at once, also after thousands."""
+    worlds = [simulate(parse_scenario({
+        "lane": {"l": {}}, "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}, "batch": [1]}},
+        "app": {"a": {"model": "m", "slo": "90ms"}}, "workload": {"w": {"app": "a", "kind": "poisson", "rate": 80}},
+        "run": {"duration": "30s"}}), seed).world for seed in range(2)]
+    for world in worlds:
+        took = sorted(item.end_ns - item.request.arrival_ns for item in world.ended)
+        assert len(took) > 2000
+        assert took[len(took) // 2] < 7 * MS
+        assert not world._messages.is_busy
+
+
 def test_without_a_machine_nothing_waits_to_be_read(tmp_path):
     assert seen_ms(tmp_path, (1, 2, 3), None) == [1, 2, 3]
 
