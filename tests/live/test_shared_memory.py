@@ -374,7 +374,7 @@ def test_a_known_form_is_checked_like_any_other(server, by_hand):
             "kind": "infer", "id": key, "app": "sleep", "room": [2**16, MIB], "sent_ns": 2**40,
             "tensors": [["x", "uint8", [MIB], 2**16 * key, MIB]]}))
     until(lambda: len([news for news in list(server.news) if type(news) is Ask]) == 4, "the requests")
-    form = next(iter(server.bus._peers.values())).form
+    form = next(iter(server.bus._peers.by_id.values())).form
     assert form is not None
     assert server.news[-1].form is form, "not known by its form"
     for key, offset, frames, room in ((9, by_hand.bytes - MIB + 1, (), 2**16), (10, 2**32 - 1, (), 2**16),

@@ -27,9 +27,11 @@ def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str
         elif os.path.lexists(path):
             look_for_server(endpoint, path)
     except ConfigError as error:
-        is_taken = "listens there already" in str(error) and not key_file
-        running = _running_server(endpoint, apps) if is_taken else None
-        return [running or Finding("bus", WRONG, str(error), "correct [server] endpoint or curve_secret_key_file")]
+        is_taken = "listens there already" in str(error)
+        running = _running_server(endpoint, apps) if is_taken and not key_file else None
+        mend = "see what listens there (it does not say what it serves); if it is the server of this file, all is well" \
+            if is_taken else "correct [server] endpoint or curve_secret_key_file"
+        return [running or Finding("bus", WRONG, str(error), mend)]
     if transport != "ipc":
         return [Finding("bus", GOOD, endpoint)]
     directory = os.path.dirname(path) or "."
