@@ -14,7 +14,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from edgeserve.errors import RequestError
-from edgeserve.ipc.tensors import DTYPES, TENSORS_MAX, Buffer, Place
+from edgeserve.ipc.tensors import DTYPES, Buffer, Place
 from edgeserve.ipc.wire import Ask, unpack_header
 
 HEADER_BYTES_MAX = 1024
@@ -28,8 +28,9 @@ differ pays little for the attempts."""
 TRIES_MAX = 4
 """Places where the name of a number is looked for: an input may have the same name."""
 
-OFFSET_TRIES_MAX = 2 * TENSORS_MAX
-"""The same for an offset: the room of an answer may begin where an input does."""
+OFFSET_TRIES_MAX = 36
+"""The same for all offsets of a request together: others may be the same number. Each try decodes the header, so a
+client must not make the server try often. Eight equal offsets are found."""
 
 _WIDTHS: Mapping[int, Tuple[str, int]] = {0xCC: ("B", 1), 0xCD: ("H", 2), 0xCE: ("I", 4), 0xCF: ("Q", 8),
                                           0xD3: ("Q", 8)}
@@ -141,9 +142,11 @@ def learn_form(header: Any, ask: Ask, memory_bytes: int = 0) -> Optional[Form]:
     paths: List[Tuple[Any, ...]] = [("tensors", index, 3) for index in placed]
     if ask.room is not None:
         paths.append(("room", 0))
-    offsets = [_find_offset(header, fields, path) for path in paths]
+    offsets = _find_offsets(header, fields, paths)
+    if offsets is None:
+        return None
     varying = [number for number in (key, sent, *offsets) if number is not None]
-    if None in offsets or len({number.begin for number in varying}) < len(varying):
+    if len({number.begin for number in varying}) < len(varying):
         return None
     numbers = sorted(varying)
     parts: List[bytes] = []
@@ -153,7 +156,7 @@ def learn_form(header: Any, ask: Ask, memory_bytes: int = 0) -> Optional[Form]:
         begin = number.begin + number.width
     parts.append(header[begin:])
     at = {number.begin: 2 * index + 1 for index, number in enumerate(numbers)}
-    ats = [at[offset.begin] for offset in offsets if offset is not None]
+    ats = [at[offset.begin] for offset in offsets]
     places = [_Placed(index, where, fields["tensors"][index][4]) for index, where in zip(placed, ats)]
     room = None if ask.room is None else (ats[-1], ask.room[1])
     return Form(parts, [number.kind for number in numbers], at[key.begin], 0 if sent is None else at[sent.begin],
@@ -205,23 +208,30 @@ def _is_of(number: _Number, header: bytes, fields: Mapping[str, Any], name: str)
         return False
 
 
-def _find_offset(header: bytes, fields: Mapping[str, Any], path: Tuple[Any, ...]) -> Optional[_Number]:
-    """Where an offset in shared memory stands; ``None`` where that is not sure, or it has not four bytes."""
-    value = _at(fields, path)
-    if not _SMALL_MAX < value <= _OFFSET_MAX:
-        return None
-    mark = bytes([_OFFSET_MARK]) + value.to_bytes(4, "big")
-    at = -1
-    for _ in range(OFFSET_TRIES_MAX):
-        at = header.find(mark, at + 1)
-        if at < 0:
+def _find_offsets(header: bytes, fields: Mapping[str, Any], paths: Sequence[Tuple[Any, ...]]) \
+        -> Optional[List[_Number]]:
+    """Where offsets in shared memory stand; ``None`` where that is not sure of each, or one has not four bytes."""
+    found: List[_Number] = []
+    tries = OFFSET_TRIES_MAX
+    for path in paths:
+        value = _at(fields, path)
+        if not _SMALL_MAX < value <= _OFFSET_MAX:
             return None
-        other = header[:at + 1] + (value - 1).to_bytes(4, "big") + header[at + 5:]
-        changed = unpack_header(other)
-        if _at(changed, path) == value - 1:
-            _at(changed, path[:-1])[path[-1]] = value
-            return _Number(at + 1, "I", 4, _OFFSET_MAX) if changed == fields else None
-    return None
+        mark = bytes([_OFFSET_MARK]) + value.to_bytes(4, "big")
+        at = header.find(mark)
+        while at >= 0 and tries:
+            tries -= 1
+            changed = unpack_header(header[:at + 1] + (value - 1).to_bytes(4, "big") + header[at + 5:])
+            if _at(changed, path) == value - 1:
+                break
+            at = header.find(mark, at + 1)
+        else:
+            return None
+        _at(changed, path[:-1])[path[-1]] = value
+        if changed != fields:
+            return None
+        found.append(_Number(at + 1, "I", 4, _OFFSET_MAX))
+    return found
 
 
 def _at(fields: Any, path: Tuple[Any, ...]) -> Any:

@@ -29,8 +29,9 @@ def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str
     except ConfigError as error:
         is_taken = "listens there already" in str(error)
         running = _running_server(endpoint, apps) if is_taken and not key_file else None
-        mend = "see what listens there (it does not say what it serves); if it is the server of this file, all is well" \
-            if is_taken else "correct [server] endpoint or curve_secret_key_file"
+        mend = "see what listens there, which did not say what it serves; if it is the server of this file, all is well"
+        if not is_taken:
+            mend = "correct [server] endpoint or curve_secret_key_file"
         return [running or Finding("bus", WRONG, str(error), mend)]
     if transport != "ipc":
         return [Finding("bus", GOOD, endpoint)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import RequestError
-from edgeserve.ipc import wire
+from edgeserve.ipc import forms, wire
 from edgeserve.ipc.forms import HEADER_BYTES_MAX, learn_form
 from edgeserve.ipc.tensors import Place, insert_places
 
@@ -228,6 +228,19 @@ def test_a_place_beyond_the_end_is_left_to_decoding(offset):
     form = learnt_with_memory(placed(7, 2**16, 2**17, 2**16), [b"abc"])
     assert read_with_memory(form, placed(8, offset, 2**17, 2**16), [b"abc"]) is None
     assert read_with_memory(form, placed(8, 2**16, 2**17, offset), [b"abc"]) is None
+
+
+@pytest.mark.parametrize(("count", "is_learnt"), [(8, True), (9, False), (40, False)])
+def test_a_client_cannot_make_the_server_decode_a_header_often(count, is_learnt, monkeypatch):
+    first = header(id=7, tensors=[[f"x{index}", "uint8", [1], 2**16, 1] for index in range(count)])
+    ask, decodings = decoded_with_memory(first, [])[1], []
+
+    def counted(told):
+        decodings.append(told)
+        return wire.unpack_header(told)
+    monkeypatch.setattr(forms, "unpack_header", counted)
+    assert (learn_form(first, ask, MEMORY) is not None) == is_learnt
+    assert len(decodings) <= forms.OFFSET_TRIES_MAX + 4  # the header itself, and its other numbers
 
 
 def test_offsets_that_are_not_told_apart_from_other_numbers_have_no_form():
