@@ -31,6 +31,9 @@ settings.load_profile("edgeserve")
 TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout")
 """The tests of what begins with one of these run in one process, in order."""
 
+CLASSES_TOGETHER = "tests/conformance/test_policies.py"
+"""Here the tests of a class run in one process: they share worlds."""
+
 WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py", "tests/unit/tools/test_machine.py",
              "tests/unit/tools/test_profile.py")  # the first process takes these first
 PROCESSES = ("tests/jetson/", "tests/unit/offload/", "tests/unit/device/", "tests/unit/engines/", "tests/unit/lanes/",
@@ -84,6 +87,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(CLASSES_TOGETHER) and nodeid.count("::") > 1:
+                return "::".join(nodeid.split("::")[:2])
             return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
 
         def schedule(self) -> None:

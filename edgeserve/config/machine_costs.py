@@ -70,6 +70,7 @@ class MachineCosts:
     stall_ns: Spread = entry(read_spread_ns, (), key="stall")  # how long a running thread is held up then
     lock_factor: float = entry(number(1.0, 10.0), 1.0)  # two pure Python functions at a time take so much longer
     lock_wait_ns: Spread = entry(read_spread_ns, (), key="lock_wait")  # a wake-up's wait for one of them
+    contention: float = entry(number(1.0, 10.0), 1.0)  # two busy cores: what was measured alone takes so much longer
     cores: int = entry(integer(0), 0)  # those that a server may use; 0 where nobody knows
     lock: Dict[str, LockUse] = entry(_locks, factory=dict)  # per model with a host function; others hold it always
     circumstances: Dict[str, Any] = entry(table_of(anything), factory=dict)  # date, device, versions, load

@@ -74,20 +74,44 @@ class Connections:
         """A connection was accepted; the file of the one that was ended for the bound, if one was."""
         self.accepted += 1
         self.closed(file)
+        is_full = len(self.by_file) + len(self.stuck) >= self.count_max
+        if is_full and self._refuse(file, same_host):
+            return file
         owner, uid = owner_of(file, same_host)
         self.by_file[file] = Connection(file, same_host, owner, uid, self.accepted)
         self._waiting.register(file, select.POLLIN)
         self._owners[owner] = self._owners.get(owner, 0) + 1
-        if len(self.by_file) + len(self.stuck) <= self.count_max:
+        if not is_full:
             return None
         ended = self._to_end(self.by_file[file])
+        self._count_refused(ended.owner)
+        hang_up(ended)
+        return ended.file
+
+    def _refuse(self, file: int, same_host: bool) -> bool:
+        """End a new connection at once, unless its owner has fewer than another has. By as few calls as there may be:
+        libzmq accepts more meanwhile, and aborts where it runs out of files."""
+        one = borrowed(file, same_host)
+        if one is None:
+            return False
+        try:
+            owner = _told_of(one)[0]
+            if owner == UNKNOWN or self._owners.get(owner, 0) + 1 < max(self._owners.values(), default=0):
+                return False
+            one.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it closed meanwhile
+            return False
+        finally:
+            one.detach()
+        self._count_refused(owner)
+        return True
+
+    def _count_refused(self, owner: str) -> None:
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:  # at 1, 2, 4, 8, ...: an attack must not fill the log
             log.warning("%d connections are open, the most there may be: one of %s is ended (%d so far); raise "
-                        "[server] clients_max or the limit of open files (ulimit -n)", self.count_max, ended.owner,
+                        "[server] clients_max or the limit of open files (ulimit -n)", self.count_max, owner,
                         self.refused)
-        hang_up(ended)
-        return ended.file
 
     def closed(self, file: int) -> None:
         """A connection is no more."""
@@ -129,12 +153,28 @@ class Connections:
                    key=lambda connection: (self._is_idle(connection.file), connection.number))
 
 
+def borrowed(file: int, same_host: bool) -> Optional[socket.socket]:
+    """A connection of libzmq's as a socket, which has to be detached again; ``None`` where it closed meanwhile."""
+    try:
+        if same_host:  # said, they need not be asked of the system
+            return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=file)
+        return socket.socket(fileno=file)
+    except OSError:
+        return None
+
+
 def owner_of(file: int, same_host: bool) -> Tuple[str, int]:
     """Whose connection it is, and the user id (-1: on another host, or not known)."""
-    try:
-        one = socket.socket(fileno=file)
-    except OSError:  # it closed meanwhile
+    one = borrowed(file, same_host)
+    if one is None:
         return UNKNOWN, -1
+    try:
+        return _told_of(one)
+    finally:
+        one.detach()
+
+
+def _told_of(one: socket.socket) -> Tuple[str, int]:
     try:
         if one.family == socket.AF_UNIX:
             pid, uid, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
@@ -142,17 +182,14 @@ def owner_of(file: int, same_host: bool) -> Tuple[str, int]:
         return f"address:{one.getpeername()[0]}", -1
     except OSError:
         return UNKNOWN, -1
-    finally:
-        one.detach()  # the file is libzmq's
 
 
 def received_bytes(connection: Connection) -> int:
     """The bytes that came by a connection so far; -1 where the system does not tell, as of a Unix socket."""
     if connection.same_host:
         return -1
-    try:
-        one = socket.socket(fileno=connection.file)
-    except OSError:  # it closed meanwhile
+    one = borrowed(connection.file, False)
+    if one is None:
         return -1
     try:
         told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
@@ -168,12 +205,14 @@ def hang_up(connection: Connection) -> None:
     by now."""
     if owner_of(connection.file, connection.same_host)[0] != connection.owner or connection.owner == UNKNOWN:
         return
-    with contextlib.suppress(OSError):
-        one = socket.socket(fileno=connection.file)
-        try:
+    one = borrowed(connection.file, connection.same_host)
+    if one is None:
+        return
+    try:
+        with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
-        finally:
-            one.detach()
+    finally:
+        one.detach()
 
 
 def raise_file_limit() -> int:

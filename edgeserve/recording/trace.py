@@ -169,17 +169,33 @@ def dumps(table: Any) -> str:
 
 
 def _table(item: Any) -> Dict[str, Any]:
-    table = {"kind": type(item).__name__}
-    for name, field in item.__dataclass_fields__.items():
-        if not field.compare:  # it explains a decision and is none
-            continue
+    kind = type(item)
+    table: Dict[str, Any] = {"kind": kind.__name__}
+    for name, default in _FIELDS.get(kind) or _fields_of(kind):
         value = getattr(item, name)
-        if not field.metadata or value != field.default:  # a sparse field is written where somebody set it
+        if default is _WRITTEN or value != default:
             table[name] = _plain(value)
     return table
 
 
+_WRITTEN = object()
+_FIELDS: Dict[type, Sequence[Tuple[str, Any]]] = {}
+"""Kind -> the fields that are written: always (:data:`_WRITTEN`), or where somebody set them, with their defaults."""
+
+
+def _fields_of(kind: type) -> Sequence[Tuple[str, Any]]:
+    _FIELDS[kind] = [(name, field.default if field.metadata else _WRITTEN)
+                     for name, field in kind.__dataclass_fields__.items()  # type: ignore[attr-defined]
+                     if field.compare]  # others explain a decision and are none
+    return _FIELDS[kind]
+
+
+_PLAIN = frozenset((int, str, float, bool, type(None)))
+
+
 def _plain(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, (Request, JobResult)):
         table = {name: _plain(getattr(value, name)) for name in type(value).fields}
         if table.get("steps") == 1:  # nearly always

@@ -8,7 +8,7 @@ run, per app and per policy kind. """
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Sequence
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.request_manager import EXPIRED, SUPERSEDED
@@ -52,15 +52,17 @@ class Accounts:
         """What the scheduler was told in one step, and what it said."""
         for event in events:
             if isinstance(event, RequestArrived):
-                self._rule(event.request.id not in self._open, f"{event.request} arrived twice")
+                if event.request.id in self._open:
+                    self._broken(f"{event.request} arrived twice")
                 self._open[event.request.id] = event.request
                 self._arrived[event.request.app] += 1
         for action in actions:
             if isinstance(action, FinishRequest):
                 request = self._open.pop(action.request_id, None)
-                self._rule(request is not None, f"{action} ends a request that never came, or once more")
-                assert request is not None
-                self._rule(bool(action.reason) or action.outcome in UNSAID, f"{action} of {request} says no reason")
+                if request is None:
+                    self._broken(f"{action} ends a request that never came, or once more")
+                if not action.reason and action.outcome not in UNSAID:
+                    self._broken(f"{action} of {request} says no reason")
                 self._ends[request.app][_named(action.outcome, action.reason)] += 1
 
     def by_app(self) -> Dict[str, Account]:
@@ -80,23 +82,25 @@ class Accounts:
         """Everybody who came has one end; the report says the same, and who of the completed was late; the policies
         that count for themselves agree."""
         report = report_of([world], 0, max(1, world.now_ns))
-        self._rule(not self._open, f"{counted(len(self._open), 'request')} without an end, such as "
-                                   f"{list(self._open.values())[:1]}")
+        if self._open:
+            self._broken(f"{counted(len(self._open), 'request')} without an end, such as "
+                         f"{list(self._open.values())[:1]}")
         for name, account in self.by_app().items():
-            self._rule(account.arrived == sum(account.ends.values()),
-                       f"app {name!r}: {account.arrived} came, {sum(account.ends.values())} ended: {account.ends}")
+            if account.arrived != sum(account.ends.values()):
+                self._broken(f"app {name!r}: {account.arrived} came, {sum(account.ends.values())} ended: "
+                             f"{account.ends}")
             self._reported(name, account, report.apps[name])
-        self._rule(report.total.offered == sum(self._arrived.values()),
-                   f"the report has {report.total.offered} requests in all, {sum(self._arrived.values())} came")
+        if report.total.offered != sum(self._arrived.values()):
+            self._broken(f"the report has {report.total.offered} requests in all, {sum(self._arrived.values())} came")
         for policy in scheduler.policies:
             if isinstance(policy, Pard):
                 self._counted(policy)
 
     def _reported(self, name: str, account: Account, said: AppReport) -> None:
         ends = +Counter({"completed": said.in_time + said.late, **said.ended})  # without zeros
-        self._rule(said.offered == account.arrived and ends == account.ends,
-                   f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has {said.offered} "
-                   f"of which {said.in_time} in time, {said.late} late, otherwise {said.ended}")
+        if said.offered != account.arrived or ends != account.ends:
+            self._broken(f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has "
+                         f"{said.offered} of which {said.in_time} in time, {said.late} late, otherwise {said.ended}")
         self._ends[name] = +Counter({IN_TIME: said.in_time, LATE: said.late, **said.ended})
 
     def _counted(self, policy: Pard) -> None:
@@ -105,16 +109,16 @@ class Accounts:
         for app in policy.apps:
             ends.update(self._ends[app.name])
         dropped, expired = sum(policy.dropped.values()), sum(policy.expired.values())
-        self._rule(dropped == ends[_named(Outcome.DROPPED, PROACTIVE)],
-                   f"policy {policy.name!r} counts {policy.dropped} dropped; the outcomes are {dict(ends)}")
+        if dropped != ends[_named(Outcome.DROPPED, PROACTIVE)]:
+            self._broken(f"policy {policy.name!r} counts {policy.dropped} dropped; the outcomes are {dict(ends)}")
         # Not all who expire stand in its queues: some wait for their stream, or have just come back from a lane.
         passed = sum(ends[_named(Outcome.DROPPED, reason)] for reason in (EXPIRED, SUPERSEDED, OVER_SHARE))
-        self._rule(expired <= passed,
-                   f"policy {policy.name!r} counts {policy.expired} expired; the outcomes are {dict(ends)}")
+        if expired > passed:
+            self._broken(f"policy {policy.name!r} counts {policy.expired} expired; the outcomes are {dict(ends)}")
 
-    def _rule(self, holds: bool, broken: str) -> None:
-        if not holds:
-            raise AccountsError(broken)
+    def _broken(self, rule: str) -> NoReturn:
+        """Called where a rule does not hold, so that it is put into words only then: that takes longer than to look."""
+        raise AccountsError(rule)
 
 
 def _named(outcome: str, reason: str) -> str:

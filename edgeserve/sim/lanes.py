@@ -15,21 +15,23 @@ from edgeserve.sim.sequences import SequenceRun
 
 class Running:
     """A work that a device runs. ``left_ns`` is what it needed alone as of ``since_ns``; it takes ``pace`` times as
-    long while other lanes run beside it. ``share``: of its time it holds the interpreter lock for so much. ``over``:
-    the device is done, and its thread waits for that lock. A batch of sequences goes on in the stretches of its
+    long while other lanes run beside it. ``share``: of its time it holds the interpreter lock for so much.
+    ``shares_cores``: others that do make it slower, on whatever lane. ``over``: the device is done, and its thread
+    waits for that lock. A batch of sequences goes on in the stretches of its
     ``sequences``, each ``slow`` times as long as they say; ``left_ns`` is then what its present stretch needed."""
 
     __slots__ = ("action", "started_ns", "left_ns", "since_ns", "pace", "share", "over", "done_ns", "sequences", "slow",
-                 "stretch_ns", "began_ns")
+                 "stretch_ns", "began_ns", "shares_cores")
 
     def __init__(self, action: Any, started_ns: int, duration_ns: int, share: float = 0.0,
-                 sequences: Optional[SequenceRun] = None, slow: float = 1.0) -> None:
+                 sequences: Optional[SequenceRun] = None, slow: float = 1.0, shares_cores: bool = False) -> None:
         self.action = action
         self.started_ns = started_ns
         self.left_ns = duration_ns
         self.since_ns = started_ns
         self.pace = 0.0  # not set yet
         self.share = share
+        self.shares_cores = shares_cores
         self.over = False
         self.done_ns = 0  # when it was over, where the loop is told only later
         self.sequences = sequences
@@ -121,19 +123,19 @@ class SimLane:
 
 
 def repaced(lanes: Sequence[SimLane], contention: float, now_ns: int,
-            lock_pace: Optional[Callable[[SimLane], float]] = None,
+            host_pace: Optional[Callable[[SimLane], float]] = None,
             paces: Optional[Mapping[str, float]] = None) -> List[Tuple[SimLane, int]]:
     """The lanes of one device whose works end at another time than was known, and when. With n works at a time each
-    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock and the device
-    (``paces``, by lane: its clock, and cores that others use) cost besides."""
+    takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock and shared cores
+    (``host_pace``) and the device (``paces``, by lane: its clock, and cores that others use) cost besides."""
     busy = [lane for lane in lanes if lane.running is not None]
     found = []
     for lane in busy:
         running = lane.running
         assert running is not None
         pace = (1.0 + (len(busy) - 1) * (contention - 1.0)) * (paces.get(lane.name, 1.0) if paces else 1.0)
-        if lock_pace is not None and running.share:
-            pace *= lock_pace(lane)
+        if host_pace is not None and (running.share or running.shares_cores):
+            pace *= host_pace(lane)
         if running.pace == pace or running.over:
             continue
         if running.pace:

@@ -24,6 +24,9 @@ WAKE_TAKES, READ_TAKES, ANSWER_TAKES, START_TAKES, RETURN_TAKES = 2, 2, 1, 1, 2
 go of it: the loop that wakes up (its sleep, emptying its bell), per request that it reads (two frames), per answer that
 it sends; a lane's thread that is given a work, and one that comes back from its device and rings the loop's bell."""
 
+LONGEST = 0.99
+"""Of the waits for a function, at which quantile those are that lasted as long as it kept the lock."""
+
 Function = Tuple[str, int]
 """A host function that runs: its model, and how long it goes on."""
 
@@ -88,6 +91,7 @@ class Machine:
         self._start = random.Random(f"{seed}/machine/start")
         self._stall = random.Random(f"{seed}/machine/stall")
         self._lock = random.Random(f"{seed}/machine/lock")
+        self._behind = random.Random(f"{seed}/machine/behind")
         self._locks: Dict[str, LockUse] = {
             name: costs.lock_of(name) for name, model in config.models.items()
             if model.engine == HOST_ENGINE and not model.options.get("process", False) or name in costs.lock}
@@ -125,6 +129,19 @@ class Machine:
         return sum(min(left_ns, sum(_drawn(self._locks[model].wait_ns, self._lock) for _ in range(takes)))
                    for model, left_ns in running)
 
+    def behind_ns(self, starting: Sequence[Function]) -> int:
+        """How long a thread waits that needs the lock while functions start that get it first: as long as a function
+        keeps it, which the interpreter bounds."""
+        return max([min(left_ns, _longest(self._locks[model].wait_ns)) for model, left_ns in starting
+                    if self._behind.random() < self._locks[model].share], default=0)
+
+    def beside(self, is_function: bool, others: Sequence[bool]) -> float:
+        """How many times longer a batch takes on cores beside others; each says whether it is a host function, of which
+        the interpreter lock lets one run at a time."""
+        functions = sum(others)
+        beside = len(others) - functions + (functions > 0 and not is_function)
+        return 1.0 + beside * (self.costs.contention - 1.0)
+
     def receive_ns(self, requests: int, running: Sequence[Function]) -> int:
         """The loop's time to read so many requests."""
         return self._stalled(self.costs.receive_ns * requests) + self.lock_wait_ns(running, READ_TAKES * requests)
@@ -155,6 +172,10 @@ def slowed_by_lock(share: float, others: Iterable[float], factor: float) -> floa
     """How many times longer a function takes that needs the lock for ``share`` of its time, beside others that need it
     for theirs: with shares of 1 each other one adds what it adds to pure Python."""
     return 1.0 + share * sum(others) * (factor - 1.0)
+
+
+def _longest(spread: Spread) -> int:
+    return value_at(spread, LONGEST) if spread else 0
 
 
 def _drawn(spread: Spread, draw: random.Random) -> int:

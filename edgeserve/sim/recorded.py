@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any, DefaultDict, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config.machine_costs import MachineCosts
+from edgeserve.config.machine_costs import LockUse, MachineCosts
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError
@@ -69,8 +69,9 @@ def learn(config: Config, recording: Recording, profiles: Sequence[Profile], sou
     check_belongs(config, recording, history, source)
     times = TimesModel(config, history, profiles, build_inputs(recording.start)["measured"])
     step_ns = _step_ns(history)
-    return RecordedTruth(history, times, recording.start, profiles, MachineCosts(step_ns=step_ns),
-                         _lags(history, step_ns))
+    # What the interpreter lock cost host functions is in their durations, and what it cost others in the lags.
+    costs = MachineCosts(step_ns=step_ns, lock={name: LockUse(0.0) for name in config.models})
+    return RecordedTruth(history, times, recording.start, profiles, costs, _lags(history, step_ns))
 
 
 def check_belongs(config: Config, recording: Recording, history: History, source: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import AppConfig, Config, NodeConfig
 from edgeserve.sched.protocol.actions import (
@@ -115,14 +115,19 @@ class ReferenceModel:
         """The scheduler is told to drain."""
         self._draining = True
 
-    def arrived(self, request: Request) -> None:
-        """A request goes to the scheduler."""
-        self._entries[request.id] = _Entry(request)
+    def arrived(self, request: Request, now_ns: int = 0) -> None:
+        """A request goes to the scheduler; in a recording's world when the recorded loop read it, however late."""
+        entry = self._entries[request.id] = _Entry(request)
+        entry.free_since_ns = max(entry.free_since_ns, now_ns)
         self.open_count += 1
-        if request.on_late == "drop":
-            heapq.heappush(self._deadlines, (request.deadline_ns, request.id))
         if request.stream is not None:
             self._streams.setdefault((request.app, request.stream), []).append(request.id)
+
+    def told(self, request_id: int) -> None:
+        """The scheduler is told of a request, which may be late by then: from now on it must not wait in vain."""
+        request = self._entries[request_id].request
+        if request.on_late == "drop":
+            heapq.heappush(self._deadlines, (request.deadline_ns, request.id))
 
     def ordered(self, now_ns: int, action: Action) -> None:
         """The scheduler asked for something."""
@@ -130,24 +135,28 @@ class ReferenceModel:
         if isinstance(action, FinishRequest):
             self._finish(now_ns, action)
         elif isinstance(action, DropState):
-            self._rule((action.job is None) == bool(action.app), now_ns, f"{action} must name a job or a stream")
+            if (action.job is None) != bool(action.app):
+                self._broken(now_ns, f"{action} must name a job or a stream")
         elif isinstance(action, ReleaseState):
             self._release(now_ns, action.job)
         elif isinstance(action, CutBatch):  # it may be over by now, which the scheduler hears only later
             work = self._works.get(action.work_id)
-            self._rule(action.work_id in self._work_ids and (work is None or isinstance(work, RunBatch)
-                                                             and work.lane == action.lane), now_ns,
-                       f"{action}: this lane was given no such batch")
+            if action.work_id not in self._work_ids or work is not None and (
+                    not isinstance(work, RunBatch) or work.lane != action.lane):
+                self._broken(now_ns, f"{action}: this lane was given no such batch")
         elif isinstance(action, LeaveOut):
             self._leave_out(now_ns, action)
         elif isinstance(action, RetainInputs):
             self._keep(now_ns, action.job)
         elif isinstance(action, ReleaseInputs):
-            self._rule(action.job in self._retained, now_ns, f"{action}: it is not retained")
+            if action.job not in self._retained:
+                self._broken(now_ns, f"{action}: it is not retained")
             del self._retained[action.job]
         else:
-            self._rule(action.work_id not in self._work_ids, now_ns, f"work id {action.work_id} was used twice")
-            self._rule(action.lane in self._device_of, now_ns, f"{action} names no lane of the configuration")
+            if action.work_id in self._work_ids:
+                self._broken(now_ns, f"work id {action.work_id} was used twice")
+            if action.lane not in self._device_of:
+                self._broken(now_ns, f"{action} names no lane of the configuration")
             self._work_ids.add(action.work_id)
             self._works[action.work_id] = action
             self._on_lane[action.lane] += 1
@@ -156,25 +165,29 @@ class ReferenceModel:
 
     def started(self, now_ns: int, action: Action) -> None:
         """A lane begins a work."""
-        self._rule(now_ns <= getattr(action, "start_before_ns", now_ns), now_ns, f"{action} started after its window")
+        if now_ns > getattr(action, "start_before_ns", now_ns):
+            self._broken(now_ns, f"{action} started after its window")
         device = self._device_of[action.lane]  # type: ignore[union-attr]
         if isinstance(action, EvictModel):
             self._evict(now_ns, action, device)
         elif isinstance(action, LoadModel):
             self._load(now_ns, action, device)
         elif isinstance(action, RunBatch):
-            self._rule(now_ns >= action.start_after_ns, now_ns, f"{action} started before its window")
-            self._rule(action.model in self._ready[device], now_ns,
-                       f"work {action.work_id} runs {action.model}, which is not resident on {device}")
+            if now_ns < action.start_after_ns:
+                self._broken(now_ns, f"{action} started before its window")
+            if action.model not in self._ready[device]:
+                self._broken(now_ns, f"work {action.work_id} runs {action.model}, which is not resident on {device}")
             self._running[action.work_id] = (action.lane, now_ns)
             for job in () if action.probe else action.jobs:
-                self._rule(self._jobs_out.get(job, action.work_id) == action.work_id, now_ns,
-                           f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too")
+                if self._jobs_out.get(job, action.work_id) != action.work_id:
+                    self._broken(now_ns, f"{job} starts in work {action.work_id} and is in work "
+                                 f"{self._jobs_out.get(job)} too")
 
     def answered(self, now_ns: int, action: Action, results: Sequence[JobResult] = (), failed: bool = False) -> None:
         """A lane's answer (finished, refused or lost with its lane) leaves for the scheduler."""
         work_id = action.work_id  # type: ignore[union-attr]
-        self._rule(self._works.pop(work_id, None) is not None, now_ns, f"work {work_id} was answered twice")
+        if self._works.pop(work_id, None) is None:
+            self._broken(now_ns, f"work {work_id} was answered twice")
         self._on_lane[action.lane] -= 1  # type: ignore[union-attr]
         self._running.pop(work_id, None)
         if isinstance(action, LoadModel):
@@ -192,8 +205,8 @@ class ReferenceModel:
         """A lane says that some jobs of a batch are over, which goes on."""
         told = self._told.setdefault(action.work_id, set())
         for result in results:
-            self._rule(result.job in action.jobs and result.job not in told and result.status in (DONE, FAILED), now_ns,
-                       f"{result} is no job of work {action.work_id} that is over now")
+            if result.job not in action.jobs or result.job in told or result.status not in (DONE, FAILED):
+                self._broken(now_ns, f"{result} is no job of work {action.work_id} that is over now")
             told.add(result.job)
             self._come_back(now_ns, action, result.job)
         self._learn(action, results)
@@ -201,12 +214,14 @@ class ReferenceModel:
     def ran(self, now_ns: int, action: RunBatch, jobs: Sequence[JobId]) -> None:
         """The device of a lane begins with these sequences of a batch; nobody waits for the others any more."""
         broken = self.sequences.begins(action.model, action.lane, jobs)
-        self._rule(not broken, now_ns, broken)
+        if broken:
+            self._broken(now_ns, broken)
 
     def grew(self, now_ns: int, bytes_by_job: Mapping[JobId, int]) -> None:
         """The states of sequences that run have so many bytes now."""
         broken = self.sequences.grows(bytes_by_job)
-        self._rule(not broken, now_ns, broken)
+        if broken:
+            self._broken(now_ns, broken)
 
     def lane_lost(self, lane: str) -> None:
         """A lane is lost with all that it held."""
@@ -245,8 +260,8 @@ class ReferenceModel:
     def stepped(self, now_ns: int) -> None:
         """All actions of a step were given: nobody may be left waiting past a deadline, nothing is retained while it
         drains."""
-        self._rule(not (self._draining and self._retained), now_ns,
-                   f"{list(self._retained)[:3]} are retained while it drains")
+        if self._draining and self._retained:
+            self._broken(now_ns, f"{list(self._retained)[:3]} are retained while it drains")
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_ns:
             entry = self._entries.get(deadlines[0][1])
@@ -254,45 +269,51 @@ class ReferenceModel:
                 if entry.out:
                     heapq.heappop(deadlines)  # comes back to the heap when its work does
                     continue
-                self._rule(False, now_ns, f"{entry.request} waits past its deadline with no job on a lane")
+                self._broken(now_ns, f"{entry.request} waits past its deadline with no job on a lane")
             heapq.heappop(deadlines)
 
     def closed(self, now_ns: int) -> None:
         """The world is over: everything has ended and come back."""
         left = sorted(key for key, entry in self._entries.items() if entry.finished is None)
-        self._rule(not left, now_ns, f"{len(left)} accepted requests never ended: {left[:5]}")
-        self._rule(not self._works, now_ns, f"works were never answered: {sorted(self._works)[:5]}")
-        self._rule(not self.sequences.count, now_ns, f"{self.sequences.count} sequences still hold a state")
+        if left:
+            self._broken(now_ns, f"{len(left)} accepted requests never ended: {left[:5]}")
+        if self._works:
+            self._broken(now_ns, f"works were never answered: {sorted(self._works)[:5]}")
+        if self.sequences.count:
+            self._broken(now_ns, f"{self.sequences.count} sequences still hold a state")
 
     # --- the rules ------------------------------------------------------------------------------------------------
 
     def _order_batch(self, now_ns: int, action: RunBatch) -> None:
-        self._rule(0 < len(action.jobs) <= action.size, now_ns, f"{len(action.jobs)} jobs do not fit {action}")
-        self._rule(len(set(action.jobs)) == len(action.jobs), now_ns, f"{action} holds a job twice")
+        if not 0 < len(action.jobs) <= action.size:
+            self._broken(now_ns, f"{len(action.jobs)} jobs do not fit {action}")
+        if len(set(action.jobs)) != len(action.jobs):
+            self._broken(now_ns, f"{action} holds a job twice")
         if not self._ahead.get(action.lane):
             depth = self._depth[action.lane]
-            self._rule(self._on_lane[action.lane] <= depth, now_ns,
-                       f"lane {action.lane} was given more than {depth} works: {action}")
+            if self._on_lane[action.lane] > depth:
+                self._broken(now_ns, f"lane {action.lane} was given more than {depth} works: {action}")
         if action.probe:
             self._order_probe(now_ns, action)
             return
         for job in action.jobs:
             entry = self._entries.get(job.request_id)
-            self._rule(entry is not None and entry.finished is None, now_ns,
-                       f"{job} runs, but its request has ended or is unknown")
-            assert entry is not None
+            if entry is None or entry.finished is not None:
+                self._broken(now_ns, f"{job} runs, but its request has ended or is unknown")
             other = self._works.get(self._jobs_out.get(job, -1))
-            self._rule(other is None or self._will_be_refused(now_ns, other), now_ns,
-                       f"{job} is in two batches: {other} and {action}")
+            if other is not None and not self._will_be_refused(now_ns, other):
+                self._broken(now_ns, f"{job} is in two batches: {other} and {action}")
             before = entry.done.get((job.node, job.part))
-            self._rule(before is None or before.reason == LOST, now_ns, f"{job} runs again after it was {before}")
+            if before is not None and before.reason != LOST:
+                self._broken(now_ns, f"{job} runs again after it was {before}")
             graph = self._apps[entry.request.app]
-            self._rule(graph.models.get(job.node) == action.model, now_ns, f"{job} is no node of model {action.model}")
+            if graph.models.get(job.node) != action.model:
+                self._broken(now_ns, f"{job} is no node of model {action.model}")
             if graph.linked:
                 settles = entry.request.on_late == "partial"
                 known = entry.done if not entry.out else self._with_hanging(now_ns, entry)
-                self._rule(graph.may_run(known, job.node, job.part, settles), now_ns,
-                           f"{job} runs before its predecessors")
+                if not graph.may_run(known, job.node, job.part, settles):
+                    self._broken(now_ns, f"{job} runs before its predecessors")
             if entry.request.stream is not None and not entry.started:
                 self._in_order(now_ns, entry)
             entry.started = True
@@ -304,20 +325,19 @@ class ReferenceModel:
         self.sequences.gone(job)
         entry = self._entries.get(job.request_id)
         other = self._works.get(self._jobs_out.get(job, -1))
-        self._rule(entry is not None and entry.finished is None
-                   and (other is None or self._will_be_refused(now_ns, other))
-                   and entry.bound.pop((job.node, job.part), None) is not None, now_ns,
-                   f"the state of {job} is released, but it runs, has ended or holds none")
+        if entry is None or entry.finished is not None or other is not None and not self._will_be_refused(
+                now_ns, other) or entry.bound.pop((job.node, job.part), None) is None:
+            self._broken(now_ns, f"the state of {job} is released, but it runs, has ended or holds none")
 
     def _leave_out(self, now_ns: int, action: LeaveOut) -> None:
         """A branch is given up: it has not run to its end, and nothing waits for it from now on."""
         job = action.job
         entry = self._entries.get(job.request_id)
-        self._rule(entry is not None and entry.finished is None, now_ns,
-                   f"{action}: its request has ended or is unknown")
-        assert entry is not None
+        if entry is None or entry.finished is not None:
+            self._broken(now_ns, f"{action}: its request has ended or is unknown")
         before = entry.done.get((job.node, job.part))
-        self._rule(before is None or before.reason == LOST, now_ns, f"{action}: it is over already: {before}")
+        if before is not None and before.reason != LOST:
+            self._broken(now_ns, f"{action}: it is over already: {before}")
         entry.done[job.node, job.part] = JobResult(job, SKIPPED)
         entry.bound.pop((job.node, job.part), None)
         if job not in self._jobs_out:
@@ -325,25 +345,26 @@ class ReferenceModel:
 
     def _keep(self, now_ns: int, job: JobId) -> None:
         entry = self._entries.get(job.request_id)
-        self._rule(entry is not None and entry.finished is None and job not in self._retained, now_ns,
-                   f"{job} is to be retained, but its request has ended or is unknown, or it is retained already")
-        assert entry is not None
-        self._rule((job.node, job.part) not in entry.done and job not in self._jobs_out, now_ns,
-                   f"{job} is to be retained, but it has run or is on a lane")
+        if entry is None or entry.finished is not None or job in self._retained:
+            self._broken(now_ns, f"{job} is to be retained, but its request has ended or is unknown, or it is "
+                         f"retained already")
+        if (job.node, job.part) in entry.done or job in self._jobs_out:
+            self._broken(now_ns, f"{job} is to be retained, but it has run or is on a lane")
         self._retained[job] = self._apps[entry.request.app].models.get(job.node, "")
 
     def _order_probe(self, now_ns: int, action: RunBatch) -> None:
         """A probe takes inputs that were retained, on a lane that has nothing else and that nobody waits for."""
         self.marks["probe"] += 1
-        self._rule(len(action.jobs) == 1 and self._retained.pop(action.jobs[0], None) == action.model, now_ns,
-                   f"{action} is no probe of one job that was retained for this model")
-        self._rule(self._on_lane[action.lane] == 1, now_ns, f"probe {action} stands behind other work")
+        if len(action.jobs) != 1 or self._retained.pop(action.jobs[0], None) != action.model:
+            self._broken(now_ns, f"{action} is no probe of one job that was retained for this model")
+        if self._on_lane[action.lane] != 1:
+            self._broken(now_ns, f"probe {action} stands behind other work")
         for entry in self._entries.values():
             if entry.finished is None and not entry.out:
                 elsewhere = {place for place, lane in entry.bound.items() if lane != action.lane}
                 waits = self._apps[entry.request.app].may_want(entry.done, self._models_on[action.lane], elsewhere)
-                self._rule(not waits or self._is_held(entry), now_ns,
-                           f"probe {action} starts, while {entry.request} waits with no job on a lane")
+                if waits and not self._is_held(entry):
+                    self._broken(now_ns, f"probe {action} starts, while {entry.request} waits with no job on a lane")
 
     def _is_held(self, entry: _Entry) -> bool:
         """Whether a request waits for the one before it in its stream, or for what a lane still runs of one that has
@@ -375,25 +396,28 @@ class ReferenceModel:
         if self._apps[request.app].stream == "none":
             return
         waiting = self._streams[request.app, request.stream or ""]
-        self._rule(waiting[0] == request.id, now_ns,
-                   f"request {request.id} of stream {request.stream} starts before request {waiting[0]} has ended")
+        if waiting[0] != request.id:
+            self._broken(now_ns, f"request {request.id} of stream {request.stream} starts before request "
+                         f"{waiting[0]} has ended")
 
     def _finish(self, now_ns: int, action: FinishRequest) -> None:
         entry = self._entries.get(action.request_id)
-        self._rule(entry is not None and entry.finished is None, now_ns,
-                   f"{action}: the request is unknown or has an outcome already")
-        assert entry is not None
+        if entry is None or entry.finished is not None:
+            self._broken(now_ns, f"{action}: the request is unknown or has an outcome already")
         self.marks[action.outcome] += 1
         request = entry.request
         if action.outcome == Outcome.COMPLETED:
             partial = request.on_late == "partial" and bool(entry.done)
-            self._rule(partial or self._apps[request.app].complete(entry.done), now_ns,
-                       f"{request} is COMPLETED, but not every node ran that its joins need: {sorted(entry.done)}")
+            if not partial and not self._apps[request.app].complete(entry.done):
+                self._broken(now_ns, f"{request} is COMPLETED, but not every node ran that its joins need: "
+                             f"{sorted(entry.done)}")
         elif action.outcome == Outcome.REJECTED:
-            self._rule(not entry.started, now_ns, f"{request} is REJECTED after it had begun")
+            if entry.started:
+                self._broken(now_ns, f"{request} is REJECTED after it had begun")
         if not entry.out and request.on_late == "drop" and action.outcome != Outcome.COMPLETED:
             due_ns = max(request.deadline_ns, entry.free_since_ns) + LATE_NS_MAX + self.held_up_ns
-            self._rule(now_ns <= due_ns, now_ns, f"{request} was given up only now: {action}")
+            if now_ns > due_ns:
+                self._broken(now_ns, f"{request} was given up only now: {action}")
         entry.finished = action
         self.open_count -= 1
         if request.stream is not None:
@@ -407,23 +431,27 @@ class ReferenceModel:
                 self.sequences.gone(JobId(entry.request.id, node, part))
 
     def _load(self, now_ns: int, action: LoadModel, device: str) -> None:
-        self._rule(action.model not in self._resident[device], now_ns, f"{action}: it is resident on {device} already")
+        if action.model in self._resident[device]:
+            self._broken(now_ns, f"{action}: it is resident on {device} already")
         self._resident[device].add(action.model)
         budget = self._budgets[device]
         used = sum(sum(self._footprints.get((model, device), (0, 0))) for model in self._resident[device])
-        self._rule(not budget or used <= budget, now_ns, f"{action}: {used} bytes exceed the {budget} of {device}")
+        if budget and used > budget:
+            self._broken(now_ns, f"{action}: {used} bytes exceed the {budget} of {device}")
 
     def _evict(self, now_ns: int, action: EvictModel, device: str) -> None:
         busy = [work for work in self._works.values() if isinstance(work, RunBatch) and work.model == action.model
                 and self._device_of[work.lane] == device]
-        self._rule(not busy, now_ns, f"{action} while {busy[:1]} is out")
-        self._rule(action.model in self._resident[device], now_ns, f"{action}: it is not resident on {device}")
+        if busy:
+            self._broken(now_ns, f"{action} while {busy[:1]} is out")
+        if action.model not in self._resident[device]:
+            self._broken(now_ns, f"{action}: it is not resident on {device}")
         self._resident[device].discard(action.model)
         self._ready[device].discard(action.model)
 
-    def _rule(self, holds: bool, now_ns: int, broken: str) -> None:
-        if not holds:
-            raise ReferenceModelError(f"at {now_ns} ns: {broken}")
+    def _broken(self, now_ns: int, rule: str) -> NoReturn:
+        """Called where a rule does not hold, so that it is put into words only then: that takes longer than to look."""
+        raise ReferenceModelError(f"at {now_ns} ns: {rule}")
 
 
 class _Graph:

@@ -45,8 +45,9 @@ from edgeserve.sched.protocol.events import (
 from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.hardware import POLL_NS, SimHardware
+from edgeserve.sim.host_threads import HostThreads
 from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
-from edgeserve.sim.machine import RETURN_TAKES, Function, Machine, slowed_by_lock
+from edgeserve.sim.machine import Function, Machine
 from edgeserve.sim.messages import Messages
 from edgeserve.sim.reference_model import LOST, ReferenceModel
 from edgeserve.sim.sequences import SequenceRun
@@ -139,10 +140,12 @@ class SimWorld:
         self.hardware: Mapping[str, SimHardware] = hardware or {}
         self._costs_ns = (step_cost_ns, event_cost_ns)
         self._machine = machine
+        self._threads = HostThreads(machine, self.lanes, config) if machine is not None else None
         # In a recording requests come when the recorded loop read them.
         self._messages = Messages(config, machine.costs.cores) if machine is not None and not machine.is_planned \
             else None
         self._answers = 0  # sent since the loop looked for news
+        self._to_finish: List[FinishRequest] = []  # answers that the loop sends after the present step
         self.usage = Usage()
         self.thought_ns: Callable[[], int] | None = None  # what the plans of the last step took
         self._end_ns = duration_ns + SETTLE_NS_MAX
@@ -185,6 +188,9 @@ class SimWorld:
         was over. Without events, with nothing open and nothing to come, the world has stopped."""
         self.reference_model.stepped(self.now_ns)
         self._think()
+        for action in self._to_finish:  # one after the other, once all lanes were given their works
+            self._finish(action)
+        self._to_finish.clear()
         messages, reads = self._messages, True
         if messages is None:
             ready_ns, slept = self._await_events(until_ns)
@@ -202,6 +208,8 @@ class SimWorld:
         if messages is not None:
             messages.told(self._events)  # those too that came while the loop woke up and read
         events, self._events = self._events, []
+        if self._threads is not None:
+            self._threads.begin_step()
         if self._machine is None:
             self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)
         else:
@@ -312,7 +320,10 @@ class SimWorld:
         self._think()
         self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
-            self._finish(action)
+            if self._machine is None:
+                self._finish(action)
+            else:
+                self._to_finish.append(action)
         elif isinstance(action, DropState):
             pass  # states are counted by the scheduler; the reference model looks at both
         elif isinstance(action, LeaveOut):
@@ -328,6 +339,8 @@ class SimWorld:
         else:
             if isinstance(action, RunBatch) and action.probe:
                 self._probed[action.work_id] = self._retained.pop(action.jobs[0])
+            if self._threads is not None and isinstance(action, RunBatch):
+                self._threads.give(action)
             if self._messages is not None:
                 self._messages.given(action, self._acts_ns, self._until_another_ns(action))
             self._when_acted(self._deliver, action)
@@ -381,7 +394,9 @@ class SimWorld:
                            f"{self.reference_model.open_count} requests open")
         for event in events:
             self.reference_model.marks[type(event).__name__] += 1
-            if isinstance(event, DrainRequested):
+            if isinstance(event, RequestArrived):
+                self.reference_model.told(event.request.id)
+            elif isinstance(event, DrainRequested):
                 self.reference_model.draining()
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -405,7 +420,7 @@ class SimWorld:
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
         self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
-        self.reference_model.arrived(request)
+        self.reference_model.arrived(request, self.now_ns)
         self._emit(RequestArrived(self._planned(self._results.declared(request, place))))
         if arrival.cancel_after_ns is not None:
             self._at(self.now_ns + arrival.cancel_after_ns, self._emit, RequestCancelled(request.id))
@@ -427,8 +442,8 @@ class SimWorld:
         for job in entry.steps:
             self._when_acted(self._drop_job, job)
         self._answers += 1
-        if self._machine is not None:  # one answer after the other, once all lanes were given their works
-            self._free_ns += self._machine.answer_ns(self._functions(self._free_ns))
+        if self._machine is not None and self._threads is not None:
+            self._free_ns += self._threads.answer_ns(self._free_ns, self._acts_ns)
             if action.outcome == Outcome.COMPLETED:
                 self._machine.overhead.took(self._free_ns - self._overhead_from_ns)
         self.ended.append(Ended(request, action.outcome, action.reason, self._free_ns, action.breakdown,
@@ -460,17 +475,14 @@ class SimWorld:
         if not lane.up:
             self._refuse(action, f"lane {lane.name} is down")
             return
-        if self._machine is not None and not lane.inbox and not lane.launched_count:
-            lane.awake_ns = self.now_ns + self._machine.start_ns(self._functions(self.now_ns)) \
-                + self._machine.start_lag_ns(lane.name)
+        if self._threads is not None and not lane.inbox and not lane.launched_count:
+            lane.awake_ns = self.now_ns + self._threads.start_ns(lane, action, self.now_ns, self._acts_ns)
         lane.inbox.append(action)
         self._given_ns[action.work_id] = self.now_ns
         self._advance(lane)
 
     def _functions(self, at_ns: int) -> List[Function]:
-        """The host functions that still run then, as far as is known."""
-        return [(lane.running.action.model, lane.running.ends_ns() - at_ns) for lane in self.lanes.values()
-                if lane.running is not None and lane.running.share and lane.running.ends_ns() > at_ns]
+        return self._threads.functions(at_ns) if self._threads is not None else []
 
     def _hold_up(self, held_ns: int) -> None:
         """The loop holds the interpreter lock for so long."""
@@ -540,9 +552,9 @@ class SimWorld:
             share = self._machine.share(action.model)
             if not self.times.is_measured(action.model, lane.name):
                 duration_ns += self._machine.stalls_ns(duration_ns)  # measured times have them
-        lane.running = Running(action, self.now_ns, duration_ns, share)
+        lane.running = Running(action, self.now_ns, duration_ns, share, shares_cores=self._shares_cores(lane, action))
         lane.works += 1
-        self._repace(lane, share)
+        self._repace(lane)
 
     def _start_sequences(self, lane: SimLane, action: RunBatch) -> None:
         """As :meth:`_start`, of a batch whose sequences end one after the other."""
@@ -564,9 +576,10 @@ class SimWorld:
         if action.work_id in self._cut:
             self._cut.discard(action.work_id)
             stretch_ns = run.stop(0)
-        lane.running = Running(action, self.now_ns, max(1, round(stretch_ns * slow)), share, run, slow)
+        lane.running = Running(action, self.now_ns, max(1, round(stretch_ns * slow)), share, run, slow,
+                               self._shares_cores(lane, action))
         lane.works += 1
-        self._repace(lane, share)
+        self._repace(lane)
 
     def _goes_on(self, lane: SimLane, running: Running, run: SequenceRun) -> bool:
         """A stretch of a batch of sequences is over: tell of those that ended with it, and begin the next one. False
@@ -636,12 +649,18 @@ class SimWorld:
         lane.epoch += 1
         self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
 
-    def _repace(self, changed: SimLane, share: float = 0.0) -> None:
-        """A work of a lane began or ended: those that run on its device go on slower or faster, and if it held the
-        interpreter lock for a ``share`` of its time, those everywhere that need it."""
+    def _shares_cores(self, lane: SimLane, action: Any) -> bool:
+        return self._threads is not None and isinstance(action, RunBatch) and self._threads.shares_cores(
+            lane, self.times.is_measured(action.model, lane.name))
+
+    def _repace(self, changed: SimLane, over: Optional[Running] = None) -> None:
+        """A work of a lane began, or was ``over``: those that run on its device go on slower or faster, and if it holds
+        the interpreter lock or shares cores, all that do."""
+        work = over or changed.running
+        everywhere = work is not None and (work.share > 0.0 or work.shares_cores)
         groups = [[changed]] if changed.copy else [
             [lane for lane in self.lanes.values() if lane.device == device and not lane.copy]
-            for device in self.config.devices if device == changed.device or share]
+            for device in self.config.devices if device == changed.device or everywhere]
         for beside in groups:
             device = beside[0].device
             paces: Dict[str, float] = {}
@@ -649,7 +668,7 @@ class SimWorld:
                 self._load(device)
                 paces = {lane.name: self.hardware[device].pace_of(lane.name) for lane in beside}
             for lane, finish_ns in repaced(beside, self._contention[device], self.now_ns,
-                                           self._lock_pace if self._machine is not None else None, paces):
+                                           self._threads.pace if self._threads is not None else None, paces):
                 self._at(finish_ns, self._finished, (lane, lane.epoch))
 
     def _load(self, name: str) -> None:
@@ -688,12 +707,6 @@ class SimWorld:
     def _heal(self, name: str) -> None:
         self._events += self.hardware[name].heal(self.now_ns, self.reference_model.used_bytes(name))
         self._repace_device(name)
-
-    def _lock_pace(self, lane: SimLane) -> float:
-        assert self._machine is not None and lane.running is not None
-        others = [other.running.share for other in self.lanes.values()
-                  if other is not lane and other.running is not None]
-        return slowed_by_lock(lane.running.share, others, self._machine.costs.lock_factor)
 
     def _duration_ns(self, lane: SimLane, action: Any) -> int:
         if isinstance(action, EvictModel):
@@ -779,13 +792,13 @@ class SimWorld:
             return
         running = lane.running
         done_ns = lane.running.done_ns or self.now_ns
-        action, started_ns, share = lane.running.action, lane.running.started_ns, lane.running.share
+        action, started_ns = lane.running.action, lane.running.started_ns
         self.usage.ran(lane.name, action, self.now_ns - running.began_ns)
         lane_free_ns, lane.free_ns = lane.free_ns, self.now_ns
         ready_ns = max(self._given_ns.pop(action.work_id), lane_free_ns)
         self._overhead_from_ns = self.now_ns - max(0, started_ns - ready_ns)
         lane.end(self.now_ns)
-        self._repace(lane, share)
+        self._repace(lane, running)
         results: Tuple[JobResult, ...] = ()
         failed = ""
         if isinstance(action, RunBatch):
@@ -818,9 +831,9 @@ class SimWorld:
 
     def _waits_for_lock(self, lane: SimLane, running: Running) -> bool:
         """Whether a thread that comes back from its device has to wait for the interpreter lock first."""
-        if self._machine is None or running.over or running.share or not isinstance(running.action, RunBatch):
+        if self._threads is None or running.over or running.share or not isinstance(running.action, RunBatch):
             return False
-        wait_ns = self._machine.lock_wait_ns(self._functions(self.now_ns), RETURN_TAKES)
+        wait_ns = self._threads.return_wait_ns(self.now_ns)
         if wait_ns:
             running.over = True
             self._at(self.now_ns + wait_ns, self._finished, (lane, lane.epoch))
@@ -902,9 +915,8 @@ class SimWorld:
         lane.up = False
         lane.epoch += 1
         self._emit(LaneChanged(lane.name, False, lane.speed, "lost"))
-        share, told = 0.0, set()
-        if lane.running is not None:
-            running, share = lane.running, lane.running.share
+        running, told = lane.running, set()
+        if running is not None:
             self.usage.ran(lane.name, running.action, self.now_ns - running.began_ns)
             if running.sequences is not None:
                 told = self._interrupt(running, running.sequences)
@@ -913,7 +925,7 @@ class SimWorld:
                 progress.lane = "" if progress.lane == lane.name else progress.lane
         lost = lane.clear(self.now_ns)
         self.reference_model.lane_lost(lane.name)
-        self._repace(lane, share)
+        self._repace(lane, running)
         for action in lost:
             self._probed.pop(action.work_id, None)
             self._given_ns.pop(action.work_id, None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type
 
 import pytest
 
@@ -29,8 +29,8 @@ from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestAr
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sim.soak import draw_scenario, soak
-from edgeserve.testing.policy_worlds import run_elsewhere, run_world
+from edgeserve.sim.soak import SoakResult, draw_scenario, soak
+from edgeserve.testing.policy_worlds import WorldResult, run_elsewhere, run_world
 from edgeserve.units import NS_PER_MS
 
 
@@ -189,6 +189,10 @@ class Rude(Plain):
 HONEST: Mapping[str, type] = {"idle": Idle, "random": Random, "rude": Rude}
 
 
+_DONE: Dict[type, Dict[Tuple[str, int], Any]] = {}
+"""Class of tests -> what its runs found."""
+
+
 class PolicyConformance:
     """The shared tests. ``kind`` names the policy in ``POLICIES``, or is ``"module:Class"`` on the Python path;
     ``options`` are those of ``[policy.*]``.
@@ -212,6 +216,21 @@ class PolicyConformance:
     def _import_kind(self) -> None:
         if ":" in self.kind and self.kind not in POLICIES:
             POLICIES[self.kind] = imported(self.kind)
+
+    def _soaked(self, seed: int) -> SoakResult:
+        """The soak's scenario of a seed under this policy, run once for all tests of a class."""
+        return self._once(("soak", seed), lambda: soak(seed, policies=(self.kind,)))  # type: ignore[no-any-return]
+
+    def _world(self, seed: int) -> WorldResult:
+        """The same of a world of ``policy_worlds``."""
+        return self._once(("world", seed), lambda: run_world(  # type: ignore[no-any-return]
+            seed, self.kind, self.options, remembered_max=self.remembered_max))
+
+    def _once(self, key: Tuple[str, int], run: Callable[[], Any]) -> Any:
+        done = _DONE.setdefault(type(self), {})
+        if key not in done:
+            done[key] = run()
+        return done[key]
 
     def make(self, **changes: Any) -> Scheduler:
         """A scheduler with one app of one model of batch sizes 1, 2, 4 (2, 3, 5 ms) under this policy."""
@@ -286,7 +305,7 @@ class PolicyConformance:
 
     def test_rules_hold_in_drawn_trouble(self) -> None:
         for seed in self.soak_seeds:
-            soak(seed, policies=(self.kind,))
+            self._soaked(seed)
 
     def test_rules_hold_while_clocks_heat_power_and_memory_change(self) -> None:
         told = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
@@ -302,12 +321,12 @@ class PolicyConformance:
 
     def test_equal_runs_decide_equally(self) -> None:
         seed = self.soak_seeds[0]
-        assert soak(seed, policies=(self.kind,)) == soak(seed, policies=(self.kind,))
+        assert self._soaked(seed) == soak(seed, policies=(self.kind,))
 
     def test_its_records_hold_through_lost_lanes_settled_joins_and_batches_without_1(self) -> None:
         """Each batch that started ends by one hook, and nothing of it is remembered."""
         for seed in self.world_seeds:
-            run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+            self._world(seed)
 
     def test_its_records_hold_where_jobs_are_over_before_their_batch(self) -> None:
         """Batches of a language model end job by job, are cut, and give up the states of some."""
@@ -316,7 +335,7 @@ class PolicyConformance:
 
     def test_bids_that_are_asked_twice_decide_nothing_else(self) -> None:
         seed = self.world_seeds[0]
-        once = run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+        once = self._world(seed)
         twice = run_world(seed, self.kind, self.options, twice=True, remembered_max=self.remembered_max)
         assert once.digest == twice.digest, f"world {seed}: asking for each bid twice changed later decisions"
 
@@ -324,7 +343,7 @@ class PolicyConformance:
         if not self.elsewhere:
             pytest.skip("this policy is not run in another process")
         seed = self.world_seeds[0]
-        here = run_world(seed, self.kind, self.options, remembered_max=self.remembered_max)
+        here = self._world(seed)
         there = run_elsewhere(seed, self.kind, self.options, self.remembered_max)
         assert here.digest == there, f"world {seed}: another process with another PYTHONHASHSEED decides otherwise"
 

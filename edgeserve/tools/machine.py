@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,10 @@ SENDS_NS_MAX = 1_000_000
 
 STALL_NS_MIN = 200_000
 """A thread that was running and was not for longer than this was held up. The clock is read every 50 to 100 ns."""
+
+CONTENTION_TURNS = 5
+BUSY = "print(flush=True)\nwhile True: sum(range(1000))"
+"""A program that keeps a core busy, once it has said so."""
 
 PROBE_S = 0.001
 """How long the probing thread sleeps, in the mean, before it wants the interpreter lock again."""
@@ -314,6 +319,28 @@ def measure_lock(seconds: float) -> Tuple[float, Spread]:
     return round(min(factor, 10.0), 3), lock_waits(pure_python, seconds)[0]
 
 
+def _little() -> int:
+    """So little work that many calls fit into a turn."""
+    return pure_python(1000)
+
+
+def measure_contention(seconds: float) -> float:
+    """How many times longer work takes while another process keeps a core busy: more than once where cores share what
+    computes (two hardware threads of one core), clocks or memory. The median of several turns, alone and beside it."""
+    turns, turn_s = [], seconds / (2 * CONTENTION_TURNS)
+    for _ in range(CONTENTION_TURNS):
+        alone = _calls(_little, turn_s)
+        with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as other:
+            try:
+                assert other.stdout is not None
+                other.stdout.readline()
+                beside = _calls(_little, turn_s)
+            finally:  # an interrupted measurement must not leave a core busy
+                other.kill()
+        turns.append(alone / max(1, beside))
+    return round(min(10.0, max(1.0, statistics.median(turns))), 3)
+
+
 def measure_function(config: Config, model: str, seconds: float, function: str) -> LockUse:
     """How a host function uses the interpreter lock: how long threads that wake up while it runs wait, and how many of
     them do. :class:`EdgeServeError` where it cannot be run on its example."""
@@ -420,14 +447,15 @@ def circumstances() -> Dict[str, Any]:
 
 
 def measure_machine(seconds: float) -> MachineCosts:
-    """Everything that does not depend on a configuration; takes about six times ``seconds``."""
+    """Everything that does not depend on a configuration; takes about six and a half times ``seconds``."""
     around, cores = circumstances(), range(os.cpu_count() or 1)
     begun_s, before = time.monotonic(), busy_time(cores)
     stall_every_ns, stall_ns = measure_stalls(seconds)
     factor, wait_ns = measure_lock(seconds / 2)
     around["others_busy"] = round(others_busy(before, busy_time(cores), time.monotonic() - begun_s), 2)
+    contention = measure_contention(seconds / 2)
     return replace(measure_loop(2 * seconds), stall_every_ns=stall_every_ns, stall_ns=stall_ns, lock_factor=factor,
-                   lock_wait_ns=wait_ns, cores=len(allowed_cores()), circumstances=around)
+                   lock_wait_ns=wait_ns, contention=contention, cores=len(allowed_cores()), circumstances=around)
 
 
 def profile_machine(config: Config, models: Sequence[str], path: str, seconds: float, force: bool = False,

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
 
+from edgeserve import compiled
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.protocol.actions import EvictModel, Outcome
@@ -73,6 +74,9 @@ def run(told: Scenario, seed: int, arm: str = "told", on_step: Any = None) -> Ru
     known = setting_of(told.config)
     scheduler = build_scheduler(told.config, footprints=known.footprints, resident=known.resident)
     if arm == "profile":
+        if compiled.running().kind != "interpreted":
+            raise SystemExit("a compiled scheduler learns whatever stands in for its latency model: run this script "
+                             "with EDGESERVE_CORE=interpreted")
         for latency in scheduler.state.latency.values():
             latency.__class__ = Unlearning
     return simulate(told, seed, [], scheduler=scheduler, on_step=on_step)

@@ -14,8 +14,8 @@ What the simulator says, per run:
 
 * ``simulated``: the mean of what it says with the profile from before the run and with the one from after it;
 * ``run_before``: with the times that batches took in the run before, at the round's lower load: a profile from serving;
-* ``own_times``: with the times that batches took in that very run, and the machine's costs from before it: what is
-  left is the error of the model, without that of the profile;
+* ``own_times``: with the times that batches took in that very run, and the machine's costs from before it, without the
+  contention that these times have: what is left is the error of the model, without that of the profile;
 * ``own_lags``: with what else the run tells as well, starts of works and news of their ends, as ``edgeserve tune``
   does; beside what the run's scheduler counted as in time (``recorded``);
 * ``points_per_percent``: how many points of the finish rate one per cent of speed is worth there;
@@ -507,18 +507,19 @@ def told(asked: Asked, table: Mapping[str, Any], run: Run, earlier: Optional[Run
     """Everything that the simulator is asked about a run, as futures, and how slow the run was. ``earlier``: the run
     before in its round."""
     costs = run.before.costs
+    served = (costs[0], replace(costs[1], contention=1.0))  # what times from serving have already
     name = f"sent-{run.number}-{run.load:g}"
     made = scenario_of(asked, table, run.live, works, folder, {}, name)
     bare = scenario_of(asked, table, run.live, works, folder, {"step_cost": "20us", "event_cost": "15us"}, name)
     own, pace = own_profiles(run.live, works, run.before.profiles)
     jobs = {"before": Job(made, run.before.profiles, costs, SIMULATED_SEEDS),
             "after": Job(made, run.after.profiles, run.after.costs, SIMULATED_SEEDS),
-            "own_times": Job(made, own, costs, SIMULATED_SEEDS), "bare": Job(bare, run.before.profiles, None, 1)}
+            "own_times": Job(made, own, served, SIMULATED_SEEDS), "bare": Job(bare, run.before.profiles, None, 1)}
     if earlier is not None:
         times, _ = own_profiles(earlier.live, works, run.before.profiles)
-        jobs["run_before"] = Job(made, times, costs, SIMULATED_SEEDS)
+        jobs["run_before"] = Job(made, times, served, SIMULATED_SEEDS)
     for key, factor in (("faster", 1 - FASTER), ("slower", 1 + FASTER)):
-        jobs[key] = Job(made, slower(own, factor), (costs[0], slower_costs(costs[1], factor)), 1)
+        jobs[key] = Job(made, slower(own, factor), (costs[0], slower_costs(served[1], factor)), 1)
     return {**{key: pool.submit(predicted, job) for key, job in jobs.items()}, "pace": (
         pace, own_profiles(run.live, works, run.after.profiles)[1]),
         "replayed": pool.submit(replayed, asked, table, run.live, run.before)}

@@ -39,6 +39,7 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     found = {name: _part(directory, "replicate_schemble.json", "results", make) for name, make in makers.items()}
     found["days"] = _part(directory, "replicate_schemble_days.json", "results", days)
     found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
+    found["varying"] = _part(directory, "replicate_schemble_varying.json", "results", varying)
     found["regret"] = _part(directory, "bench_regret_ensembles.json", "rows", regret)
     found["planner"] = _part(directory, "bench_planner.json", "rows", planner)
     found["live"] = _part(directory, "bench_ensemble_live.json", "results", live)
@@ -132,6 +133,13 @@ def trouble(results: Mapping[str, Mapping[str, float]]) -> List[str]:
     places = list(next(iter(cases.values())))
     return _table(["value in time, %", *places],
                   [[case, *[found.get(place, "-") for place in places]] for case, found in cases.items()])
+
+
+def varying(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> List[str]:
+    """Right answers in time and missed deadlines where execution times vary, by load."""
+    head = list(next(iter(results.values())))
+    return _table(["load", *head], [[load, *[_pair(row[key]["right"], row[key]["missed"]) for key in head]]
+                                    for load, row in results.items()])
 
 
 def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:

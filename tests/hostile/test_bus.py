@@ -322,7 +322,7 @@ def test_few_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> Non
 
 FEW_FILES = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))
 from edgeserve.cli import main
 sys.exit(main(["serve", sys.argv[1]]))
 """
@@ -341,7 +341,7 @@ slo = "20s"
 """)
     process = subprocess.Popen([sys.executable, "-c", FEW_FILES, str(tmp_path / "edge.toml")],
                                stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": IMPORTS})
-    crowd = subprocess.Popen([sys.executable, "-c", IDLE, path, "2000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    crowd = subprocess.Popen([sys.executable, "-c", IDLE, path, "4000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert crowd.stdin is not None
     assert crowd.stdout is not None
     try:

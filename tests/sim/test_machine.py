@@ -211,6 +211,39 @@ def test_the_loops_turns_hold_functions_up():
     assert found["b"] == pytest.approx(1 + 12 + 0.5 + 1, abs=0.001)
 
 
+def measured(*names, time_ns=10 * MS):
+    timing = Timing(100, time_ns, time_ns, time_ns, 0, (time_ns,) * len(QUANTILES))
+    return [Profile(name, "here", {f"l{name}": LaneProfile({1: timing})}) for name in names]
+
+
+@pytest.mark.parametrize(("models", "profiled", "more", "expected_ms"), [
+    ((("a", "synthetic"), ("b", "synthetic")), "ab", {}, {"a": 15.0, "b": 15.0}),
+    ((("a", "synthetic"), ("b", "synthetic"), ("c", "synthetic")), "abc", {}, {"a": 20.0, "b": 20.0, "c": 20.0}),
+    ((("a", "synthetic"), ("b", "synthetic")), "a", {}, {"a": 10.0, "b": 10.0}),  # b's times are stated, not measured
+    ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"contention": 1.2}}, {"a": 12.0, "b": 12.0}),
+    ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"kind": "cuda"}}, {"a": 10.0, "b": 10.0}),
+    # Of two functions one runs at a time, so that the lock, not the cores, is what they share.
+    ((("a", "python"), ("b", "python")), "ab", {}, {"a": 20.0, "b": 20.0})])
+def test_what_was_measured_alone_is_slower_beside_others_on_cores(models, profiled, more, expected_ms):
+    made = scenario({"contention": 1.5, "lock_factor": 2.0, "lock_wait": "0us"},
+                    [(name, "10ms", engine) for name, engine in models], **({"device": more} if more else {}))
+    world = simulate(made, 1, measured(*profiled), scheduler=Relay(made.config), measured=FREE).world
+    assert {item.request.app: (item.end_ns - item.request.arrival_ns) / MS for item in world.ended} == {
+        name: pytest.approx(took, abs=0.001) for name, took in expected_ms.items()}
+
+
+def test_of_a_step_that_starts_a_network_and_a_function_the_function_gets_the_lock_first():
+    """However short the function, and no longer than the interpreter lets it keep the lock."""
+    for function, wait, later_ms in (("2ms", "1500us", 1.5), ("1ms", "1500us", 1.0)):
+        took = []
+        for share in (0.0, 1.0):
+            made = scenario({**NO_COSTS, "step": "1ms", "lock": {"b": {"share": share, "wait": wait}}},
+                            [("a", "10ms", "synthetic"), ("b", function, "python")])
+            world = simulate(made, 1, (), measured=FREE).world
+            took += [item.end_ns - item.request.arrival_ns for item in world.ended if item.request.app == "a"]
+        assert (took[1] - took[0]) / MS == pytest.approx(later_ms, abs=0.001)
+
+
 def test_functions_slow_each_other_alike_whoever_began():
     assert slowed_by_lock(1.0, (), 2.0) == 1.0
     assert slowed_by_lock(0.5, (0.5, 1.0), 2.0) == 1.75

@@ -130,6 +130,7 @@ def reference_model():
     """Request 1 was retained and has ended after its run."""
     made = ReferenceModel(parse_scenario(EDGE).config, {}, {"d": ["m", "n"]})
     made.arrived(Request(1, "one", 0, 50 * MS))
+    made.told(1)
     made.ordered(0, RetainInputs(DONE))
     work = batch(1, DONE)
     made.ordered(0, work)
@@ -159,12 +160,14 @@ def test_books_refuse_a_probe_of_another_model(reference_model):
 
 def test_books_refuse_a_probe_while_somebody_waits_for_the_lane(reference_model):
     reference_model.arrived(Request(2, "one", 0, 50 * MS))
+    reference_model.told(2)
     with pytest.raises(ReferenceModelError, match="waits with no job on a lane"):
         reference_model.ordered(MS, batch(2, DONE, probe=True))
 
 
 def test_books_refuse_a_probe_behind_other_work(reference_model):
     reference_model.arrived(Request(2, "one", 0, 50 * MS))
+    reference_model.told(2)
     reference_model.ordered(MS, batch(2, WAITS))
     with pytest.raises(ReferenceModelError, match="stands behind other work"):
         reference_model.ordered(MS, batch(3, DONE, probe=True))
@@ -172,6 +175,7 @@ def test_books_refuse_a_probe_behind_other_work(reference_model):
 
 def test_the_reference_model_refuses_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_not(reference_model):
     reference_model.arrived(Request(2, "pipe", 0, 50 * MS))
+    reference_model.told(2)
     reference_model.ordered(MS, RetainInputs(WAITS))
     with pytest.raises(ReferenceModelError, match="or it is retained already"):
         reference_model.ordered(MS, RetainInputs(WAITS))

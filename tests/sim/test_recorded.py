@@ -11,7 +11,7 @@ from edgeserve.config.loading import parse_config, parse_toml
 from edgeserve.recording.history import read_history
 from edgeserve.recording.trace import Recording, Step, start_of
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
-from edgeserve.sched.protocol.events import JobId, LaneChanged, RequestArrived, RequestCancelled
+from edgeserve.sched.protocol.events import JobId, LaneChanged, Request, RequestArrived, RequestCancelled
 from edgeserve.sim import recorded
 from edgeserve.sim.machine import Lags
 from edgeserve.sim.recorded import RecordingError, learn, run_recorded
@@ -259,6 +259,23 @@ def test_cancellations_come_as_long_after_their_request_as_recorded():
     assert ends[0] is False
 
 
+def test_a_request_that_was_read_after_its_deadline_is_given_up_when_it_was_read():
+    parsed, recording = recording_of(PLAIN)
+    place = next(index for index, step in enumerate(recording.steps) if index > 100 and step.events
+                 and isinstance(step.events[0], RequestArrived))
+    read = recording.steps[place]
+    late = replace_request(read.events[0].request, read.now_ns - 60 * MS, read.now_ns - 5 * MS)
+    steps = [*recording.steps[:place], read._replace(events=(RequestArrived(late), *read.events[1:])),
+             *recording.steps[place + 1:]]
+    truth = learn(parsed.config, Recording(recording.start, steps), (), "run.jsonl")
+    counted = run_recorded(truth, parsed.config, 0)
+    assert [item.in_time for item in counted if truth.history.requests[item.place].request.id == late.id] == [False]
+
+
+def replace_request(request, arrival_ns, deadline_ns):
+    return Request(request.id, request.app, arrival_ns, deadline_ns, request.client, request.klass, request.value)
+
+
 def test_lanes_change_as_recorded():
     parsed, recording = recording_of(PLAIN)
     middle = recording.steps[len(recording.steps) // 2].now_ns
@@ -357,6 +374,46 @@ def test_late_news_of_a_lane_are_late_again_and_are_no_part_of_its_durations(mon
     assert again.times.base_ns("m", "cpu0", 8) == pytest.approx(quick.times.base_ns("m", "cpu0", 8), rel=0.03)
     assert shares(quick, run_recorded(quick, parsed.config, 0))["a"] > slower["a"] + 0.05
     assert shares(again, run_recorded(again, parsed.config, 1))["a"] == pytest.approx(slower["a"], abs=0.03)
+
+
+HOST = """
+[lane.host]
+[lane.cpu0]
+[model.parse]
+engine = "python"
+function = "parsing:parse"
+lanes = ["host"]
+expected = { 1 = "10ms" }
+[model.other]
+engine = "synthetic"
+lanes = ["cpu0"]
+expected = { 1 = "3ms" }
+[app.a]
+model = "parse"
+slo = "90ms"
+[app.b]
+model = "other"
+slo = "90ms"
+[run]
+duration = "10s"
+[machine]
+step = "1ms"
+[workload.a]
+app = "a"
+rate = 60.0
+[workload.b]
+app = "b"
+rate = 120.0
+"""
+
+
+def test_what_the_loop_takes_from_a_host_function_is_in_its_durations_and_not_taken_again(monkeypatch):
+    parsed, truth = learnt(HOST)
+    was = [ran.duration_ns for ran in truth.history.batches if ran.lane == "host"]
+    assert sum(was) / len(was) > 10.2 * MS, "the loop took nothing: this tests nothing"
+    steps, _ = replayed(truth, parsed.config, monkeypatch)
+    now = [ran.duration_ns for ran in read_history(steps).batches if ran.lane == "host"]
+    assert sum(now) / len(now) == pytest.approx(sum(was) / len(was), rel=0.02)
 
 
 # --- what does not belong together ------------------------------------------------------------------------------------

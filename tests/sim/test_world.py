@@ -171,7 +171,9 @@ def reference_model():
     config = parse_scenario(BOOKS).config
     made = ReferenceModel(config, {(name, "d"): (60_000_000, 0) for name in "mno"}, {"d": ["m"]})
     made.arrived(Request(1, "one", 0, 50 * MS))
+    made.told(1)
     made.arrived(Request(2, "fan", 0, 50 * MS))
+    made.told(2)
     return made
 
 

@@ -131,9 +131,15 @@ class Sequences:
         return sum([extra for work, extra in self.working.values() if work.lane.device == device])
 
     def is_alone(self, job: Job, lane: Lane) -> bool:
-        """Whether no sequence of the model but this one holds anything on a lane's device."""
-        return not any(other is not job and other.node.model == job.node.model and other.state_device == lane.device
-                       for jobs in self.holders.values() for other in jobs.values())
+        """Whether no other sequence on a lane's device will make room for this one's next step: none of its model holds
+        anything, and none of another model runs, or the bound of its own model is what is too low."""
+        others = [other for jobs in self.holders.values() for other in jobs.values()
+                  if other is not job and other.state_device == lane.device]
+        if any(other.node.model == job.node.model for other in others):
+            return False
+        model = self.models[job.node.model]
+        needs_bytes = (self.tokens_in(job) + job.steps + 1) * model.bytes_per_token
+        return 0 < model.memory_bytes < needs_bytes or all(other.state == READY for other in others)
 
     def reserved_bytes(self, model: str, device: str) -> int:
         """What the sequences of a model hold on a device, the bookings of batches included."""

@@ -23,7 +23,7 @@ from edgeserve.errors import ProfileError
 RISING = tuple(range(1, len(QUANTILES) + 1))
 COSTS = MachineCosts(step_ns=248_137, event_ns=1, wake_ns=RISING, stall_every_ns=3 * 10**9,
                      stall_ns=(7,) * len(QUANTILES),
-                     lock_factor=1.98, lock={"read \"it\"": LockUse(0.4, RISING, "m:f 12ab")},
+                     lock_factor=1.98, contention=1.37, lock={"read \"it\"": LockUse(0.4, RISING, "m:f 12ab")},
                      circumstances={"date": "2026-11-22", "load_average": 0.4})
 
 

@@ -47,6 +47,14 @@ def test_trouble_stands_by_case_and_place(tmp_path):
     assert "| no fit | 98 / 99 | 94 / 91 |" in text
 
 
+def test_times_that_vary_stand_by_load(tmp_path):
+    store(tmp_path, "replicate_schemble_varying.json", "results", {
+        "2": {"fastest only": {"right": 90.16, "missed": 0.0}, "schemble+": {"right": 91.24, "missed": 4.96}}})
+    text = tables.parts(str(tmp_path))["varying"]
+    assert "| load | fastest only | schemble+ |" in text
+    assert "| 2 | 90.2 / 0.0 | 91.2 / 5.0 |" in text
+
+
 def test_a_wrong_fit_is_held_against_the_static_choices(tmp_path):
     values = {"schemble+": 90.0, "edf": 99.0, "original": 50.0, "static": 80.0, "fastest": 85.0}
     store(tmp_path, "bench_regret_ensembles.json", "rows", [

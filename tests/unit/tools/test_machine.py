@@ -15,7 +15,16 @@ from edgeserve.config.profiles import QUANTILES
 from edgeserve.errors import EngineError
 from edgeserve.sched.protocol.events import Request, RequestArrived, WorkFinished
 from edgeserve.tools import machine
-from edgeserve.tools.machine import Watch, costs_of_loop, lock_waits, measure_stalls, pure_python, spread_of, waits_of
+from edgeserve.tools.machine import (
+    Watch,
+    costs_of_loop,
+    lock_waits,
+    measure_contention,
+    measure_stalls,
+    pure_python,
+    spread_of,
+    waits_of,
+)
 
 MS = 10**6
 
@@ -167,7 +176,16 @@ def test_profile_measures_the_machine_and_the_host_functions(config, tmp_path, c
     assert min(costs.wake_ns) > 0
     assert list(costs.lock) == ["host"]
     assert 1.0 <= costs.lock_factor <= 10.0
+    assert 1.0 <= costs.contention <= 10.0
     assert costs.circumstances["device_name"]
+
+
+def test_contention_is_by_how_much_a_busy_core_slows_another(monkeypatch):
+    calls = iter([100, 80, 100, 50, 100, 80, 100, 80, 100, 90])
+    monkeypatch.setattr("edgeserve.tools.machine._calls", lambda call, seconds: next(calls))
+    assert measure_contention(0.1) == 1.25  # the median: one turn met something else
+    monkeypatch.setattr("edgeserve.tools.machine._calls", lambda call, seconds: 100)
+    assert measure_contention(0.1) == 1.0
 
 
 def test_what_was_measured_is_kept_until_versions_or_functions_change(config, tmp_path, monkeypatch):

@@ -145,12 +145,12 @@ def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[i
     by_value = sorted(layer, key=lambda index: (-rows[index].value, index))
     mean = sum([rows[index].value for index in layer]) / len(layer)
     found: List[int] = []
-    best_score = 0.0
+    best_score = -inf
     for count, ends_ns in ends.items():
         members = [index for index in by_value if rows[index].due_ns >= ends_ns][:count]
         score = have * mean + sum([rows[index].value if rows[index].due_ns < ends[full] else mean for index in members])
         score /= max(1, ends_ns - from_ns)
-        if not found or score > best_score or (score == best_score and count <= full):
+        if score > best_score or (score == best_score and count <= full):
             best_score, found = score, members
     return found
 

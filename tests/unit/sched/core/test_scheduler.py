@@ -203,6 +203,15 @@ def test_partial_waits_for_half_of_what_is_left_where_what_follows_needs_more():
     assert world.finish(at=36) == [ran("join", 1)]
 
 
+def test_the_alarm_is_later_than_now_also_where_half_of_what_is_left_is_no_time():
+    world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "stream": "in_order"}}, policy="fifo",
+                   lane={"l0": {"hang": "100ms"}, "l1": {}})
+    world.arrive("a", slo=1000, stream="s")
+    world.arrive("a", slo=110 + 1 / MS, stream="s")
+    assert world.step(at=110) == [ended(1, "failed"), ran("cut", 2, lane="l1")]  # due in one nanosecond
+    assert world.scheduler.wake_at() == 110 * MS + 1
+
+
 def test_partial_is_not_dropped_by_edf_for_a_part_that_would_be_late():
     world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "slo": "60ms"}})
     world.arrive("a")
@@ -463,6 +472,19 @@ def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere(
     assert "hangs: work 1 (m) did not return within [lane.l0] hang" in world.reason(1)
     assert world.arrive("a", at=111) == []
     assert world.finish("l1", at=120) == [ended(2, "completed"), ran("m", 4, lane="l1")]
+
+
+@pytest.mark.parametrize(("slo", "goes_on"), [(110, False), (110 + 1 / MS, True)])
+def test_what_was_launched_behind_a_batch_that_hangs_is_over_at_its_deadline(slo, goes_on):
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
+                   lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}})
+    world.arrive("a")
+    world.arrive("a", slo=slo)
+    world.arrive("a")
+    assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
+    world.finish("l1", at=20)
+    assert world.step(at=110) == [
+        ended(1, "failed"), ran("m", 2, lane="l1") if goes_on else ended(2, "dropped", "expired")]
 
 
 def test_what_a_deep_lane_may_have_launched_ends_with_the_batch_that_hangs():

@@ -199,6 +199,23 @@ def test_steps_are_bounded_by_the_memory_that_is_left_if_no_job_ends_early():
     assert world.work().steps_max == 10 and held(world)[1] <= 1024
 
 
+def test_no_batch_begins_where_another_model_leaves_no_memory_for_its_input():
+    models = {"lm": {**LM["lm"], "lanes": ["l0"]}, "other": {**LM["lm"], "lanes": ["l1"]}}
+    world = Driver(models, {"chat": APPS["chat"], "talk": {"model": "other", "slo": "100s"}}, "fifo",
+                   sequences=dict.fromkeys(models, (CONTEXT, TOKEN_BYTES, SLOTS)),
+                   lane={"l0": {"device": "d"}, "l1": {"device": "d"}}, device={"d": {"memory": "600B"}})
+    world.arrive("chat", hints=chat(46, tokens=10))
+    world.arrive("talk", hints=chat(20, tokens=10))  # 4 tokens are left
+    assert world.of(RunBatch) == []
+    assert 2 not in world.ends, "it waits for the other model's sequence"
+    world.finish("l0", at=200, steps=46)
+    assert world.of(RunBatch) == [ran("other", 2, steps_max=20)]
+    world.finish("l1", at=300, steps=20)
+    world.arrive("chat", hints=chat(46, tokens=10))
+    world.arrive("talk", hints=chat(20, tokens=3))
+    assert world.of(RunBatch) == [ran("other", 4, steps_max=1)]
+
+
 def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_little():
     world = lm(state_memory="200B")
     world.arrive("chat", hints=chat(50, tokens=10))

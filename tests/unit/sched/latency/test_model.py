@@ -220,9 +220,11 @@ def test_the_fastest_run_alone_is_of_the_smallest_size_and_of_the_last_ten():
 
 
 def test_a_lane_at_twice_its_speed_takes_half_as_long():
-    known = latency()
+    known = ModelLatency("m", "gpu0", latency().seeds, (1, 4), fixed_ns=41)
+    assert (known.profiled_ns[4], known.fixed_now_ns) == (301, 41)
     known.set_speed(2.0)
-    assert (known.estimate_ns[4], known.typical_ns[4], known.profiled_ns[4]) == (165, 150, 151)
+    assert (known.estimate_ns[4], known.typical_ns[4]) == (165, 150)
+    assert (known.profiled_ns[4], known.fixed_now_ns) == (151, 21)
     known.observe(0, 4, 100)
     known.set_speed(1.0)
     assert known.estimate_ns[4] == 200

@@ -100,6 +100,16 @@ def test_what_is_just_old_enough_is_still_known():
     assert usual.time_ns(4000) == learnt_ns, "nothing is old"
 
 
+def test_a_pace_that_is_followed_step_by_step_moves_with_batches_and_not_with_time():
+    usual, latency = split_of(8, 10)
+    for number in range(5, 15):
+        latency.observe(number, 4, 51 * MS)  # 48 in the profile
+    learnt_ns = usual.time_ns(4000)
+    for now_ns in (15, 1000, 5 + WINDOW_AGE_NS):
+        latency.forget(now_ns)
+        assert usual.time_ns(4000) == learnt_ns < 51 * MS
+
+
 def test_another_speed_is_another_time_and_no_surprise():
     usual, latency = split_of(8, 10)
     latency.set_speed(0.5)

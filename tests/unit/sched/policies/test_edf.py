@@ -211,6 +211,18 @@ def test_who_will_have_arrived_counts_for_the_second_batch(every_ms, size):
     assert batch.size == size
 
 
+def test_a_batch_with_a_place_left_takes_none_of_those_who_come_meanwhile():
+    """Three of four places filled and then all four who come in 20 ms: 7 in 40. Two and then the third with one of the
+    two who come in 12 ms: 4 in 24. Were one who comes served by the place that is left, the first would be 6 in 40."""
+    world = edf({1: 10, 2: 12, 4: 20}, {"a": {"model": "m", "slo": "1s"}})
+    world.arrive("a", count=4)
+    for start in range(0, 20 * STARTS_LEN, 20):
+        world.arrive("a", at=start + 10, count=4)
+        world.finish(at=start + 20)
+    world.arrive("a", at=world.now_ms + 10, count=3)
+    assert [batch.size for batch in world.finish(at=world.now_ms + 10) if isinstance(batch, RunBatch)] == [4]
+
+
 def test_the_rate_counts_what_came_since_the_first_start_without_streams():
     app = app_of("m", stream="newest_wins")
     queues = ModelQueues("m")

@@ -265,6 +265,38 @@ def test_new_tables_are_made_of_four_samples_and_a_quarter_of_a_second_apart():
     assert refreshed(1004)
 
 
+def test_batches_count_until_they_are_older_than_the_reset():
+    world = dynamic("orloj+", alone={"short": [30.0], "long": [60.0]}, reset_ms=1000.0)
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+    for at in range(0, 1000, 100):
+        world.arrive("short", at=at, slo=1000)
+        world.finish(at=at + 40)  # the last at 940
+
+    def counted(now_ms):
+        board.now_ns = round(now_ms * MS)
+        model.lanes_changed()
+        model.refresh(board)
+        model.lengths("cpu0", board)
+        return model.figures()["lanes"]["cpu0"]["batches"]
+    assert [counted(at) for at in (1000, 1240, 1240 + 1 / MS, 1940)] == [10, 8, 7, 1]
+
+
+def test_times_alone_count_until_they_are_older_than_the_reset():
+    world = dynamic(alone={"short": [30.0], "long": [60.0]}, reset_ms=1000.0)
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+    for at, alone in ((100, 40), (200, 80)):
+        board.now_ns = at * MS
+        model.observe("cpu0", "short", None, alone * MS, board)
+
+    def mean_ms(now_ms):
+        board.now_ns = round(now_ms * MS)
+        model.lanes_changed()
+        model.refresh(board)
+        return model.lengths("cpu0", board).mean_alone_ns("short") / MS
+    before, after = mean_ms(1100), mean_ms(1100 + 1 / MS)
+    assert before < 0.9 * after and after == pytest.approx(80, rel=0.05)
+
+
 def test_a_batch_is_compared_with_the_law_alone_at_speed_one():
     world = dynamic(sample=0.0, alone={"short": [40.0] * 200, "long": [40.0] * 200})
     model = world.scheduler.policies[0]._models["m"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cores import interpreted_only
 from exact_device import MS, Device, ask, chain, fan, model, with_host_function
 
@@ -90,10 +91,11 @@ def test_a_cohort_leaves_room_for_more_parts_than_the_mean():
     assert first_batch(0.0, 42) == [1, 2]
 
 
-def test_critical_requests_pay_no_price():
+@pytest.mark.parametrize("scale", [3.0, 1.0])
+def test_critical_requests_pay_no_price(scale):
     # Losses drive the price up until a dear request is kept waiting; one of class critical never is.
     def play(klass):
-        device = Device(chain(price=3.0, refuse_max=1.0))
+        device = Device(chain(price=scale, refuse_max=1.0))
         price = device.scheduler.policies[0]._price
         price.ran(0, 20 * MS)
         for _ in range(5):
@@ -106,6 +108,10 @@ def test_critical_requests_pay_no_price():
         return device.ends[1]
     assert play("normal") == ("dropped", 25.0)
     assert play("critical") == ("completed", 10.0)
+
+
+def test_a_price_of_nothing_is_not_worked_out():
+    assert Device(chain(price=0.0)).scheduler.policies[0]._price is None
 
 
 def test_who_must_be_answered_pays_no_price():

@@ -41,6 +41,17 @@ def test_of_those_that_run_ahead_the_tightest_that_can_still_be_in_time_goes_fir
     assert [jobs for _, name, jobs in device.batches if name == "f"][:4] == [[1], [4], [3], [5]]
 
 
+@pytest.mark.parametrize(("due_ms", "first"), [(1034, [[2], [3]]), (1033, [[4], [5]])])
+def test_who_has_hope_is_in_time_with_all_whose_functions_end_before_the_next_cohort_begins(due_ms, first):
+    device = Device(pipeline(*AT_ENTRY))
+    device.now_ns = 1000 * MS
+    device.ask(ask(1, 1200, at_ms=1000))
+    device.now_ns = 1001 * MS  # the device is busy from 1004 to 1016: by then 4 of 7 are ready, which take 18
+    device.ask(*[ask(number, due_ms if number < 4 else 1100, at_ms=1001) for number in range(2, 9)])
+    device.advance(1008)
+    assert [jobs for _, name, jobs in device.batches if name == "f"] == [[1], *first]
+
+
 def test_urgent_requests_run_ahead_before_tighter_ones():
     device = Device(pipeline(*AT_ENTRY))
     device.ask(ask(1, 200))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
+
 from edgeserve.sched.policies.rtlm.lengths import GIVEN_UP_MAX, HOPELESS, TRUSTED, Length, Lengths
 
 
@@ -80,6 +82,14 @@ def test_lengths_declared_three_times_too_long_or_short_are_corrected():
         finished(lengths, factor)
         for mean in (10.0, 20.0, 40.0):
             assert abs(lengths.predict(mean * factor, None).mean() / mean - 1) < 0.25
+
+
+def test_the_shortest_answers_are_taken_for_what_they_declare():
+    lengths = Lengths(True, 64.0)
+    for _ in range(200):
+        lengths.finished(1.0, 1)
+        lengths.finished(2.0, 2)
+    assert [lengths.predict(told, None).mean() for told in (1.0, 2.0)] == pytest.approx([1.0, 2.0], rel=0.05)
 
 
 def test_hints_that_say_nothing_become_equal_predictions():

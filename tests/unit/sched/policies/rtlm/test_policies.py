@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from hand_world import MS, Driver, ended, ids, like, ran
+from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies import POLICIES as KINDS
+from edgeserve.sched.policies.rtlm.lengths import Length
 from edgeserve.sched.policies.rtlm.published import Rtlm
+from edgeserve.sched.policies.rtlm.queues import Waiting
+from edgeserve.sched.policies.rtlm.shared import EachUtility
 from edgeserve.sched.protocol.actions import CutBatch, ReleaseState, RunBatch
 
 STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
@@ -517,6 +522,27 @@ def test_a_bid_counts_what_follows_the_answer(bids):
     early, late = bid.utility.value(0), bid.utility.value(200 * MS)
     assert early > late
     assert bid.utility.value(329 * MS) < 0.05 * early, "20 of prefill and 50 after it leave one ms"
+
+
+def test_what_is_answered_late_keeps_a_part_of_its_worth_and_all_else_counts_by_its_chance():
+    # Of 20 steps of 10 ms and 50 ms around them, due at 1 s: each is expected in time up to 750 ms.
+    app, certain, likely = app_of("lm"), Length(math.log(20.0), 0.0), Length(math.log(20.0), 0.5)
+
+    def value(at_ms, length, *seqs, successor_ms=None, **fields):
+        chosen = [Waiting(job(seq, app, id=1, deadline=1000, **fields), length, None, 0) for seq in seqs or (1,)]
+        for waiting in chosen:
+            if successor_ms is not None:
+                waiting.job.request.successor_ns = tuple(round(time_ms * MS) for time_ms in successor_ms)
+        return EachUtility(chosen, 50 * MS, 10 * MS, 0).value(round(at_ms * MS)) / MS
+
+    assert value(750, certain) == pytest.approx(20 * 10), "20 times what one step is worth"
+    assert value(750, certain, value=2.0) == pytest.approx(2 * 20 * 10)
+    assert value(751, certain) == 0.0 < value(751, likely) < value(600, likely) < 220
+    assert value(749.9, certain, on_late="answer") == pytest.approx(20 * 10)
+    assert value(1750, certain, on_late="answer") == pytest.approx(10 * 10), "one second late"
+    assert value(749, certain, successor_ms=(800, 900)) == pytest.approx(20 * 10)
+    assert [value(at, certain, successor_ms=(300, 400)) > 0 for at in (300, 301)] == [True, False]
+    assert value(750, certain, 1, 2, part=(0,)) == pytest.approx(20 * 10), "two parts of one request"
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
