@@ -212,7 +212,8 @@ class EngineConformance:
             thread.start()
         for thread in threads:
             thread.join(THREAD_WAIT_S)
-        assert not errors
+        if errors:
+            raise errors[0]
         for results in got:
             assert len(results) == len(items)
             for result, want in zip(results, expected):

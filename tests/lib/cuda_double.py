@@ -16,6 +16,8 @@ operation reads and writes. Device pointers lie far from the host's. It proves n
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import threading
 from collections import deque
@@ -92,6 +94,22 @@ class EventState:
         self.at_ms = 0.0
 
 
+def one_at_a_time(double: type) -> type:
+    """The class with each of its methods behind the object's lock: any thread may call a driver at any time."""
+    def locked(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                return method(self, *arguments, **named)
+        return call
+
+    for name, method in list(vars(double).items()):
+        if inspect.isfunction(method) and not name.startswith("__"):
+            setattr(double, name, locked(method))
+    return double
+
+
+@one_at_a_time
 class CudaDouble:
     """See the module. ``log`` names the calls in order; ``fail`` makes the next call of a name fail with a status."""
 
@@ -434,32 +452,30 @@ class CudaDouble:
         return stack
 
     def _give(self, stream: int, operation: Operation) -> None:
-        with self._lock:
-            queue = self._queue(stream)
-            if stream in self._captures:
-                self._captures[stream].append(operation)
-            else:
-                queue.append(Waiting(operation, operation.arm()))
+        queue = self._queue(stream)
+        if stream in self._captures:
+            self._captures[stream].append(operation)
+        else:
+            queue.append(Waiting(operation, operation.arm()))
 
     def _run_one(self, stream: int, seen: Set[int]) -> bool:
         """Run the first operation of a stream, or first of the stream that it waits for. False: it waits for ever."""
-        with self._lock:
-            if stream in seen:
-                return False
-            queue = self._queue(stream)
-            operation, armed = queue[0]
-            event, wanted = armed.awaits
-            if event and event in self._events and self._events[event].passed < wanted:
-                return self._run_one(self._stream_of(event), seen | {stream})
-            queue.popleft()
-            for use in operation.uses:
-                self._any_block(use.pointer, use.size)
-            if armed.check is not None:
-                armed.check()
-            self.now_ms += operation.takes_ms
-            operation.run()
-            self.ran.append(operation.name)
-            return True
+        if stream in seen:
+            return False
+        queue = self._queue(stream)
+        operation, armed = queue[0]
+        event, wanted = armed.awaits
+        if event and event in self._events and self._events[event].passed < wanted:
+            return self._run_one(self._stream_of(event), seen | {stream})
+        queue.popleft()
+        for use in operation.uses:
+            self._any_block(use.pointer, use.size)
+        if armed.check is not None:
+            armed.check()
+        self.now_ms += operation.takes_ms
+        operation.run()
+        self.ran.append(operation.name)
+        return True
 
     def _stream_of(self, event: int) -> int:
         for stream, queue in self._streams.items():

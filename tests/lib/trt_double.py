@@ -37,7 +37,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import numpy as np
 import onnx
 import onnxruntime
-from cuda_double import Armed, CudaDouble, Misuse, Operation, Use
+from cuda_double import Armed, CudaDouble, Misuse, Operation, Use, one_at_a_time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(HERE, "tensorrt_api.json"), encoding="utf-8") as _file:
@@ -71,6 +71,7 @@ class Execution(Operation):
     writes: Tuple[Use, ...] = ()
 
 
+@one_at_a_time
 class RecordingCuda(CudaDouble):
     """A CUDA double that orders operations by streams, events and the host's waits (vector clocks), and refuses two
     that are not ordered and touch the same bytes."""
@@ -128,6 +129,12 @@ class RecordingCuda(CudaDouble):
             raise Misuse("the device's context was given back while an engine of TensorRT lives on it")
         super().release(index, context)
 
+    def add_context(self, context: Any) -> None:
+        self.contexts.add(context)
+
+    def add_engine(self, engine: Any) -> None:
+        self.engines.add(engine)
+
     def is_ordered(self, stream: int, access: Access) -> bool:
         """Whether what is given to ``stream`` now runs after ``access``."""
         return self._clock(stream).get(access.stream, 0) >= access.count
@@ -147,10 +154,9 @@ class RecordingCuda(CudaDouble):
         return clock
 
     def _give(self, stream: int, operation: Operation) -> None:
-        with self._lock:
-            if stream not in self._captures:
-                self._order(stream, operation)
-            super()._give(stream, operation)
+        if stream not in self._captures:
+            self._order(stream, operation)
+        super()._give(stream, operation)
 
     def _order(self, stream: int, operation: Operation) -> None:
         clock = self._clock(stream)
@@ -553,7 +559,7 @@ class Runtime:
 class ICudaEngine:
     def __init__(self, about: Dict[str, Any], model: Model, log: Any) -> None:
         self._about, self._model, self._log = about, model, log
-        cuda.engines.add(self)
+        cuda.add_engine(self)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -640,7 +646,7 @@ class IExecutionContext:
         self._shapes: Dict[str, Tuple[int, ...]] = {}
         self._addresses: Dict[str, int] = {}
         self._ran: Set[Any] = set()
-        cuda.contexts.add(self)
+        cuda.add_context(self)
 
     def set_device_memory(self, pointer: int, size: int) -> None:
         self._memory = Use(pointer, size)
