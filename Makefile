@@ -78,8 +78,9 @@ assets: $(VENV)/.demo
 clients:
 	cd clients/node && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --silent
 
+# Whole simulated worlds, half of the time of all tests, are left to the compiled core: make test-compiled.
 test: $(VENV)/.test
-	$(IN) -m pytest -n $(TESTERS) $(ARGS)
+	$(IN) -m pytest -n $(TESTERS) $(if $(WORLDS),,-m "not worlds") $(ARGS)
 
 # torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
 TORCH_PYTHON ?= python3.11

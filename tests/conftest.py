@@ -34,6 +34,10 @@ TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/si
 CLASSES_TOGETHER = "tests/conformance/test_policies.py"
 """Here the tests of a class run in one process: they share worlds."""
 
+WORLDS = ("test_rules_hold", "test_its_records_hold", "test_decisions_do_not_depend_on_the_order")
+"""Tests of the conformance suite that this project's own policies pass in whole simulated worlds (the marker
+``worlds``): the suite is also for users' policies and marks nothing itself."""
+
 WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py", "tests/unit/tools/test_machine.py",
              "tests/unit/tools/test_profile.py")  # the first process takes these first
 PROCESSES = ("tests/jetson/", "tests/unit/offload/", "tests/unit/device/", "tests/unit/engines/", "tests/unit/lanes/",
@@ -59,6 +63,8 @@ def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith((*WALL_TIME, *PROCESSES)):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.nodeid.startswith(CLASSES_TOGETHER) and item.name.startswith(WORLDS):
+            item.add_marker(pytest.mark.worlds)
 
 
 @pytest.hookimpl(tryfirst=True)

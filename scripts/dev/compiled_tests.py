@@ -23,7 +23,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 COPY = os.path.join(ROOT, ".compiled")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.so", "build", "dist", "*.egg-info", "node_modules")
 WORLDS = ("tests/sim", "tests/conformance/test_policies.py")
-"""Half of the time of all tests. CI runs these interpreted on the oldest Python and compiled on the newest one."""
+"""CI runs these interpreted on the oldest Python, but for whole worlds (the marker ``worlds``), and compiled on the
+newest one, all of them."""
 TESTS = ("tests/unit/test_compiled.py", "tests/golden", "tests/unit/sched", *WORLDS)
 
 

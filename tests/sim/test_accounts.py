@@ -101,6 +101,7 @@ def test_a_policy_that_counts_a_drop_twice_or_not_at_all_is_noticed():
         accounts.check(world, scheduler)
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("kind", PARD_KINDS)
 def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
     """Every soak run checks its accounts; here each of these policies is alone, until every way to end has occurred."""
@@ -115,6 +116,7 @@ def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
     pytest.fail(f"in {len(SEEDS)} runs only these ends occurred: {ends}")
 
 
+@pytest.mark.worlds
 def test_a_soak_over_all_policies_accounts_for_each_kind_apart():
     seen: Counter = Counter()
     for seed in range(100, 106):

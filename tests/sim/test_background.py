@@ -29,6 +29,7 @@ def run(policy, times_ms, rate, *, jitter="0ms", slo="2s", noise=0.02, seconds=4
     return report.apps["control"].finish_rate, report.apps["slow"].finish_rate
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("times_ms", "rate"), [
     ({size: 4 + 2 * size for size in range(1, 17)}, 20),   # only small batches fit beside the loop at any time
@@ -40,6 +41,7 @@ def test_control_is_in_time_and_background_work_is_answered(policy, times_ms, ra
     assert background >= 0.9
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", ["fifo", "edf", "orloj+"])
 def test_a_period_with_jitter_is_still_one(policy):
     control, background = run(policy, {1: 28}, 8, jitter="4ms")
@@ -47,6 +49,7 @@ def test_a_period_with_jitter_is_still_one(policy):
     assert background >= 0.9
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", ["fifo", "edf"])
 def test_requests_that_follow_no_period_may_come_at_any_time(policy):
     poisson = {"app": "control", "kind": "poisson", "rate": 10}

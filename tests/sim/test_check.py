@@ -83,6 +83,7 @@ def first_break_and_advice(tmp_path, capsys, *arguments, **how):
     return said["first_break"]["load"], " ".join(said["change"])
 
 
+@pytest.mark.worlds
 def test_what_it_says_to_change_moves_the_break(tmp_path, capsys):
     load, advice = first_break_and_advice(tmp_path, capsys, "--rate", "frames=20", slo="25ms")
     slo = re.search(r'a longer deadline, such as \[app.frames\] slo = "(\w+)"', advice)[1]

@@ -73,6 +73,7 @@ def finish_rate(world, kind, load, seed, profiles=(), **keys):
     return 100 * sum(met) / len(met), scheduler.policies[0].figures()
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("load", [0.3, 0.7, 1.0, 1.2, 2.0])
 def test_cold_it_is_not_behind_edf(load):
     ahead = []
@@ -85,6 +86,7 @@ def test_cold_it_is_not_behind_edf(load):
     assert statistics.fmean(ahead) >= -1.0
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("load", [0.7, 1.2])
 def test_a_profile_of_one_input_or_of_many_does_not_hurt_edf(load):
     of_one, of_many = [], []  # points gained by the profile
@@ -104,6 +106,7 @@ def test_a_scenarios_truth_counts_beside_a_profile():
     assert finish_rate(world, "fifo", 0.3, 1, [slow])[0] > 50
 
 
+@pytest.mark.worlds
 def test_neither_the_name_of_the_policy_nor_the_seed_decides_whether_it_learns():
     world = draw_world("held/names")
     rates = [finish_rate(world, "orloj+", 1.2, 3, policy=policy)[0] for policy in ("main", "other", "p")]
@@ -112,6 +115,7 @@ def test_neither_the_name_of_the_policy_nor_the_seed_decides_whether_it_learns()
     assert statistics.median(seeds) - min(seeds) < 8, seeds
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("load", [0.3, 1.2, 2.0])
 def test_learning_takes_no_more_than_its_budget_of_the_lane_and_says_so(load):
     world = draw_world("held/budget")

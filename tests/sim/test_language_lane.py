@@ -19,6 +19,7 @@ def test_they_are_not_where_prompts_are_read_whole():
     assert row["in_time"] < 0.5 and row["turn_ms_max"] > 100
 
 
+@pytest.mark.worlds
 def test_under_rtlm_plus_the_hubs_answers_come_in_half_of_the_time_that_they_take_in_static_batches():
     rows = language_policies.measure(240, seed=2)
     assert rows["fifo"]["mean_s"] >= 2 * rows["rtlm+"]["mean_s"]

@@ -338,6 +338,7 @@ def test_draws_from_measured_quantiles_have_the_mean_that_was_measured():
     assert bend_of(Timing(1, 5, 5, 5, 0)) == 1.0
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("seed", range(12))
 def test_the_rules_of_the_soak_hold_on_a_machine_that_costs(seed):
     made, drain = draw_scenario(seed)
@@ -384,6 +385,7 @@ hints = { size = { lognormal = [1.0, 0.5] } }
     assert "every decision is the same" in capsys.readouterr().out
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("start", ["0us", "1ms", "2ms"])
 def test_what_waits_behind_another_policys_batches_allows_for_the_lag_between_two(start):
     # The other policy's requests lose value with each moment, those of the app ``mine`` wait for their last one.

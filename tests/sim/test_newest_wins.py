@@ -28,6 +28,7 @@ def shares(policy, stream="newest_wins", **arrivals):
     return {name: app.finish_rate for name, app in report_of(worlds, 0, SECONDS * 10**9).apps.items()}
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("jitter", ["0ms", "20ms"])
 @pytest.mark.parametrize("policy", ["edf", "orloj+"])
 def test_a_frame_begins_before_the_next_one_comes(policy, jitter):
@@ -36,6 +37,7 @@ def test_a_frame_begins_before_the_next_one_comes(policy, jitter):
     assert found["other"] >= 0.98
 
 
+@pytest.mark.worlds
 def test_irregular_frames_are_served_as_by_their_deadlines_alone(monkeypatch):
     with_periods = shares("edf", kind="poisson")
     monkeypatch.setattr("edgeserve.sched.resources.frame_periods.GAPS_MIN", 10**9)

@@ -363,6 +363,7 @@ def test_a_machine_that_was_slow_for_a_while_is_slow_for_that_while():
 # --- what the loop and the threads cost -------------------------------------------------------------------------------
 
 
+@pytest.mark.worlds
 def test_late_news_of_a_lane_are_late_again_and_are_no_part_of_its_durations(monkeypatch):
     parsed, quick = learnt(PLAIN.replace('"4s"', '"12s"'))
     late = quick._replace(lags={"cpu0": Lags([1 * MS], [3 * MS, 5 * MS])})
@@ -407,6 +408,7 @@ rate = 120.0
 """
 
 
+@pytest.mark.worlds
 def test_what_the_loop_takes_from_a_host_function_is_in_its_durations_and_not_taken_again(monkeypatch):
     parsed, truth = learnt(HOST)
     was = [ran.duration_ns for ran in truth.history.batches if ran.lane == "host"]
@@ -440,6 +442,7 @@ def test_a_recording_of_another_configuration_is_refused(changed, words):
 # --- any recording ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("seed", [0, 7, 14, 15, 22])
 def test_any_recording_is_a_world_for_any_policy(seed):
     """Scenarios of the soak: graphs, streams, budgets, several lanes, and trouble of every kind. No rule breaks."""

@@ -74,6 +74,7 @@ def reason_with(make: Any, asked: Asked, slo_ns: int) -> Optional[str]:
     return None
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize(("kind", "trials"), [
     *[(kind, False) for kind in ("edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")],
     *[(kind, True) for kind in ("edf", "clockwork", "pard_local")]])

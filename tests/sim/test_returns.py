@@ -35,6 +35,7 @@ def run(policy, wait, seed=7, **workload):
     return simulate(scenario(policy, wait, **workload), seed, (), on_step=on_step).world.ended, sizes
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_sixteen_in_flight_become_batches_of_sixteen(policy):
     closed = {"kind": "closed", "clients": 16, "think": "700us"}
@@ -47,6 +48,7 @@ def test_sixteen_in_flight_become_batches_of_sixteen(policy):
     assert len(ended) > 1.2 * len(without), "this world no longer shows what waiting is for"
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("load", [0.5, 0.9, 1.2, 1.5])
 @pytest.mark.parametrize(("kind", "keys"), [("poisson", {}), ("gamma", {"cv": 1.0}), ("periodic", {})])
 def test_an_open_loop_is_never_waited_for(load, kind, keys):

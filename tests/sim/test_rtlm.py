@@ -37,6 +37,7 @@ def test_in_overload_rtlm_answers_in_less_than_half_of_fifos_time_and_rtlm_plus_
     assert plus < 0.5 * rtlm
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("wrong", [{"rho": None}, {"rho": 0.0}, {"scale": 3.0}, {"scale": 1 / 3}, {"astray": 3.0}])
 def test_a_wrong_predictor_or_none_puts_rtlm_plus_behind_continuous_fifo_by_a_twentieth_at_most(wrong):
     case = SHORT._replace(load=1.3, **wrong)
@@ -70,6 +71,7 @@ def test_a_prompt_longer_than_the_context_fails_alone():
     assert all(end.request.hints["tokens"] + end.request.hints["answer"] > 58 for end in failed)
 
 
+@pytest.mark.worlds
 def test_conditional_offloading_is_never_worse_than_none_and_a_slow_lane_stays_idle():
     for kappa in (2.0, 30.0):
         for kind, batching in (("rtlm", "static"), ("rtlm+", "continuous")):
@@ -89,6 +91,7 @@ def test_a_lane_that_is_lost_while_decoding_costs_no_answer_where_another_lane_c
     assert done.world.reference_model.marks["LaneChanged"] > 5
 
 
+@pytest.mark.worlds
 def test_rtlm_plus_never_lets_a_long_answer_starve_in_overload():
     case = SHORT._replace(load=1.5, seconds=40.0)
     assert world.run(PLUS, case, SEED).max <= 3.0 * world.run(CONTINUOUS_FIFO, case, SEED).max
@@ -115,6 +118,7 @@ def beside_host_functions(monitor, offload="conditional"):
                                      if policy.name == "chat")
 
 
+@pytest.mark.worlds
 def test_host_functions_keep_their_share_of_the_processor_where_a_monitor_tells_its_load():
     alone, _ = beside_host_functions(True, "none")
     told, sent_told = beside_host_functions(True)

@@ -84,6 +84,7 @@ def told_and_true(scenario, seed=1):
 # --- lengths and what is predicted of them ----------------------------------------------------------------------------
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.8, 1.0])
 def test_a_predictor_says_the_mean_of_what_its_correlation_leaves_possible(rho):
     said, true = told_and_true(chat({"predict": {"rho": rho}, "steps_max": 1000}, rate=200.0))
@@ -454,6 +455,7 @@ def test_a_recorded_run_of_sequences_is_decided_again_alike(recorded):
     assert replay(build_scheduler(scenario.config, (), **build_inputs(recording.start)), recording.steps) is None
 
 
+@pytest.mark.worlds
 def test_a_recording_teaches_lengths_steps_and_the_reading_of_prompts(recorded):
     scenario, world, recording = recorded
     truth = learn(scenario.config, recording, (), "a recording")

@@ -33,7 +33,8 @@ def recorded():
         return json.load(file)
 
 
-@pytest.mark.parametrize("start", range(0, 100, CHUNK))
+@pytest.mark.parametrize("start", [0, 5, 10, *[pytest.param(start, marks=pytest.mark.worlds)
+                                               for start in range(15, 100, CHUNK)]])
 def test_every_rule_holds_and_decisions_are_those_recorded(start):
     """numpy may round otherwise on another processor: what Orloj decides is compared on the kind that wrote it."""
     golden = recorded()
@@ -48,6 +49,7 @@ def test_every_rule_holds_and_decisions_are_those_recorded(start):
     assert otherwise == [], "they decide otherwise; if that is meant, run scripts/dev/update_golden.py and say why"
 
 
+@pytest.mark.worlds
 def test_everything_that_can_occur_did_occur(request):
     """The hundred runs above in this process: ``TOGETHER`` in ``tests/conftest.py`` sees to that."""
     selected = sum("decisions_are_those_recorded" in item.name for item in request.session.items)
@@ -68,6 +70,7 @@ def test_decisions_are_the_same_on_every_python():
     assert {seed: soak(int(seed), policies=EXACT_KINDS).digest for seed in digests} == digests
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("deep", [False, True])
 def test_every_rule_holds_among_ensembles(deep):
     took_part = 0
@@ -77,6 +80,7 @@ def test_every_rule_holds_among_ensembles(deep):
     assert took_part > 0  # branches were left out
 
 
+@pytest.mark.worlds
 def test_every_rule_holds_with_two_ensembles_that_share_models():
     """With memory for some of the models, one that is slow or fails, a slow score, and histories that are recorded."""
     seen = Counter()
@@ -86,6 +90,7 @@ def test_every_rule_holds_with_two_ensembles_that_share_models():
     assert [mark for mark in wanted if not seen[mark]] == []
 
 
+@pytest.mark.worlds
 def test_every_rule_holds_among_language_models():
     """Answers that end one by one, predicted well, wrongly or not at all; slots and memory for some of them only."""
     seen = Counter()
@@ -95,6 +100,7 @@ def test_every_rule_holds_among_language_models():
     assert [mark for mark in LANGUAGE_MARKS if not seen[mark]] == []
 
 
+@pytest.mark.worlds
 def test_every_rule_holds_among_language_models_on_processors_that_others_use():
     """Lanes of several threads, some of which yield, and a monitor that tells how busy their cores are."""
     found = set()
@@ -110,6 +116,7 @@ def test_every_rule_holds_among_language_models_on_processors_that_others_use():
     assert found == {True, False}
 
 
+@pytest.mark.worlds
 def test_every_rule_holds_on_hardware_that_gets_warm_too():
     """Clocks that fall and jitter, limits of heat and power, idle gaps, other programs that take the memory."""
     levels = set()
@@ -126,6 +133,7 @@ def test_every_rule_holds_on_hardware_that_gets_warm_too():
     assert {power for _, power in levels} >= {"soft", "hard"}
 
 
+@pytest.mark.worlds
 def test_every_rule_holds_on_deep_lanes_too():
     """Lanes that hold several works launched, times to pack, and devices whose lanes slow each other."""
     for seed in range(1000, 1020):

@@ -11,12 +11,13 @@ from edgeserve.sim import soak_recovery
 from edgeserve.sim.soak_recovery import RecoveryError, recover
 
 
-@pytest.mark.parametrize("first", range(0, 100, 10))
+@pytest.mark.parametrize("first", [0, *[pytest.param(first, marks=pytest.mark.worlds) for first in range(10, 100, 10)]])
 def test_apps_are_served_again(first):
     for seed in range(first, first + 10):
         recover(seed)
 
 
+@pytest.mark.worlds
 def test_the_rule_notices_a_policy_that_stays_down(monkeypatch):
     drawn = soak_recovery.parse_scenario
     monkeypatch.setattr(soak_recovery, "parse_scenario", lambda table: drawn(

@@ -123,6 +123,7 @@ def test_the_configuration_is_written_with_its_comments(behind):
     assert rest == {"model": parse_toml((place / "edge.toml").read_text())["model"]}
 
 
+@pytest.mark.worlds
 def test_where_nothing_is_better_it_says_keep(kept):
     place, table = kept
     assert table["take"] is False
@@ -138,6 +139,7 @@ def test_reported_is_not_what_chose(behind):
     assert "second half" in table["spread_of"]
 
 
+@pytest.mark.worlds
 def test_equal_calls_say_the_same(kept):
     place, table = kept
     assert tune(place / "edge.toml", "--record", place / "run.jsonl", "--loads", "1,1.2", "--policy", "edf", "--policy",
@@ -166,6 +168,7 @@ def test_a_configuration_that_decides_otherwise_than_recorded_is_told_of(behind,
 # --- scenarios --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.worlds
 def test_a_scenario_is_tuned_by_seeds(tmp_path):
     record(tmp_path, cam=180.0, duration="2s")
     out = tmp_path / "out.json"
@@ -177,6 +180,7 @@ def test_a_scenario_is_tuned_by_seeds(tmp_path):
     assert table["recorded"] == {}
 
 
+@pytest.mark.worlds
 def test_a_written_scenario_that_takes_its_policies_from_elsewhere_gets_a_snippet(tmp_path, capsys):
     record(tmp_path, cam=180.0, duration="2s")
     assert tune(tmp_path / "scenario.toml", "--loads", "1.2", "--policy", "edf", "--seeds", "3", "--write",

@@ -81,6 +81,7 @@ def run(made, seed=1, **options):
     return simulate(made, seed, scheduler=FakeFifo(made.config), **options).world
 
 
+@pytest.mark.worlds
 def test_a_queue_of_one_server_waits_as_long_as_the_formula_says():
     # M/D/1 at half load: mean wait = service * rho / (2 (1 - rho)) = 5 ms, so 15 ms in all.
     made = scenario(run={"duration": "400s", "step_cost": "0ms", "event_cost": "0ms"})

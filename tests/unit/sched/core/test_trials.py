@@ -46,6 +46,7 @@ def serve(world: Driver, requests: int, took_ms: Callable[[int], float], every_m
     return len([what for what in outcomes if what in ("rejected", "dropped")]), outcomes.count("completed")
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", EVERY)
 def test_four_slow_runs_in_a_row_refuse_no_more_than_six_of_the_610_that_follow(policy):
     world = camera(policy)
@@ -62,6 +63,7 @@ def test_four_slow_runs_in_a_row_refuse_no_more_than_six_of_the_610_that_follow(
     assert len(refused) <= 6
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", EVERY)
 @pytest.mark.parametrize("expected", [40, 400])
 def test_a_wrong_expected_time_refuses_two_requests_at_most(policy, expected):
@@ -83,6 +85,7 @@ def test_what_really_is_too_slow_is_refused_but_for_a_trial_a_second(policy):
     assert 38 <= completed <= 42  # in 40 s
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("policy", EVERY)
 def test_it_is_served_again_within_two_seconds_after_it_was_slow_for_long(policy):
     world = camera(policy)

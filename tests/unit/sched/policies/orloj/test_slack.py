@@ -64,6 +64,7 @@ def test_a_histogram_needs_one_edge_more_than_bins():
         SlackScore((1, 2), (0.5, 0.5), 1.0, 0.1)
 
 
+@pytest.mark.worlds
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 260)), max_size=60), st.integers(1, 20),
        st.integers(0, 40), st.randoms(use_true_random=False))

@@ -102,6 +102,7 @@ def cases(kind):
             for index, rule in enumerate(list(RULES) * 2)]
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("on_late", ["drop", "partial", "answer"])
 @pytest.mark.parametrize("lanes", ["shared", "own"])
 @pytest.mark.parametrize("kind", ["pard", "pard_local"])

@@ -55,6 +55,7 @@ def scenario(start):
                     "start": start, "stall_every": "0us", "lock_factor": 1.0, "lock_wait": "0us"}})
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("start", ["1us", "1ms", "3ms"])
 def test_models_run_in_batches_where_what_lies_between_them_takes_the_lane(start):
     ended = simulate(scenario(start), 1, ()).world.ended
