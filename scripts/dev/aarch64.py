@@ -82,7 +82,7 @@ PARTS: Dict[str, Tuple[str, ...]] = {
     "runtime and bus, live": ("tests/live/test_runtime.py", "tests/live/test_bus.py"),
     "conformance of policies": ("tests/conformance/test_policies.py",),
 }
-"""What is run: the name of a part and its tests. Not run: what fetches models, measures times or
+"""What is run: the name of a part and its tests. Not run: what fetches models, measures times, is marked ``worlds`` or
 gives a child process seconds to answer (``tests/unit/offload/``: 2 s), since an emulated Python starts slowly."""
 
 PART_S_MAX = 5400.0
@@ -354,7 +354,7 @@ def tried(python: Emulated, part: str, cache: Path, seconds_max: float, every: i
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{plugins}", "PYTHONDONTWRITEBYTECODE": "1",
                    "EDGESERVE_CORE": "interpreted", "OPENBLAS_NUM_THREADS": "1", "EDGESERVE_EACH_NTH": str(every)}
     command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "each_nth",
-               f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-vv"]
+               "-m", "not worlds", f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-vv"]
     begun_s, ended, last = time.monotonic(), "", ""
     log = cache / f"{python.python}-{part.replace(' ', '-')}.log"
     with open(log, "w", encoding="utf-8") as file:
@@ -399,7 +399,8 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
     lines = ["# aarch64 by emulation", "",
              f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under "
              "QEMU's user mode: the instructions, the wheels and the C library are a board's, the kernel and the times "
-             "are not. No GPU, no TensorRT and no device file of a Jetson takes part.", ""]
+             "are not. No GPU, no TensorRT and no device file of a Jetson takes part. Whole simulated "
+             "worlds (the marker `worlds`) are left out.", ""]
     for python, parts in runs:
         lines += [f"## Python {python.python}", "", f"{python.about}.", "",
                   "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]

@@ -270,7 +270,8 @@ LEFT_OUT: List[str] = []
 
 
 def fast_tests(root: str = ROOT) -> List[str]:
-    """All that reach the scheduler without a bus: golden, unit tests that import it, simulations, conformance."""
+    """All that reach the scheduler without a bus: golden, unit tests that import it, simulations, conformance. Those
+    marked ``worlds`` are not run."""
     unit = []
     for folder, _, names in sorted(os.walk(os.path.join(root, "tests", "unit"))):
         unit += [os.path.join(folder, name) for name in sorted(names)
@@ -316,7 +317,7 @@ class Tests:
 
     def __init__(self, tree: ChangedTree, is_changed: bool = False) -> None:
         self._pipe, theirs = Pipe()
-        self._process = tree.pytest("-W", "ignore", "-p", "dev.forking", *fast_tests(tree.home),
+        self._process = tree.pytest("-W", "ignore", "-p", "dev.forking", *fast_tests(tree.home), "-m", "not worlds",
                                     stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
                                     environment={"MUTANTS_PIPE": str(theirs.fileno())})
         theirs.close()
