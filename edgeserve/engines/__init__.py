@@ -123,5 +123,6 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         raise ConfigError(f"lane {lane!r} does not exist{nearest(lane, config.lanes)}")
     settings = config.lanes[lane]
     device = config.devices[settings.device]
+    models = sum(not model.lanes or lane in model.lanes for model in config.models.values())
     return LaneInfo(device.kind, device.index, settings.threads, settings.cores, lane, settings.depth,
-                    nice=settings.nice)
+                    nice=settings.nice, models=models)

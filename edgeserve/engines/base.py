@@ -21,7 +21,8 @@ class LaneInfo(NamedTuple):
     """A lane that may run the model: its device's kind (``cpu``, ``cuda``) and index, the number of threads that one
     batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
     those), its name, and how many batches it holds launched and not finished. ``nice``: how far its threads yield to
-    others, which threads that are made while a session is opened inherit.
+    others, which threads that are made while a session is opened inherit. ``models``: how many models the configuration
+    puts on it (0: not known).
 
     ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where nobody asks
     for times), and ``common``, where the sessions of one lane, of whatever model, keep what they share by name: a
@@ -38,6 +39,7 @@ class LaneInfo(NamedTuple):
     clock_ns: Optional[Callable[[], int]] = None
     common: Optional[Dict[str, Any]] = None
     nice: int = 0
+    models: int = 0
 
 
 class SequenceInfo(NamedTuple):

@@ -5,8 +5,9 @@ the longest sequence, prompt and answer; left out: as the model says), ``max_tok
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: as many as fit into ``turn``, by what the first
-lane measures when it opens the model), ``turn`` (how long a turn of prefill may take), ``gpu_layers`` (llama.cpp: how
-many layers lie on the GPU), ``precision`` (torch: ``float32``, ``float16`` or ``bfloat16``).
+lane measures when it opens the model), ``turn`` (how long a turn of prefill may take; left out: 100 ms, 2 s where no
+other model is on its lanes), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch:
+``float32``, ``float16`` or ``bfloat16``).
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ CONTEXT_MIN = 8
 TURN_NS = 100 * NS_PER_MS
 """What a turn that reads prompts may take where nobody says: nothing else runs on the lane meanwhile."""
 
+TURN_ALONE_NS = 2000 * NS_PER_MS
+"""The same where the model has its lanes for itself: only its other answers wait. With llama.cpp on a CPU, parts of 8
+tokens take half as long again per token as parts of 256."""
+
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4
 """What one item of warm-up and profiling generates."""
@@ -80,7 +85,8 @@ class LmEngine(Engine):
         self._chat = options.boolean("chat", False)
         self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
         self._prefill_tokens = options.integer("prefill_tokens", 0, TOKENS_MIN) if "prefill_tokens" in options else 0
-        self._turn_ns = options.duration_ns("turn", TURN_NS)
+        alone = bool(lanes) and all(lane.models == 1 for lane in lanes)
+        self._turn_ns = options.duration_ns("turn", TURN_ALONE_NS if alone else TURN_NS)
         self._lock = threading.Lock()
         self._backend: Optional[Backend] = None
         self._facts: Optional[ModelFacts] = None

@@ -76,6 +76,10 @@ def test_lane_info_comes_from_the_configuration():
     config = parse_config({"device": {"gpu": {"kind": "cuda", "index": 1}},
                            "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}}})
     assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3)
+    models = {"everywhere": {"engine": "synthetic", "expected": {"1": "1ms"}},
+              "there": {"engine": "synthetic", "expected": {"1": "1ms"}, "lanes": ["b"]}}
+    two = parse_config({"lane": {"a": {}, "b": {}}, "model": models})
+    assert [lane_info(two, lane).models for lane in "ab"] == [1, 2]
     with pytest.raises(ConfigError, match="lane 'gpu1' does not exist; did you mean 'gpu0'"):
         lane_info(config, "gpu1")
 
