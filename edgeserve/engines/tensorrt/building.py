@@ -33,8 +33,12 @@ MEMORY_FLOOR_BYTES = 128 << 20
 """The host's free memory under which the build is ended: below it a board begins to kill processes of its choice."""
 
 SILENT_LOOKS_MAX = 300
-"""Looks (one minute) without a line and without any processor time used, after which the process counts as hung. It
-writes a line per second, but for the library's calls that keep the interpreter's lock."""
+"""Looks (one minute) without a line and without work, after which the process counts as hung. It writes a line per
+second, but for the library's calls that keep the interpreter's lock."""
+
+BUSY_SHARE = 0.2
+"""A process that works uses so much of a core. One whose main thread hangs and keeps the interpreter's lock uses a
+hundredth (a tenth, emulated), since its other thread asks for the lock two hundred times a second."""
 
 STDERR_BYTES_KEPT = 2000
 
@@ -133,7 +137,7 @@ class _Watch:
             readable, _, _ = select.select([process.stdout], [], [], LOOK_S)
             self._check_memory()
             if not readable:
-                idle = 0 if self._is_busy() else idle + 1
+                idle = 0 if self._has_worked(idle + 1) else idle + 1
                 self._silent_s += LOOK_S
                 self._check_time()
                 if idle > SILENT_LOOKS_MAX:
@@ -142,6 +146,7 @@ class _Watch:
                                       "run the model with engine = 'onnx'")
                 continue
             idle, self._silent_s = 0, 0.0
+            self._has_worked(0)  # counts from here
             chunk = os.read(process.stdout.fileno(), 65536)
             if not chunk:
                 return None
@@ -161,14 +166,17 @@ class _Watch:
         self._check_time()
         return None
 
-    def _is_busy(self) -> bool:
-        """Whether the process used the processor since the last question."""
+    def _has_worked(self, looks: int) -> bool:
+        """Whether the process used a share of a core in the last so many looks, in none of which it had."""
         try:
             times = psutil.Process(self._process.pid).cpu_times()
         except psutil.Error:
             return False
-        before_s, self._busy_s = self._busy_s, float(times.user + times.system)
-        return self._busy_s > before_s
+        busy_s = float(times.user + times.system)
+        if busy_s - self._busy_s < BUSY_SHARE * LOOK_S * looks:
+            return False
+        self._busy_s = busy_s
+        return True
 
     def _check_time(self) -> None:
         if (self._elapsed_s + self._silent_s) * NS_PER_S > self._limits.timeout_ns:
