@@ -4,9 +4,9 @@ Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by t
 the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
-``prefill_tokens`` (of prompts that one turn reads at most; left out: as many as fit into ``turn``, by what the first
-lane measures when it opens the model), ``turn`` (how long a turn of prefill may take; left out: 100 ms, 2 s where no
-other model is on its lanes), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch:
+``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
+many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
+prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch:
 ``float32``, ``float16`` or ``bfloat16``).
 """
 
@@ -45,11 +45,9 @@ MAX_TOKENS = 256
 CONTEXT_MIN = 8
 
 TURN_NS = 100 * NS_PER_MS
-"""What a turn that reads prompts may take where nobody says: nothing else runs on the lane meanwhile."""
-
-TURN_ALONE_NS = 2000 * NS_PER_MS
-"""The same where the model has its lanes for itself: only its other answers wait. With llama.cpp on a CPU, parts of 8
-tokens take half as long again per token as parts of 256."""
+"""What a turn that reads prompts may take where nobody says, and other models are on the lane: they wait for it. Where
+there is none, it reads what other answers of the batch may have to wait for, :data:`PREFILL_TOKENS_MAX`: with llama.cpp
+on a CPU, parts of 8 tokens take half as long again per token as parts of 256."""
 
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4
@@ -85,8 +83,9 @@ class LmEngine(Engine):
         self._chat = options.boolean("chat", False)
         self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
         self._prefill_tokens = options.integer("prefill_tokens", 0, TOKENS_MIN) if "prefill_tokens" in options else 0
-        alone = bool(lanes) and all(lane.models == 1 for lane in lanes)
-        self._turn_ns = options.duration_ns("turn", TURN_ALONE_NS if alone else TURN_NS)
+        self._turn_ns = options.duration_ns("turn", TURN_NS)
+        if not self._prefill_tokens and "turn" not in options and lanes and all(lane.models == 1 for lane in lanes):
+            self._prefill_tokens = PREFILL_TOKENS_MAX
         self._lock = threading.Lock()
         self._backend: Optional[Backend] = None
         self._facts: Optional[ModelFacts] = None
