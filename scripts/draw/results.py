@@ -51,7 +51,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
     "bench_language_lane.json": "A language model and a voice detector on one lane, in virtual time",
     "bench_language_policies.json": "FIFO static, rtlm and rtlm+ on a hub's questions, in virtual time",
-    "bench_language_llama.json": "rtlm+ beside llama.cpp's own server, live, on a busy machine",
+    "bench_language_llama.json": "rtlm+ beside llama.cpp's own server, live",
     "bench_language_serving.json": "A language model under load: FIFO static, rtlm, rtlm+, live",
     "bench_answer_lengths.json": "How well lengths of a language model's answers are predicted",
     "bench_live_vs_simulated.json": "Live beside simulated: one network, a pipeline with host functions, the reader",
