@@ -45,9 +45,8 @@ MAX_TOKENS = 256
 CONTEXT_MIN = 8
 
 TURN_NS = 100 * NS_PER_MS
-"""What a turn that reads prompts may take where nobody says, and other models are on the lane: they wait for it. Where
-there is none, it reads what other answers of the batch may have to wait for, :data:`PREFILL_TOKENS_MAX`: with llama.cpp
-on a CPU, parts of 8 tokens take half as long again per token as parts of 256."""
+"""What a turn that reads prompts may take where nobody says and other models, which wait for it, are on the lane. A
+turn of a model alone on its lanes reads :data:`PREFILL_TOKENS_MAX` tokens: short parts take longer per token."""
 
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4

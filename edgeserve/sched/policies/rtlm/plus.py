@@ -144,9 +144,8 @@ class RtlmPlus(LanguagePolicy):
         return room.slots > 0 and any(board.sequence_bytes(waiting.job) <= room.bytes for waiting in following)
 
     def _batch_of(self, latency: ModelLatency) -> int:
-        """As in general; or the next larger size that only a few short runs at start tell of, while batches of the
-        other were served. Reading prompts is a larger part of short runs, so that whichever size was served first would
-        look better than all others for ever. Once served, a size is compared as it is."""
+        """As in general; or, while batches of that size are served, the next larger one that is known from runs at
+        start alone. Those are short and mostly the reading of prompts, so any size that is served looks better."""
         found = super()._batch_of(latency)
         if self._batch_max or latency.source(found) != LIVE:
             return found
