@@ -20,7 +20,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence, Type, TypeVar
 Item = TypeVar("Item")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-COPIED = ("edgeserve", "tests", "scripts", "examples", "docs")
+COPIED = ("edgeserve", "tests", "scripts", "examples", "docs", "profiles", "jetson")
 """What tests read. Bytecode goes along: rewriting every assertion takes longer than most tests."""
 
 BYTES_MAX = 4 << 30

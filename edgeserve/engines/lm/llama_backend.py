@@ -138,8 +138,9 @@ class LlamaSession:
         self._vocabulary = vocabulary
 
     def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        # By slot: llama.cpp computes together only sequences whose numbers follow each other, in this order.
         given = [(token, row.start + place, row.slot, place + 1 == len(row.tokens))
-                 for row in rows for place, token in enumerate(row.tokens)]
+                 for row in sorted(rows, key=lambda row: row.slot) for place, token in enumerate(row.tokens)]
         scores: Dict[int, np.ndarray] = {}
         for begin in range(0, len(given), BATCH_TOKENS):
             scores.update(self._decode(given[begin:begin + BATCH_TOKENS]))
