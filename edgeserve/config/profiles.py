@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug, slug
 from edgeserve.config.profile_schema import FORMAT, ProfileProblem, problems_of
@@ -189,28 +189,38 @@ def profile_files(path: str) -> List[str]:
     return [path]
 
 
-def find_profiles(directory: str, elsewhere: bool = False, mode: str = "") -> List[Profile]:
+def find_profiles(directory: str, elsewhere: bool = False, mode: str = "",
+                  models: Optional[Container[str]] = None) -> List[Profile]:
     """The profiles of this machine below a directory of profiles, ``Config.profiles_path``; none where it is absent.
     ``mode`` is its power mode, as for :func:`read_profiles_here`; without one, the only mode that was measured.
+    ``models``: those of other models are left out.
 
     With ``elsewhere``, for simulations: where this machine has none, those of the only device that has some. Raises
     :class:`ProfileError` when several devices have some: nobody said which is meant.
     """
     if not os.path.isdir(directory):
         return []
-    here = os.path.join(directory, device_slug())
-    if os.path.isdir(here) or not elsewhere:
-        return [read_profile(path) for path in paths_of_mode(here, mode or _only_mode(here))]
-    profiles = read_profiles(directory)
+    here = _of_models(_of_device(directory, device_slug(), mode), models)
+    if here or not elsewhere:
+        return here
+    profiles = _of_models(read_profiles(directory), models)
     devices = sorted({profile.device for profile in profiles})
-    if len(devices) == 1 and os.path.isdir(os.path.join(directory, devices[0])):
-        folder = os.path.join(directory, devices[0])
-        return [read_profile(path) for path in paths_of_mode(folder, mode or _only_mode(folder))]
     if len(devices) > 1:
         raise ProfileError(f"{directory} has profiles of {', '.join(devices)}, and none of this machine "
-                           f"({os.path.basename(here)}): name the directory of one device, such as --profiles "
+                           f"({device_slug()}): name the directory of one device, such as --profiles "
                            f"{os.path.join(directory, devices[0])}, or simulate(profiles=read_profiles(...)) in Python")
+    if devices and os.path.isdir(os.path.join(directory, devices[0])):
+        return _of_models(_of_device(directory, devices[0], mode), models)
     return profiles
+
+
+def _of_device(directory: str, device: str, mode: str) -> List[Profile]:
+    folder = os.path.join(directory, device)
+    return [read_profile(path) for path in paths_of_mode(folder, mode or _only_mode(folder))]
+
+
+def _of_models(profiles: Sequence[Profile], models: Optional[Container[str]]) -> List[Profile]:
+    return [profile for profile in profiles if models is None or profile.model in models]
 
 
 def _lane(table: Mapping[str, Any]) -> LaneProfile:

@@ -17,10 +17,10 @@ REPETITIONS_MAX = 12
 
 def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int],
             repetitions: int = REPETITIONS, spend_ns: int = 0,
-            seen: Optional[Dict[str, Any]] = None) -> Dict[int, List[int]]:
+            seen: Optional[Dict[str, Any]] = None, sequences: bool = False) -> Dict[int, List[int]]:
     """Run each batch size ``repetitions`` times with one item; how long each run took, in nanoseconds. Short runs go
     on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``. ``seen`` gets the outputs of one
-    item.
+    item. ``sequences``: of an engine that ``makes_sequences``, see :func:`batch_to_time`.
 
     The largest size goes first, so that memory grows once. Raises what the engine raises: a model that cannot run its
     example must not be called ready.
@@ -34,18 +34,30 @@ def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: C
         for size, runs in durations.items():
             if round_ < repetitions or spent_ns[size] < spend_ns:
                 begun_ns = clock_ns()
-                runs.append(time_run_ns(session, Batch([example] * size, size), clock_ns, seen))
+                runs.append(time_run_ns(session, batch_to_time(example, size, sequences), clock_ns, seen))
                 spent_ns[size] += clock_ns() - begun_ns
     return dict(sorted(durations.items()))
+
+
+def batch_to_time(item: Values, size: int, sequences: bool) -> Batch:
+    """A full batch of one item. One of ``sequences`` comes back when the prompts are read: the steps that follow are
+    what such a model does nearly all the time, and all that its batches of different sizes have in common."""
+    return Batch([item] * size, size, steps_max=1 if sequences else None)
 
 
 def time_run_ns(session: Session, batch: Batch, clock_ns: Callable[[], int],
                 seen: Optional[Dict[str, Any]] = None) -> int:
     """How long one batch took: on the device where it can say, else from launch to result. Of a model of sequences
-    that counts its turns, how long one of them took."""
+    that counts its turns, how long one of them took. A batch that ``steps_max`` leaves unfinished goes on to its end,
+    and how long a turn or step took from then on counts."""
     started_ns = clock_ns()
     results, times = run_whole(session, batch)
+    goes_on = batch.steps_max is not None and not all(result.done for result in results)
+    if goes_on:
+        rest = batch._replace(states=[result.state for result in results], steps_max=None)
+        started_ns = clock_ns()
+        results, times = run_whole(session, rest)
     if seen is not None and results:
         seen.update(results[0].outputs)
     took_ns = times[1] - times[0] if times is not None else clock_ns() - started_ns
-    return took_ns // max([1, *[result.turns for result in results]])
+    return took_ns // max([1, *[result.turns or (result.steps if goes_on else 1) for result in results]])

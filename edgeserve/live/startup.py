@@ -160,7 +160,7 @@ class Starter:
                 times: Dict[int, List[int]] = self._call(
                     lane, model, f"warmed up on lane {lane}", lambda here: warm_up(
                         here.open(engine), engine.example(), model.batch, self._clock_ns, spend_ns=MEASURE_NS,
-                        seen=seen))
+                        seen=seen, sequences=engine.makes_sequences))
                 how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
                 times = {}

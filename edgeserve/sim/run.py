@@ -156,15 +156,13 @@ def machine_to_simulate(config: Config, directory: str = "") -> Measured:
 
 def profiles_to_simulate(config: Config, directory: str = "") -> List[Profile]:
     """The profiles below ``directory`` (``""``: ``[server] profiles``): this machine's, else those of the only device
-    that was measured.
+    that was measured with models of the configuration.
 
     A profile that does not match the configuration is left out where ``expected`` has the model's times, and used where
     nothing else is known; a warning says which. Versions are not compared: the device may be another one.
     """
     used = []
-    for profile in find_profiles(directory or config.profiles_path, elsewhere=True):
-        if profile.model not in config.models:
-            continue
+    for profile in find_profiles(directory or config.profiles_path, elsewhere=True, models=config.models):
         match, model = match_profile(profile, config), config.models[profile.model]
         is_whole = set(match.usable.lanes) == set(model.lanes or config.lanes) & set(profile.lanes)
         chosen, what = match.usable, "the rest of it is used"

@@ -12,8 +12,8 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.engines.base import Batch, Engine, Session, Values
-from edgeserve.engines.warm import time_run_ns
+from edgeserve.engines.base import Engine, Session, Values
+from edgeserve.engines.warm import batch_to_time, time_run_ns
 
 NORMAL_95 = 1.96
 """Two-sided 95 % of the normal distribution: the interval of a rank is that of a binomial count."""
@@ -96,13 +96,14 @@ def fit_affine(medians_ns: Mapping[int, int]) -> Tuple[int, int, float]:
 
 
 def measure_size(session: Session, item: Values, size: int, clock_ns: Clock, rule: StopRule,
-                 stopped: Callable[[], bool] = lambda: False) -> List[int]:
+                 stopped: Callable[[], bool] = lambda: False, sequences: bool = False) -> List[int]:
     """Run batches of ``size`` until ``rule`` is content; the durations in the order they were measured. ``stopped``
-    is asked between runs (someone pressed Ctrl-C)."""
+    is asked between runs (someone pressed Ctrl-C). ``sequences``: of an engine that ``makes_sequences``, see
+    :func:`~edgeserve.engines.warm.batch_to_time`."""
     samples: List[int] = []
     begun_ns = clock_ns()
     while len(samples) < rule.runs_max and not stopped():
-        samples.append(time_run_ns(session, Batch([item] * size, size), clock_ns))
+        samples.append(time_run_ns(session, batch_to_time(item, size, sequences), clock_ns))
         if len(samples) < rule.runs_min:
             continue
         if clock_ns() - begun_ns >= rule.time_ns_max:

@@ -209,7 +209,7 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
-            samples = measure_size(session, item, size, clock_ns, rule, stopped)
+            samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
             if stopped():
                 return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
             timings[size] = summarise(samples)
@@ -219,7 +219,7 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes,
                              work_bytes)
         progress("checking", len(todo))
-        lane_circumstances[lane]["drift"] = _drift_over_lane(session, item, todo[0], timings[todo[0]], clock_ns)
+        lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
         return Outcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
@@ -314,10 +314,11 @@ def _give_back() -> None:
         trim(0)
 
 
-def _drift_over_lane(session: Session, item: Values, size: int, before: Timing, clock_ns: Callable[[], int]) -> float:
+def _drift_over_lane(engine: Engine, session: Session, item: Values, size: int, before: Timing,
+                     clock_ns: Callable[[], int]) -> float:
     """The first size once more after all others: its median then over its median before, minus 1."""
     rule = StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
-    after = summarise(measure_size(session, item, size, clock_ns, rule))
+    after = summarise(measure_size(session, item, size, clock_ns, rule, sequences=engine.makes_sequences))
     return round(after.median_ns / before.median_ns - 1, 4) if before.median_ns else 0.0
 
 

@@ -223,7 +223,8 @@ def _replay(args: argparse.Namespace) -> int:
     else:
         raise ConfigError(f"{args.replay} does not hold its configuration; give the server's with --config edge.toml")
     import_policies(config)
-    profiles = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode())
+    profiles = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(),
+                             models=config.models)
     scheduler = build_scheduler(config, used_profiles(recording.start, profiles), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
     if args.trace:

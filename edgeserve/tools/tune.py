@@ -100,7 +100,8 @@ def _of_recording(args: argparse.Namespace) -> Task:
     config = load_config(args.config)
     edge = dict(expand_pipelines(read_toml(args.config), config.directory))
     import_policies(config)
-    found = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode())
+    found = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(),
+                          models=config.models)
     profiles = used_profiles(recording.start, found)
     truth = learn(config, recording, profiles, args.record)
     subject = Recorded(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)

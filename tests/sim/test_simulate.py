@@ -29,7 +29,7 @@ from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import profiles_to_simulate, simulate
-from edgeserve.sim.scenario import load_scenario
+from edgeserve.sim.scenario import load_scenario, parse_scenario
 
 MS = 10**6
 
@@ -146,6 +146,15 @@ def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, c
     assert "no request arrived" in capsys.readouterr().err
 
 
+def test_the_profiles_of_other_models_are_in_nobodys_way(monkeypatch):
+    monkeypatch.setattr("edgeserve.config.profiles.device_slug", lambda: "a-machine-that-nobody-measured")
+    scenario = parse_scenario({
+        "server": {"profiles": os.path.join(EXAMPLES, "..", "..", "profiles")}, "lane": {"l": {}},
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}}, "app": {"a": {"model": "m"}},
+        "run": {"duration": "1s"}, "workload": {"w": {"app": "a", "kind": "closed"}}})
+    assert simulate(scenario, 1).world.ended
+
+
 @pytest.fixture
 def measured(tmp_path):
     """A scenario whose model has no time but that of profiles; ``measured(device, ms)`` writes one."""
@@ -154,10 +163,10 @@ def measured(tmp_path):
     path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n'
                     '[workload.w]\napp = "a"\nkind = "closed"\n')
 
-    def write(device, ms):
+    def write(device, ms, model="m"):
         timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
-        write_profile(profile_path(str(tmp_path / "profiles"), device, "m"),
-                      Profile("m", device, {"cpu0": LaneProfile({1: timing})}))
+        write_profile(profile_path(str(tmp_path / "profiles"), device, model),
+                      Profile(model, device, {"cpu0": LaneProfile({1: timing})}))
         return str(path)
     return write
 
@@ -195,6 +204,11 @@ def test_of_several_other_devices_one_has_to_be_named(measured, tmp_path, capsys
     assert main(["simulate", path]) == 2
     assert f"profiles of orin, xavier, and none of this machine ({device_slug()})" in capsys.readouterr().err
     assert p50_ms(path, "--profiles", str(tmp_path / "profiles" / "xavier")) == pytest.approx(30, abs=0.2)
+    measured(device_slug(), 5, "other")  # what this machine knows of another model says nothing of this one
+    assert main(["simulate", path]) == 2
+    (tmp_path / "profiles" / "xavier" / "m.json").unlink()
+    measured("xavier", 30, "other")
+    assert p50_ms(path) == pytest.approx(20, abs=0.2)
     assert main(["simulate", path, "--profiles", str(tmp_path / "absent")]) == 2
     assert "absent: there is no such directory" in capsys.readouterr().err
 

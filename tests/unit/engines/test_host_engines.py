@@ -469,3 +469,25 @@ def test_warm_up_of_a_model_of_sequences_measures_a_turn_and_not_the_whole_answe
     session = Turns()
     spent = warm_up(session, {}, (2,), lambda: session.now, spend_ns=2400)
     assert len(spent[2]) == 4, "what may be spent is time, not time per turn"
+
+
+@pytest.mark.parametrize("turns", [0, 3], ids=["no turns", "turns"])
+def test_warm_up_of_sequences_measures_the_steps_that_follow_the_prompts(turns):
+    class Reads(BlockingSession):
+        """Reads a prompt for 1000 ns and makes a step in 100."""
+
+        def __init__(self):
+            self.now = 0
+
+        def launch(self, batch):
+            if batch.states:
+                assert batch.states == ["read"] * len(batch.items) and batch.steps_max is None
+                self.now += 300
+                return Finished([Result({"said": 1}, steps=3, turns=turns) for _ in batch.items])
+            self.now += 1000 + (0 if batch.steps_max else 300)
+            unfinished = Result({}, state="read", done=False, turns=turns and 1)
+            return Finished([unfinished if batch.steps_max else Result({}, turns=turns and 4) for _ in batch.items])
+
+    session, seen = Reads(), {}
+    assert warm_up(session, {}, (1, 2), lambda: session.now, sequences=True, seen=seen) == {1: [100] * 3, 2: [100] * 3}
+    assert seen == {"said": 1}
