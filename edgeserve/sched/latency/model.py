@@ -221,10 +221,6 @@ class ModelLatency:
             return Confidence(LIVE, len(window), max(0, now_ns - window[-1][0]), pace_count)
         return Confidence(self._source(size), self.seeds[size].count, None, pace_count)
 
-    def source(self, size: int) -> str:
-        """What the estimates of a size stand on: ``Confidence.source``."""
-        return LIVE if self._windows[size] else self._source(size)
-
     def contradiction(self) -> Contradiction | None:
         """Whether the latest served batches contradict what the estimates began with."""
         found = self._served.contradiction({size: self._source(size) for size in self.sizes})

@@ -12,7 +12,6 @@ import math
 from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.confidence import LIVE, START
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.rtlm.consolidation import consolidate, window_len
@@ -39,9 +38,6 @@ CRITICAL: Final = RANKS["critical"]
 
 ALMOST: Final = 0.98
 """Of two sizes that bring about as much in time, the larger is the better one: more are served at once."""
-
-TRIED: Final = 0.7
-"""A larger size that was measured at start alone is tried if it brought this share of the best tokens per second."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -142,16 +138,6 @@ class RtlmPlus(LanguagePolicy):
         if room is None or not following:
             return bool(following)
         return room.slots > 0 and any(board.sequence_bytes(waiting.job) <= room.bytes for waiting in following)
-
-    def _batch_of(self, latency: ModelLatency) -> int:
-        """As in general; or, while batches of that size are served, the next larger one that is known from runs at
-        start alone. Those are short and mostly the reading of prompts, so any size that is served looks better."""
-        found = super()._batch_of(latency)
-        if self._batch_max or latency.source(found) != LIVE:
-            return found
-        worth = TRIED * found / max(1, latency.typical_ns[found])
-        return next((size for size in latency.sizes if size > found and latency.source(size) == START
-                     and size / max(1, latency.typical_ns[size]) >= worth), found)
 
     def _places(self, tasks: ModelTasks, lane: Lane, held: int, board: Board) -> int:
         """How many sequences run at once on a lane: C, or its slots, of which so many are ``held``."""

@@ -150,6 +150,18 @@ def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_f
     assert not double.contexts[0].open
 
 
+def test_llama_cpp_gets_sequences_in_the_order_of_their_numbers(llama_file, monkeypatch):
+    double = doubled(monkeypatch)
+    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+    engine.load()
+    session = engine.open(LaneInfo())
+    states = [result.state for result in run(session, ITEMS[:2], steps_max=1)]
+    double.calls.clear()
+    results = run(session, ITEMS[1::-1], states[::-1])
+    assert [slot for slot, _ in double.calls[0]] == [0, 1], "else each would be a run of its own inside llama.cpp"
+    assert tokens(results) == tokens(run(session, ITEMS[:2]))[::-1], "each answer goes to its own item"
+
+
 def test_a_step_that_llama_cpp_refuses_fails_the_batch_and_the_next_one_runs(llama_file, monkeypatch):
     double = doubled(monkeypatch)
     engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])

@@ -8,9 +8,6 @@ import pytest
 from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.latency.confidence import PROFILE, START
-from edgeserve.sched.latency.distribution import timing_of
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies import POLICIES as KINDS
 from edgeserve.sched.policies.rtlm.lengths import Length
 from edgeserve.sched.policies.rtlm.published import Rtlm
@@ -583,24 +580,3 @@ def test_a_side_lane_looks_at_what_runs_on_the_main_lanes_once_however_many_wait
     ask(world, 20, 20, 20, 20)
     ask(world, *[100] * 30, at=10)
     assert batch_of(world, "cpu") == [] and max(counts) == 1
-
-
-# --- how many at once -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("began", "served_4", "source", "tried", "served_8", "best"), [
-    ({1: 39, 2: 72, 4: 135, 8: 280}, 71, START, 8, 128, 8),   # short runs are mostly the reading of prompts
-    ({1: 39, 2: 72, 4: 135, 8: 280}, 71, START, 8, 176, 4),   # once served it is known
-    ({1: 39, 2: 72, 4: 135, 8: 480}, 71, START, 4, 400, 4),   # too slow to be tried
-    ({1: 39, 2: 72, 4: 135, 8: 280}, 71, PROFILE, 4, 176, 4)])
-def test_a_larger_size_that_only_runs_at_start_tell_of_is_tried(began, served_4, source, tried, served_8, best):
-    policy = world_of("rtlm+").scheduler.policies[0]
-    latency = ModelLatency("lm", "gpu", {size: timing_of([ms * MS] * 2) for size, ms in began.items()}, (1, 2, 4, 8),
-                           age_ns=10**12, sources=dict.fromkeys(began, source))
-    assert policy._batch_of(latency) == 4, "the smallest of those that bring as much"
-    for _ in range(10):
-        latency.observe(0, 4, served_4 * MS)
-    assert policy._batch_of(latency) == tried
-    for _ in range(10):
-        latency.observe(0, 8, served_8 * MS)
-    assert policy._batch_of(latency) == best
