@@ -15,6 +15,7 @@ import numpy as np
 VOCABULARY = 258  # bytes, <|im_start|>, <|im_end|>
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 CONTEXT = 128
+MODEL_BYTES = 10**6
 
 
 class Batch:
@@ -69,6 +70,11 @@ def remove(context: Context, slot: int, begin: int, end: int) -> bool:
     return True
 
 
+def copy(context: Context, source: int, target: int, begin: int, end: int) -> None:
+    assert (begin, end) == (-1, -1) and not context.sequences[target]
+    context.sequences[target] = list(context.sequences[source])
+
+
 def load(path: bytes, settings: Any) -> Any:
     with open(path, "rb") as file:
         return types.SimpleNamespace(vocabulary_only=settings.vocab_only) if file.read(4) == b"GGUF" else None
@@ -95,9 +101,10 @@ FUNCTIONS: Dict[str, Any] = {
     "model_n_ctx_train": lambda model: CONTEXT, "model_get_vocab": lambda model: model,
     "vocab_n_tokens": lambda vocabulary: VOCABULARY, "model_n_embd": lambda model: 64,
     "model_n_head": lambda model: 4, "model_n_head_kv": lambda model: 2, "model_n_layer": lambda model: 3,
-    "model_size": lambda model: 1000, "get_memory": lambda context: context,
+    "model_size": lambda model: MODEL_BYTES, "get_memory": lambda context: context,
     "batch_init": lambda room, embeddings, sequences: Batch(room), "batch_free": lambda batch: None,
     "free": lambda context: setattr(context, "open", False), "memory_seq_rm": remove,
+    "memory_seq_cp": copy,
     "get_logits_ith": lambda context, place: context.scores[place].ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
     "vocab_bos": lambda vocabulary: 0, "vocab_get_add_bos": lambda vocabulary: False,
     "vocab_is_eog": lambda vocabulary, token: token == 257,

@@ -1,8 +1,8 @@
 """GGUF files on llama.cpp, through the low-level calls of ``llama-cpp-python``: quantised models, on the CPU or a GPU.
 
-Each lane has a context of llama.cpp with a sequence number per slot. A step is one ``llama_decode`` with a batch in
-which each token says its position and its sequence. llama.cpp reserves the memory of all slots when a context is made;
-freeing a slot empties its cells.
+Each lane has a context of llama.cpp with a sequence number per slot (``llama_numbers.py``). A step is one
+``llama_decode`` with a batch in which each token says its position and its sequence. llama.cpp reserves the memory of
+all slots when a context is made; freeing a slot empties its cells.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import ModelFacts, Row
+from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.tokenizers import longest_first
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, OutOfMemory
@@ -74,11 +75,14 @@ class LlamaBackend:
             raise EngineError(f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
                               f"the model was trained with {trained} tokens; choose at most that")
         vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        head_size = llama_cpp.llama_model_n_embd(model) // llama_cpp.llama_model_n_head(model)
-        per_token = (2 * KEPT_BYTES * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model)
-                     * head_size)
-        return ModelFacts(self._context or trained, int(vocabulary), int(per_token),
+        return ModelFacts(self._context or trained, int(vocabulary), self._bytes_per_token(),
                           int(llama_cpp.llama_model_size(model)))
+
+    def _bytes_per_token(self) -> int:
+        model = self._loaded
+        head_size = llama_cpp.llama_model_n_embd(model) // llama_cpp.llama_model_n_head(model)
+        return int(2 * KEPT_BYTES * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model)
+                   * head_size)
 
     def unload(self) -> None:
         model, self._loaded = self._loaded, None
@@ -98,7 +102,8 @@ class LlamaBackend:
         if not made:
             raise OutOfMemory(f"model {self._model!r}: llama.cpp could not make a context of {slots} sequences of "
                               f"{context} tokens; lower [model.{self._model}] slots or options.context")
-        return LlamaSession(self._model, made, slots, self.vocabulary_size())
+        moves = context * self._bytes_per_token() <= int(llama_cpp.llama_model_size(self._loaded))
+        return LlamaSession(self._model, made, slots, self.vocabulary_size(), moves)
 
     def vocabulary_size(self) -> int:
         """The number of different tokens of the loaded model."""
@@ -125,32 +130,46 @@ class LlamaBackend:
 
 
 class LlamaSession:
-    """One lane's context."""
+    """One lane's context. ``moves``: a sequence may move to another number. llama.cpp copies all that is reserved for
+    it, which pays within a step or two where that is no more than the weights, which a step with a gap reads again."""
 
     mixes = True
 
-    def __init__(self, model: str, context: Any, slots: int, vocabulary: int) -> None:
+    def __init__(self, model: str, context: Any, slots: int, vocabulary: int, moves: bool) -> None:
         self.slots = slots
         self._model = model
         self._context: Any = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
         self._vocabulary = vocabulary
+        self._numbers = Numbers(slots)
+        self._moves = moves
 
     def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
-        # By slot: llama.cpp computes together only sequences whose numbers follow each other, in this order.
-        given = [(token, row.start + place, row.slot, place + 1 == len(row.tokens))
-                 for row in sorted(rows, key=lambda row: row.slot) for place, token in enumerate(row.tokens)]
+        number_of = self._numbered([row.slot for row in rows])
+        given = [(token, row.start + place, number_of[row.slot], place + 1 == len(row.tokens))
+                 for row in sorted(rows, key=lambda row: number_of[row.slot]) for place, token in enumerate(row.tokens)]
         scores: Dict[int, np.ndarray] = {}
         for begin in range(0, len(given), BATCH_TOKENS):
             scores.update(self._decode(given[begin:begin + BATCH_TOKENS]))
-        return [scores[row.slot] for row in rows]
+        return [scores[number_of[row.slot]] for row in rows]
+
+    def _numbered(self, slots: Sequence[int]) -> Dict[int, int]:
+        """The sequences' numbers in this step: neighbours, as far as that can be."""
+        for slot in slots:
+            self._numbers.of(slot)
+        for source, target in self._numbers.close_gaps(slots) if self._moves else ():
+            llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            llama_cpp.llama_memory_seq_rm(self._memory, source, -1, -1)
+        return {slot: self._numbers.of(slot) for slot in slots}
 
     def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
         return self.prefill(rows)
 
     def free(self, slot: int) -> None:
-        llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
+        number = self._numbers.leave(slot)
+        if number >= 0:
+            llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
 
     def close(self) -> None:
         context, self._context = self._context, None
@@ -159,24 +178,24 @@ class LlamaSession:
             llama_cpp.llama_free(context)
 
     def _decode(self, given: Sequence[Tuple[int, int, int, bool]]) -> Dict[int, np.ndarray]:
-        """Run tokens with their positions and slots; the scores behind those that ask for them, by slot."""
+        """Run tokens with their positions and sequences; the scores behind those that ask for them, by sequence."""
         batch = self._batch
         batch.n_tokens = len(given)
-        for place, (token, position, slot, last) in enumerate(given):
+        for place, (token, position, number, last) in enumerate(given):
             batch.token[place] = token
             batch.pos[place] = position
             batch.n_seq_id[place] = 1
-            batch.seq_id[place][0] = slot
+            batch.seq_id[place][0] = number
             batch.logits[place] = last
         status = llama_cpp.llama_decode(self._context, batch)
         if status != 0:
             why = "no room in its memory" if status == 1 else f"status {status}"
             raise EngineError(f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}")
         found = {}
-        for place, (_, _, slot, last) in enumerate(given):
+        for place, (_, _, number, last) in enumerate(given):
             if last:
                 scores = llama_cpp.llama_get_logits_ith(self._context, place)
-                found[slot] = np.array(np.ctypeslib.as_array(scores, shape=(self._vocabulary,)))  # the next step's too
+                found[number] = np.array(np.ctypeslib.as_array(scores, shape=(self._vocabulary,)))  # it reuses them
         return found
 
 

@@ -8,7 +8,6 @@ off at once where nobody computes, else by the thread that computes, after its p
 from __future__ import annotations
 
 import contextlib
-import heapq
 import threading
 import weakref
 from collections import deque
@@ -24,7 +23,7 @@ class Slots:
         self.session = session
         self._lock = threading.Lock()
         self._returned: Deque[int] = deque()
-        self._free: List[int] = list(range(session.slots))  # a heap
+        self._free: List[int] = list(range(session.slots))[::-1]
         self._holders: Dict[int, weakref.ReferenceType[Any]] = {}
         self._closed = False
 
@@ -42,7 +41,7 @@ class Slots:
             else:
                 self.give_back(waiting[0])
             self.tidy()
-        slot = heapq.heappop(self._free)  # the lowest: llama.cpp computes neighbours together
+        slot = self._free.pop()
         self._holders[slot] = weakref.ref(holder)
         return slot
 
@@ -71,7 +70,7 @@ class Slots:
                     self._holders.pop(slot, None)
                     if not self._closed:
                         self.session.free(slot)
-                    heapq.heappush(self._free, slot)
+                    self._free.append(slot)
             finally:
                 self._lock.release()
 

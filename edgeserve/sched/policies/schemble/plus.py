@@ -105,7 +105,7 @@ class SchemblePlus(EnsemblePolicy):
             job = query.jobs[bit]
             latency = board.latency(job.node.model, lane.name)
             behind_ns += latency.likely_ns[latency.size_max] // latency.size_max
-            worth = job.request.cost_share_ns * job.request.value * self._share(query, bit)
+            worth = job.request.cost_share_ns * job.request.value * self._share(query)
             due_ns = job.request.deadline_ns - (query.last_ns - query.due_ns)
             utility.rows.append((due_ns - behind_ns, worth, 0))
         bid.remaining_ns += behind_ns

@@ -564,7 +564,7 @@ class EnsemblePolicy(Edf):
         while count > 1 and at_ns + latency.likely_ns[latency.size_for[count]] > first[0]:
             count -= 1
         jobs = [row[3].jobs[row[4]] for row in together[:count]]
-        shares = [self._share(row[3], row[4]) for row in together[:count]]
+        shares = [self._share(row[3]) for row in together[:count]]
         size = latency.size_for[count]
         bid = bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
         self._adjust(bid, [row for row in rows[1:] if row[3].jobs[row[4]] not in jobs], lane, board)
@@ -577,10 +577,10 @@ class EnsemblePolicy(Edf):
         """How many requests a batch of one of a request's models may hold."""
         return 1
 
-    def _share(self, query: Query, bit: int) -> float:
-        """Which part of a request's worth one of its models adds: all that is to run adds as much together as it brings
-        beside what has begun."""
-        together = (query.planned | query.committed) & query.waiting() | 1 << bit
+    def _share(self, query: Query) -> float:
+        """Which part of a request's worth each of its models adds that are to run: all of them add as much together as
+        they bring beside what has begun."""
+        together = (query.planned | query.committed) & query.waiting()
         return max(0.0, query.gain(together)) / bin(together).count("1")
 
     # --- for people ---------------------------------------------------------------------------------------------------

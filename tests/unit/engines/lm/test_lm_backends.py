@@ -150,16 +150,23 @@ def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_f
     assert not double.contexts[0].open
 
 
-def test_llama_cpp_gets_sequences_in_the_order_of_their_numbers(llama_file, monkeypatch):
-    double = doubled(monkeypatch)
-    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+@pytest.mark.parametrize(("model_bytes", "moved"), [(10**6, [0, 1, 2]), (1000, [0, 1, 3])],
+                         ids=["moves", "too large to move"])
+def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monkeypatch, model_bytes, moved):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    double = doubled(monkeypatch, model_size=lambda model: model_bytes)
+    config = ModelConfig(name="chat", engine="lm", file="model.gguf", batch=(1, 2, 4))
+    engine = make_engine(config, [LaneInfo()], str(tmp_path))
     engine.load()
     session = engine.open(LaneInfo())
-    states = [result.state for result in run(session, ITEMS[:2], steps_max=1)]
+    alone = [tokens(run(session, [item]))[0] for item in ITEMS]
+    states = [result.state for result in run(session, ITEMS, steps_max=6)]  # the third has ended
     double.calls.clear()
-    results = run(session, ITEMS[1::-1], states[::-1])
-    assert [slot for slot, _ in double.calls[0]] == [0, 1], "else each would be a run of its own inside llama.cpp"
-    assert tokens(results) == tokens(run(session, ITEMS[:2]))[::-1], "each answer goes to its own item"
+    rest = [3, 1, 0]
+    results = run(session, [ITEMS[index] for index in rest], [states[index] for index in rest])
+    assert [number for number, _ in double.calls[0]] == moved, "others would be runs of their own inside llama.cpp"
+    assert tokens(results) == [alone[index] for index in rest], "each answer goes to its own item"
+    assert not any(double.contexts[0].sequences.values())
 
 
 def test_a_step_that_llama_cpp_refuses_fails_the_batch_and_the_next_one_runs(llama_file, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, app_of, job
 
-from edgeserve.sched.requests.admission import Admission, LaneShare
+from edgeserve.sched.requests.admission import Admission, LaneShare, to_displace_anywhere
 
 
 def admission(weights=None, **pending):
@@ -64,6 +64,23 @@ def test_what_runs_is_not_displaced():
     for request in requests:
         request.running = 1
     assert displaced(made, "z") is None
+
+
+def test_when_the_server_is_full_the_newest_that_waits_of_the_greediest_goes_whatever_its_app():
+    one, other = admission(x=2, y=1), admission()
+    for number, client in enumerate(["x", "x", "z"], start=10):
+        other.enter(job(number, other.app, client=client).request)
+    gone = to_displace_anywhere([one, other], "new")
+    assert gone is not None and (gone.client, gone.id) == ("x", 11)
+    gone.running = 1
+    assert to_displace_anywhere([one, other], "new") is other.clients["x"][10], "what runs is not displaced"
+    other.clients["x"][10].running = 1
+    assert to_displace_anywhere([one, other], "new") is one.clients["x"][2]
+    for made in (one, other):
+        for request in made.clients["x"].values():
+            request.running = 1
+    assert to_displace_anywhere([one, other], "new") is None
+    assert to_displace_anywhere([one, other], "x") is None and to_displace_anywhere([], "new") is None
 
 
 # --- lane time --------------------------------------------------------------------------------------------------------

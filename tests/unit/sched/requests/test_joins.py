@@ -218,6 +218,14 @@ def test_choosing_entries_and_branches_skips_the_others():
     assert branches.done("b") == [("d",)]
 
 
+def test_what_is_no_alternative_is_not_chosen_against():
+    for nodes, ready, names, left in ((DIAMOND, "a", ["b"], []), (DIAMOND, "b", ["c"], ["b"]), (DIAMOND, "d", ["c"], []),
+                                      ([node("a"), node("b")], "a", ["b"], ["a"])):
+        walk = Walk(nodes)
+        walk.request.jobs[1] = walk.job(ready)
+        assert [job.node.name for job in joins.not_chosen(walk.request, names)] == left
+
+
 @pytest.mark.parametrize(("name", "result", "words"), [
     ("cut", {}, "'cut' has fan_out = true but its result names no number of parts"),
     ("cut", {"parts": -1}, "names no number of parts"),

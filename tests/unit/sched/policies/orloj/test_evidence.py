@@ -41,6 +41,13 @@ def test_batches_alone_tell_the_lengths_of_their_members(size):
     assert mean_ms(points, classes["long"]) == pytest.approx(60, rel=0.2)
 
 
+def test_lengths_alone_tell_as_much_without_any_batch():
+    points, classes = learn_lengths([], {"short": [20 * MS] * 30, "long": [60 * MS] * 30}, 40 * MS)
+    assert {name: cdf[-1] for name, cdf in classes.items()} == pytest.approx({"short": 1.0, "long": 1.0})
+    assert mean_ms(points, classes["short"]) == pytest.approx(20, rel=0.25)
+    assert mean_ms(points, classes["long"]) == pytest.approx(60, rel=0.2)
+
+
 def test_where_the_short_ones_are_hardly_ever_the_longest_they_are_still_known_to_be_shorter():
     points, classes = learn_lengths(batches(128, 4), {}, 5 * MS)
     assert mean_ms(points, classes["long"]) == pytest.approx(60, rel=0.3)

@@ -250,6 +250,14 @@ def test_schemble_commits_a_whole_request_and_waits_for_all_of_it():
     assert "vote" in models_of(world.actions)
 
 
+def test_the_fast_path_of_schemble_takes_what_could_start_now():
+    world = make("schemble", models={"memory": "90MB", "load": "40ms"}, resident={"cpu": ["a", "b", "vote", "score"]})
+    assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == ["a", "b"]
+    world.finish("la", at=40)
+    world.finish("lb", at=75)
+    assert models_of(world.actions) == ["vote"], "nobody waits for a model that is not in memory"
+
+
 @pytest.mark.parametrize("planner", ["exact", "published", "greedy"])
 def test_every_planner_of_schemble_serves_a_burst(planner):
     world = make("schemble", options={"planner": planner, "delta": 0.05}, slo="200ms")

@@ -1,0 +1,61 @@
+"""Which sequence of a llama.cpp context each slot has, by number.
+
+llama.cpp computes sequences together whose numbers follow each other; others run one after the other within a step, and
+each such run reads all weights. So a new sequence gets a number beside those in use, and where one that ended leaves a
+gap, one from the end of the row moves there. Pure: the caller copies what is in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Sequence
+
+
+class Move(NamedTuple):
+    """What is in memory as ``source`` is ``target`` from now on."""
+
+    source: int
+    target: int
+
+
+class Numbers:
+    """The numbers 0 to ``count - 1``; a slot holds one from its first token until it is freed."""
+
+    def __init__(self, count: int) -> None:
+        self._of: Dict[int, int] = {}
+        self._free = set(range(count))
+
+    def of(self, slot: int) -> int:
+        """The slot's number; a slot without one gets one, beside others in use if any is free there."""
+        if slot not in self._of:
+            used = self._of.values()
+            beside = [number for number in self._free if number - 1 in used or number + 1 in used]
+            number = self._of[slot] = min(beside or self._free)
+            self._free.discard(number)
+        return self._of[slot]
+
+    def leave(self, slot: int) -> int:
+        """The slot is freed: the number that it had, -1 where it had none."""
+        number = self._of.pop(slot, -1)
+        if number >= 0:
+            self._free.add(number)
+        return number
+
+    def close_gaps(self, slots: Sequence[int]) -> List[Move]:
+        """Move slots of a step, which have numbers, until no free one lies between them: as few as are needed, from
+        the shorter end."""
+        moves: List[Move] = []
+        order = sorted(slots, key=self._of.__getitem__)
+        while order:
+            first, last = self._of[order[0]], self._of[order[-1]]
+            gaps = sorted(number for number in self._free if first < number < last)
+            if not gaps:
+                break
+            below = sum(self._of[slot] < gaps[0] for slot in order)
+            above = sum(self._of[slot] > gaps[-1] for slot in order)
+            moved, target = (order[-1], gaps[0]) if above <= below else (order[0], gaps[-1])
+            moves.append(Move(self._of[moved], target))
+            self._free.add(self._of[moved])
+            self._free.discard(target)
+            self._of[moved] = target
+            order.sort(key=self._of.__getitem__)
+        return moves
