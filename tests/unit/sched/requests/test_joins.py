@@ -219,8 +219,8 @@ def test_choosing_entries_and_branches_skips_the_others():
 
 
 def test_what_is_no_alternative_is_not_chosen_against():
-    for nodes, ready, names, left in ((DIAMOND, "a", ["b"], []), (DIAMOND, "b", ["c"], ["b"]), (DIAMOND, "d", ["c"], []),
-                                      ([node("a"), node("b")], "a", ["b"], ["a"])):
+    for nodes, ready, names, left in ((DIAMOND, "a", ["b"], []), (DIAMOND, "b", ["c"], ["b"]),
+                                      (DIAMOND, "d", ["c"], []), ([node("a"), node("b")], "a", ["b"], ["a"])):
         walk = Walk(nodes)
         walk.request.jobs[1] = walk.job(ready)
         assert [job.node.name for job in joins.not_chosen(walk.request, names)] == left
