@@ -115,7 +115,7 @@ def recover(seed: int, policies: Sequence[str] = KINDS) -> RecoveryResult:
     scheduler = build_scheduler(scenario.config, beliefs.profiles, footprints=setting.footprints,
                                 measured=beliefs.measured, resident=setting.resident)
     world = make_world(scenario, seed, setting=setting)
-    world.times = SlowPhases(world.times, lambda: world.now_ns, phases)
+    world.jobs.times = SlowPhases(world.jobs.times, lambda: world.now_ns, phases)
     drive(scheduler, world)
     world.reference_model.closed(world.now_ns)
     return judge(seed, policy, world.ended, phases, scheduler)

@@ -1,13 +1,13 @@
-"""The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and
-reference_model.
+"""The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and the reference
+model.
 
 It meets the scheduler only through :func:`edgeserve.sched.core.loop.drive`. Time is a number here; the scheduler's own
-thinking costs virtual time, so a slow policy sees events late and acts late. """
+thinking costs virtual time, so a slow policy sees events late and acts late.
+"""
 
 from __future__ import annotations
 
 import heapq
-import math
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import Config
@@ -46,6 +46,7 @@ from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.hardware import POLL_NS, SimHardware
 from edgeserve.sim.host_threads import HostThreads
+from edgeserve.sim.jobs import Jobs, OpenRequest
 from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
 from edgeserve.sim.machine import Function, Machine
 from edgeserve.sim.messages import Messages
@@ -61,9 +62,6 @@ SETTLE_NS_MAX = 3600 * NS_PER_S
 
 READS_MAX = 16
 """How often one turn of the loop looks for requests that came while it read others."""
-
-RAISED = "the engine raised"
-"""Reason of jobs that fail by themselves."""
 
 IDLE_STEPS_MAX = 10_000
 """Steps in a row that bring no event and no action: more means that the scheduler's timer makes no progress."""
@@ -87,33 +85,6 @@ class Ended(NamedTuple):
     branches: Tuple[str, ...] = ()
 
 
-class _Steps:
-    """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, the lane
-    that holds its state (``""``: none), and in how many turns that lane reads the rest of its prompt."""
-
-    __slots__ = ("needed", "done", "faults", "lane", "unread")
-
-    def __init__(self, needed: int) -> None:
-        self.needed = needed
-        self.done = 0
-        self.faults = 0
-        self.lane = ""
-        self.unread = 0
-
-    @property
-    def left(self) -> int:
-        """Steps that it still needs."""
-        return self.needed - self.done
-
-
-class _Open(NamedTuple):
-    request: Request  # with its true hints, whatever the scheduler is told
-    source: Optional[Source]
-    arrival: Arrival
-    place: str
-    steps: Dict[JobId, _Steps]
-
-
 class SimWorld:
     """One run. ``ended`` holds every request that has ended, ``reference_model`` what really happened.
 
@@ -133,7 +104,7 @@ class SimWorld:
         self.lanes.update({f"copy:{name}": SimLane(f"copy:{name}", name, 30 * NS_PER_S, copy=True)
                            for name in config.devices})
         self._contention = {name: device.contention for name, device in config.devices.items()}
-        self.times: Any = times
+        self.jobs = Jobs(times, results, trouble)
         self._results = results
         self._trouble = trouble
         self._settle = settle
@@ -157,10 +128,7 @@ class SimWorld:
         self._heap: List[Tuple[int, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
         self._events: List[Event] = []
-        self._open: Dict[int, _Open] = {}
-        self._retained: Dict[JobId, _Open] = {}
         self._given_ns: Dict[int, int] = {}  # work -> when its lane was given it
-        self._probed: Dict[int, _Open] = {}  # work -> whose retained inputs it runs
         self._cut: Set[int] = set()  # works that are to end after their first step
         self._request_id = 0
         self._sources = list(sources)
@@ -329,16 +297,16 @@ class SimWorld:
         elif isinstance(action, LeaveOut):
             self._when_acted(self._drop_job, action.job)
         elif isinstance(action, ReleaseState):
-            self._progress(self._open[action.job.request_id], action.job).lane = ""
+            self.jobs.progress(action.job).lane = ""
         elif isinstance(action, CutBatch):
             self._when_acted(self._cut_batch, action)
         elif isinstance(action, RetainInputs):
-            self._retained[action.job] = self._open[action.job.request_id]
+            self.jobs.retained[action.job] = self.jobs.open[action.job.request_id]
         elif isinstance(action, ReleaseInputs):
-            del self._retained[action.job]
+            del self.jobs.retained[action.job]
         else:
             if isinstance(action, RunBatch) and action.probe:
-                self._probed[action.work_id] = self._retained.pop(action.jobs[0])
+                self.jobs.probed[action.work_id] = self.jobs.retained.pop(action.jobs[0])
             if self._threads is not None and isinstance(action, RunBatch):
                 self._threads.give(action)
             if self._messages is not None:
@@ -349,7 +317,7 @@ class SimWorld:
         """After which time of a work something else could start on its lane, as expected."""
         if not isinstance(action, RunBatch):
             return 0
-        steps = action.steps_max if self.times.batching(action.model) != STATIC else None
+        steps = action.steps_max if self.jobs.times.batching(action.model) != STATIC else None
         return action.expected_ns // (steps or 1)
 
     def _when_acted(self, what: Callable[[Any], None], argument: Any) -> None:
@@ -419,7 +387,7 @@ class SimWorld:
         self._request_id += 1
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
-        self._open[request.id] = _Open(request, source if echo else None, arrival, place, {})
+        self.jobs.open[request.id] = OpenRequest(request, source if echo else None, arrival, place, {})
         self.reference_model.arrived(request, self.now_ns)
         self._emit(RequestArrived(self._planned(self._results.declared(request, place))))
         if arrival.cancel_after_ns is not None:
@@ -437,7 +405,7 @@ class SimWorld:
                        request.value, request.stream, request.on_late, request.hints, request.quality_min)
 
     def _finish(self, action: FinishRequest) -> None:
-        entry = self._open.pop(action.request_id)
+        entry = self.jobs.open.pop(action.request_id)
         request, source = entry.request, entry.source
         for job in entry.steps:
             self._when_acted(self._drop_job, job)
@@ -463,7 +431,7 @@ class SimWorld:
         for node in self.config.apps[request.app].nodes:
             before = [weights[name] for name in node.after or ()]
             weight = 1.0 if node.gather or not before else max(before)
-            total += weight * self.times.share_ns(node.model, request.hints)
+            total += weight * self.jobs.times.share_ns(node.model, request.hints)
             weights[node.name] = weight * self._results.parts_mean(request.app, node.name, request.hints)
         self._share_ns[request.app] = round(total)
         return round(total)
@@ -522,7 +490,8 @@ class SimWorld:
             self._refuse(action, "the lane would not")
         else:
             self.reference_model.started(self.now_ns, action)
-            lane.launch(action, self.now_ns, self.times.pack_ns(action.model) if isinstance(action, RunBatch) else 0)
+            pack_ns = self.jobs.times.pack_ns(action.model) if isinstance(action, RunBatch) else 0
+            lane.launch(action, self.now_ns, pack_ns)
         return True
 
     def _start_next(self, lane: SimLane) -> bool:
@@ -538,10 +507,10 @@ class SimWorld:
         return True
 
     def _start(self, lane: SimLane, action: Any) -> None:
-        if isinstance(action, RunBatch) and not action.probe and self.times.batching(action.model) != STATIC:
+        if isinstance(action, RunBatch) and not action.probe and self.jobs.times.batching(action.model) != STATIC:
             self._start_sequences(lane, action)
             return
-        duration_ns = max(1, round(self._duration_ns(lane, action) / lane.speed))
+        duration_ns = max(1, round(self.jobs.duration_ns(lane.name, action) / lane.speed))
         if self._trouble is not None and isinstance(action, RunBatch):
             duration_ns = self._trouble.slowed(self.now_ns, duration_ns)
             if lane.hangs:
@@ -550,7 +519,7 @@ class SimWorld:
         share = 0.0
         if self._machine is not None and isinstance(action, RunBatch):
             share = self._machine.share(action.model)
-            if not self.times.is_measured(action.model, lane.name):
+            if not self.jobs.times.is_measured(action.model, lane.name):
                 duration_ns += self._machine.stalls_ns(duration_ns)  # measured times have them
         lane.running = Running(action, self.now_ns, duration_ns, share, shares_cores=self._shares_cores(lane, action))
         lane.works += 1
@@ -558,20 +527,20 @@ class SimWorld:
 
     def _start_sequences(self, lane: SimLane, action: RunBatch) -> None:
         """As :meth:`_start`, of a batch whose sequences end one after the other."""
-        slow, hangs_ns = self.times.pace(action.model) / lane.speed, 0
+        slow, hangs_ns = self.jobs.times.pace(action.model) / lane.speed, 0
         if self._trouble is not None:
             slow *= self._trouble.slowed(self.now_ns, NS_PER_S) / NS_PER_S
             hangs_ns = lane.hang_ns + round(lane.hangs * lane.hang_ns) if lane.hangs else 0
             lane.hangs = 0.0
         share = self._machine.share(action.model) if self._machine is not None else 0.0
-        needs = [self._progress(self._open[job.request_id], job).left if job.request_id in self._open else 0
-                 for job in action.jobs]
+        needs = [self.jobs.left(job) for job in action.jobs]
         self.reference_model.ran(self.now_ns, action, [job for job, need in zip(action.jobs, needs) if need])
-        reads, turn_ns = self._reads(lane, action)
-        before_ns = 0 if turn_ns else self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
+        reads, turn_ns = self.jobs.reads(lane.name, action)
+        prompts = [] if turn_ns else self.jobs.prompts(lane.name, action)
+        before_ns = 0 if turn_ns else self.jobs.times.prefill_ns(action.model, lane.name, prompts)
         run = SequenceRun(needs, action.steps_max, before_ns + round(hangs_ns / slow),
-                          lambda count: int(self.times.step_ns(action.model, lane.name, count)),
-                          action.size if self.times.batching(action.model) == EARLY_EXIT else 0, reads, turn_ns)
+                          lambda count: int(self.jobs.times.step_ns(action.model, lane.name, count)),
+                          action.size if self.jobs.times.batching(action.model) == EARLY_EXIT else 0, reads, turn_ns)
         stretch_ns = run.begin()
         if action.work_id in self._cut:
             self._cut.discard(action.work_id)
@@ -589,10 +558,11 @@ class SimWorld:
         self.usage.charge(lane.name, [action.jobs[place] for place in computed], self.now_ns - running.began_ns)
         running.began_ns = self.now_ns
         self.reference_model.grew(self.now_ns, {
-            action.jobs[place]: self._held_bytes(action.jobs[place], run.made[place]) for place in computed})
+            action.jobs[place]: self.jobs.held_bytes(action.jobs[place], run.made[place]) for place in computed})
         goes_on = run.begin() > 0
-        if ended and (goes_on or self.times.batching(action.model) == CONTINUOUS):
-            results = tuple(self._sequence_result(lane, running, run, place, False) for place in ended)
+        if ended and (goes_on or self.jobs.times.batching(action.model) == CONTINUOUS):
+            results = tuple(self.jobs.sequence_result(self.now_ns, lane.name, running, run, place, False)
+                            for place in ended)
             run.told += ended
             self.reference_model.progressed(self.now_ns, action, results)
             self._events.append(BatchProgress(action.work_id, self.now_ns, results))
@@ -600,27 +570,6 @@ class SimWorld:
             running.goes_on(self.now_ns, run.stretch_ns)
             self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
         return goes_on
-
-    def _held_bytes(self, job: JobId, made: int) -> int:
-        """What the state of a job occupies that runs and has made so many steps."""
-        entry = self._open.get(job.request_id)
-        if entry is None:
-            return 0
-        tokens = self._results.tokens(entry.request.app, job, entry.request.hints)
-        return self._results.state_bytes(entry.request.app, job, tokens + self._progress(entry, job).done + made)
-
-    def _sequence_result(self, lane: SimLane, running: Running, run: SequenceRun, place: int,
-                         is_last: bool) -> JobResult:
-        """What one sequence of a batch returns, before the batch is over or with it (``is_last``)."""
-        job = running.action.jobs[place]
-        in_turns = self.times.turn_tokens(running.action.model) > 0
-        entry, steps = self._open.get(job.request_id), max(0 if in_turns else 1, run.made[place])
-        if entry is None:  # nobody waits for it
-            return JobResult(job, steps=max(1, steps))
-        self._progress(entry, job).unread = run.unread[place]
-        result = self._outcome(entry, job, lane, steps, False, is_last)
-        result.steps, result.turns = steps, run.turns if in_turns else 0
-        return result
 
     def _cut_batch(self, action: CutBatch) -> None:
         """End a batch after its present step, or after its first one where it has not begun. An engine that returns all
@@ -651,7 +600,7 @@ class SimWorld:
 
     def _shares_cores(self, lane: SimLane, action: Any) -> bool:
         return self._threads is not None and isinstance(action, RunBatch) and self._threads.shares_cores(
-            lane, self.times.is_measured(action.model, lane.name))
+            lane, self.jobs.times.is_measured(action.model, lane.name))
 
     def _repace(self, changed: SimLane, over: Optional[Running] = None) -> None:
         """A work of a lane began, or was ``over``: those that run on its device go on slower or faster, and if it holds
@@ -708,74 +657,8 @@ class SimWorld:
         self._events += self.hardware[name].heal(self.now_ns, self.reference_model.used_bytes(name))
         self._repace_device(name)
 
-    def _duration_ns(self, lane: SimLane, action: Any) -> int:
-        if isinstance(action, EvictModel):
-            return 1
-        if isinstance(action, LoadModel):
-            return self.times.load_ns(action.model)
-        known: List[Optional[_Open]] = [self._probed[action.work_id]] if action.probe else [
-            self._open.get(job.request_id) for job in action.jobs]
-        hints = [entry.request.hints if entry is not None else {} for entry in known]
-        takes_ns: int = self.times.batch_ns(action.model, lane.name, action.size, hints, self._steps(action))
-        return takes_ns + self.times.prefill_ns(action.model, lane.name, self._prompts(lane, action))
-
-    def _reads(self, lane: SimLane, action: RunBatch) -> Tuple[List[int], int]:
-        """In how many turns each job's prompt is read, as far as it is not, and how long such a turn is; 0 where
-        prompts are read whole. A turn takes what its tokens take of a prompt of their own."""
-        part = self.times.turn_tokens(action.model)
-        if not part:
-            return [], 0
-        reads = []
-        for job in action.jobs:
-            entry = self._open.get(job.request_id)
-            if entry is None:
-                reads.append(0)
-                continue
-            progress = self._progress(entry, job)
-            tokens = self._results.tokens(entry.request.app, job, entry.request.hints) + progress.done
-            reads.append(progress.unread if progress.lane == lane.name else max(1, math.ceil(tokens / part)))
-        return reads, max(1, self.times.prefill_ns(action.model, lane.name, [part]))
-
-    def _prompts(self, lane: SimLane, action: RunBatch) -> List[float]:
-        """The tokens of the jobs that have no state on this lane: they are read before the first step."""
-        if action.probe:
-            probed = self._probed[action.work_id].request
-            return [self._results.tokens(probed.app, action.jobs[0], probed.hints)]
-        found = []
-        for job in action.jobs:
-            entry = self._open.get(job.request_id)
-            if entry is None:
-                continue
-            progress = self._progress(entry, job)
-            if progress.lane != lane.name:
-                found.append(self._results.tokens(entry.request.app, job, entry.request.hints) + progress.done)
-        return found
-
-    def _steps(self, action: RunBatch) -> int:
-        """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
-        longest, bound = 1, action.steps_max or 0
-        if action.probe:  # from its beginning, whatever the request's own job had behind it
-            app, job = self._probed[action.work_id].request.app, action.jobs[0]
-            longest = self._results.steps(app, self._probed[action.work_id].place, job,
-                                          self._probed[action.work_id].request.hints)
-            bound = self._results.steps_per_run(app, job.node)
-            return min(longest, bound) if bound else longest
-        for job in action.jobs:
-            entry = self._open.get(job.request_id)
-            if entry is not None:
-                progress = self._progress(entry, job)
-                longest = max(longest, progress.left)
-                own = self._results.steps_per_run(entry.request.app, job.node)
-                bound = min(bound, own) if bound and own else bound or own
-        return min(longest, bound) if bound else longest
-
-    def _progress(self, entry: _Open, job: JobId) -> _Steps:
-        if job not in entry.steps:
-            entry.steps[job] = _Steps(self._results.steps(entry.request.app, entry.place, job, entry.request.hints))
-        return entry.steps[job]
-
     def _refuse(self, action: Any, reason: str) -> None:
-        self._probed.pop(action.work_id, None)
+        self.jobs.probed.pop(action.work_id, None)
         self._given_ns.pop(action.work_id, None)
         self._cut.discard(action.work_id)
         self.reference_model.answered(self.now_ns, action, failed=True)
@@ -802,24 +685,12 @@ class SimWorld:
         results: Tuple[JobResult, ...] = ()
         failed = ""
         if isinstance(action, RunBatch):
-            results = self._results_of(lane, running)
+            results = self.jobs.results(self.now_ns, lane.name, running)
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.reference_model.answered(self.now_ns, action, results, bool(failed))
         self._events.append(WorkFinished(action.work_id, started_ns, done_ns, results, failed))
         self._advance(lane)
-
-    def _results_of(self, lane: SimLane, running: Running) -> Tuple[JobResult, ...]:
-        """What the jobs of a batch return that is over, but those that were told of before."""
-        action, run = running.action, running.sequences
-        broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(self.now_ns)
-        if run is not None:
-            places = [place for place in range(len(action.jobs)) if place not in run.told]
-            return tuple(JobResult(action.jobs[place], "failed", reason=RAISED) if broken
-                         else self._sequence_result(lane, running, run, place, True) for place in places)
-        steps = self._steps(action)
-        return (self._probe_result(action, steps),) if action.probe else tuple(
-            self._result(job, lane, steps, broken, action.steps_max is not None) for job in action.jobs)
 
     def _is_held_back(self, lane: SimLane, running: Running) -> bool:
         """Whether the loop is told of the work only later; its lane is not free before, since nobody gives it work."""
@@ -838,49 +709,6 @@ class SimWorld:
             running.over = True
             self._at(self.now_ns + wait_ns, self._finished, (lane, lane.epoch))
         return wait_ns > 0
-
-    def _result(self, job: JobId, lane: SimLane, steps: int, broken: bool, bounded: bool) -> JobResult:
-        """What a job returns of a batch that made so many ``steps``. Sequences say how many were their own, others the
-        batch's where it was ``bounded``."""
-        entry = self._open.get(job.request_id)
-        if entry is None:  # its request has ended; whatever it says is ignored
-            return JobResult(job, steps=steps if bounded else 1)
-        if self._results.is_sequence(entry.request.app, job.node):
-            progress = self._progress(entry, job)
-            steps, bounded = max(1, min(steps, progress.left)), True
-        result = self._outcome(entry, job, lane, steps, broken)
-        if bounded:
-            result.steps = steps
-        return result
-
-    def _outcome(self, entry: _Open, job: JobId, lane: SimLane, steps: int, broken: bool,
-                 is_last: bool = True) -> JobResult:
-        app, trouble = entry.request.app, self._trouble
-        if broken or self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
-            return JobResult(job, "failed", reason=RAISED)
-        progress, hints = self._progress(entry, job), entry.request.hints
-        progress.done += steps
-        progress.lane = lane.name
-        state_bytes = self._results.state_bytes(app, job, self._results.tokens(app, job, hints) + progress.done)
-        if progress.done < progress.needed:
-            said = None if self._results.is_sequence(app, job.node) else {"steps": progress.done}
-            return JobResult(job, "unfinished", hints=said, state_bytes=state_bytes)
-        if is_last and trouble and trouble.job_unfinished(self.now_ns, progress.faults):
-            progress.faults += 1
-            progress.done = progress.needed - 1
-            return JobResult(job, "unfinished", state_bytes=state_bytes)
-        return JobResult(job, "done", self._results.parts(app, entry.place, job, hints),
-                         self._results.route(app, entry.place, job), self._results.said(app, job, hints),
-                         state_bytes=state_bytes if entry.request.stream is not None else 0)
-
-    def _probe_result(self, action: RunBatch, steps: int) -> JobResult:
-        """What the model returns to a probe: nobody uses it."""
-        entry, job = self._probed.pop(action.work_id), action.jobs[0]
-        app, trouble = entry.request.app, self._trouble
-        if self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(self.now_ns)):
-            return JobResult(job, "failed", reason=RAISED)
-        needed = self._results.steps(app, entry.place, job, entry.request.hints)
-        return JobResult(job, "done" if steps >= needed else "unfinished")
 
     # --- trouble --------------------------------------------------------------------------------------------------
 
@@ -919,15 +747,14 @@ class SimWorld:
         if running is not None:
             self.usage.ran(lane.name, running.action, self.now_ns - running.began_ns)
             if running.sequences is not None:
-                told = self._interrupt(running, running.sequences)
-        for entry in self._open.values():  # no state that the lane held can be used any more
-            for progress in entry.steps.values():
-                progress.lane = "" if progress.lane == lane.name else progress.lane
+                running.sequences.interrupt(running.passed_ns(self.now_ns))
+                told = self.jobs.interrupted(running, running.sequences)
+        self.jobs.lane_lost(lane.name)
         lost = lane.clear(self.now_ns)
         self.reference_model.lane_lost(lane.name)
         self._repace(lane, running)
         for action in lost:
-            self._probed.pop(action.work_id, None)
+            self.jobs.probed.pop(action.work_id, None)
             self._given_ns.pop(action.work_id, None)
             self._cut.discard(action.work_id)
             jobs = [job for job in action.jobs if job not in told] if isinstance(action, RunBatch) else ()
@@ -936,16 +763,6 @@ class SimWorld:
             if amount < 0.5:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
-
-    def _interrupt(self, running: Running, run: SequenceRun) -> Set[JobId]:
-        """The lane of a batch of sequences is lost: what its clients have got of their answers stays. Says which jobs
-        were over before."""
-        run.interrupt(running.passed_ns(self.now_ns))
-        for place in run.left:
-            job = running.action.jobs[place]
-            if job.request_id in self._open:
-                self._progress(self._open[job.request_id], job).done += run.made[place]
-        return {running.action.jobs[place] for place in run.told}
 
     def _revive(self, lane: SimLane) -> None:
         lane.up = True
