@@ -449,8 +449,6 @@ class RequestManager(RequestMoves):
             self._job_unfinished(job, result, work)
         else:
             self._job_failed(job, result.reason)
-        if request.stream is not None:
-            self._after_return(job)
 
     def _job_done(self, job: Job, result: JobResult) -> None:
         request, node = job.request, job.node

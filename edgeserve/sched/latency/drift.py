@@ -164,11 +164,11 @@ class Drift:
         places = self._minus_places
         if is_moved or typical != before[0]:
             self.pace_ppm = typical
-            self.typical_ns = {size: -(place * typical // SQUARE) or 1 for size, place in places.items()}
+            self.typical_ns = {size: -(place * typical // SQUARE) for size, place in places.items()}
         if is_moved or likely != before[1]:
-            self.likely_ns = {size: -(place * likely // SQUARE) or 1 for size, place in places.items()}
+            self.likely_ns = {size: -(place * likely // SQUARE) for size, place in places.items()}
         if is_moved or slowest != before[2]:
-            self.slowest_ns = {size: -(place * slowest // SQUARE) or 1 for size, place in places.items()}
+            self.slowest_ns = {size: -(place * slowest // SQUARE) for size, place in places.items()}
         return True
 
 

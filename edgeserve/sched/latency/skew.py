@@ -58,8 +58,8 @@ APART_MAX_PPM = 1_400_000
 MEAN_APART_PPM = 1_128_379
 """The mean distance of two draws of a normal distribution, in its deviations: 2 / sqrt(pi)."""
 
-SPREADS_PPM = ((1, 1_000_000), (2, 825_600), (3, 748_000), (4, 701_200), (6, 644_900), (8, 610_700), (12, 568_000),
-               (16, 546_000), (32, 497_000))
+SPREADS_PPM = ((1, 1_000_000), (2, 825_600), (3, 748_000), (4, 701_200), (6, 644_900), (8, 610_700), (12, 568_900),
+               (16, 543_100), (32, 491_500))
 """Deviation of the maximum of so many standard normal draws (tables of order statistics)."""
 
 

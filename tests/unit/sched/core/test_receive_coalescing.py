@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.core.receive_coalescing import (
-    AGAIN_NS_MAX,
-    AGAIN_PAUSE_NS,
-    AGAIN_SHARE,
-    EARLY_SHARE,
-    HOLD_NS_MAX,
-    HOLD_NS_MIN,
-    HOLD_SHARED_NS_MAX,
-    LOOK_SHARE,
-    MISSES_MAX,
-    ReceiveCoalescing,
-)
+from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing
 
 MS = 1_000_000
+HOLD_NS_MIN, HOLD_NS_MAX, HOLD_SHARED_NS_MAX = MS // 5, 10 * MS, 20 * MS
+EARLY_SHARE, LOOK_SHARE, MISSES_MAX = 3, 8, 4
+AGAIN_SHARE, AGAIN_PAUSE_NS, AGAIN_NS_MAX = 16, MS // 5, 2 * MS
 
 
 def test_a_loop_with_a_core_of_its_own_reads_half_way_through_a_batch():

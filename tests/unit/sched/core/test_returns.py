@@ -7,7 +7,8 @@ from typing import Any, List
 import pytest
 from hand_world import MS, Driver, ended, like, ran
 
-from edgeserve.sched.core.returns import ReturningClient, Returns
+from edgeserve.sched.core.returns import ReturningClient, Returns, Wait
+from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import RunBatch
 
 COUNTED_MIN = 16  # answers and arrivals before a client may be trusted
@@ -100,6 +101,40 @@ def test_waits_in_vain_become_rarer_and_one_that_pays_heals():
     assert started(world.step(at=world.wake_ms)) == [1]
     world.finish(at=world.now_ms + 10)
     assert turns_until_a_wait() == 8, "half forgiven by the one that paid"
+
+
+@pytest.mark.parametrize(("before", "waited_ms", "strikes", "skips"), [
+    (0, 9, 1, 2), (4, 9, 5, 32), (5, 9, 6, 64), (6, 9, 6, 64), (6, 8.999999, 3, 0), (1, 8.999999, 0, 0)])
+def test_a_wait_pays_that_took_less_than_the_fuller_batch_saves_and_at_most_64_are_let_pass(
+        before, waited_ms, strikes, skips):
+    world = world_of()
+    returns, lane = returns_of(world), world.scheduler.state.lanes["cpu0"]
+    bid = Bid("m", (None, None), 2, 11 * MS, None, 0)  # two in 11 ms, alone 10 each
+    wait = returns.waits["cpu0"] = Wait("m", 0, 20 * MS, 1)
+    returns._strikes["cpu0"] = before
+    returns._grade(lane, bid, wait, round(waited_ms * MS))
+    assert (returns._strikes["cpu0"], returns._skip.get("cpu0", 0), returns.waits) == (strikes, skips, {})
+
+
+@pytest.mark.parametrize(("given", "waits"), [
+    ({}, True), ({"klass": "critical"}, False), ({"klass": "background"}, False), ({"drops": [(None, "late")]}, False),
+    ({"probe": True}, False), ({"latest_start_ns": 0}, False), ({"steps_max": 3}, False), ({"model": "n"}, False)])
+def test_only_for_normal_batches_that_may_start_later_a_lane_waits(given, waits):
+    world = world_of(models={"n": {1: 30}}, apps={"b": {"model": "n", "slo": "1s"}})
+    lane, given = world.scheduler.state.lanes["cpu0"], dict(given)
+    bid = Bid(given.pop("model", "m"), (), 1, 10 * MS, None, 0, **given)
+    assert returns_of(world)._may_wait(lane, bid, [bid], 0) == waits
+
+
+@pytest.mark.parametrize(("silent_ns", "is_room"), [(SILENT_NS, False), (SILENT_NS + 1, True)])
+def test_who_was_silent_for_more_than_ten_seconds_makes_room(silent_ns, is_room):
+    returns = returns_of(world_of())
+    clients = {str(number): ReturningClient() for number in range(CLIENTS_MAX)}
+    for client in clients.values():
+        client.answered_ns = silent_ns
+    clients["7"].answered_ns = 0
+    assert returns._tidy(clients, silent_ns) is is_room
+    assert ("7" in clients) != is_room and len(clients) == CLIENTS_MAX - is_room
 
 
 def test_nobody_waits_for_clients_that_ask_whatever_is_answered():

@@ -591,6 +591,23 @@ def test_only_a_client_that_has_something_pending_beside_others_is_over_its_shar
     assert world.arrive("a", client="y") == [ended(4, "rejected", "over_share")]
 
 
+def test_a_full_server_refuses_whoever_has_most_and_takes_others_in_its_place():
+    world = Driver({"m": {1: 10}}, {name: {"model": "m", "slo": "5s"} for name in "ab"}, policy="fifo",
+                   server={"pending_max": 3})
+    assert world.arrive("a", count=2, client="x") == [ran("m", 1)]
+    assert world.arrive("b", client="x") == []
+    assert world.arrive("b", client="x") == [ended(4, "rejected", "server_full")]
+    assert world.arrive("a", client="y") == [ended(3, "dropped", "over_share")]
+    assert world.arrive("a", client="y") == [ended(6, "rejected", "server_full")]
+
+
+@pytest.mark.parametrize(("steps", "times"), [(None, 1), (0.5, 1), (1, 1), (1.9, 1), (2, 2), (7, 7)])
+def test_a_request_counts_in_the_auction_as_often_as_it_has_steps(steps, times):
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}})
+    world.arrive("a", hints={} if steps is None else {"steps": steps})
+    assert world.scheduler.state.requests[1].cost_share_ns == times * 10 * MS
+
+
 def test_a_client_below_its_part_of_the_lane_time_displaces_the_newest_that_wait_of_one_above():
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")  # room for 66 ms
     for _ in range(7):

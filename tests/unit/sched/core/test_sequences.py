@@ -129,6 +129,23 @@ def test_what_the_model_says_is_left_counts_for_the_next_batch():
     assert world.work().steps_max == 33
 
 
+@pytest.mark.parametrize(("hints", "steps"), [({"steps": 1}, 1), ({"lm.steps": 1}, 1), ({"steps": 2}, 2),
+                                              ({"steps": 0}, 16), ({"other": 5}, 16), (None, 16)])
+def test_what_the_model_says_counts_from_one_step_on(hints, steps):
+    world = lm()
+    world.arrive("chat", hints=chat(20))
+    world.finish(at=200, status="unfinished", steps=20, hints=hints, state_bytes=300)
+    assert world.work().steps_max == steps
+
+
+def test_news_of_a_batch_whose_lane_has_gone_down_is_no_news():
+    world = lm(lane={"l": {}})
+    world.arrive("chat", hints=chat(20))
+    world.lane("l", up=False, at=5)
+    assert world.step(BatchProgress(1, 6 * MS, (JobResult(JobId(1, "lm", ()), steps=20),)), at=6) == []
+    assert world.outcome(1) == ""
+
+
 def test_without_a_prediction_the_usual_length_is_learnt():
     world = lm()
     for number in range(60):
@@ -281,6 +298,26 @@ def test_a_cut_batch_is_not_cut_again():
     world.arrive("chat", hints=chat(50))
     world.arrive("voice", at=30)
     assert world.arrive("voice", at=31) == []
+
+
+@pytest.mark.parametrize(("slo", "is_cut"), [(14.9, False), (15, True), (201.9, True), (202, False)])
+def test_a_batch_is_cut_for_who_would_be_late_behind_it_and_in_time_after_one_step(slo, is_cut):
+    world = both()
+    world.arrive("chat", hints=chat(20))  # until 200; a step takes 10, and who waits 5
+    world.arrive("voice", at=3, slo=slo)
+    assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
+
+
+def test_one_job_has_at_most_64_batches_cut():
+    for before, is_cut in ((0, True), (63, True), (64, False)):
+        world = both()
+        world.arrive("chat", hints=chat(20))
+        world.arrive("voice", at=3, slo=202)
+        (waiting,) = world.scheduler.state.requests[2].jobs.values()
+        waiting.cuts, waiting.deadline_ns = before, 100 * MS
+        world.arrive("chat", at=4)
+        assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
+        assert waiting.cuts == before + is_cut
 
 
 def test_a_batch_is_not_cut_for_who_can_wait():

@@ -64,6 +64,16 @@ def test_a_constant_is_over_at_once_and_a_repeated_sample_is_a_step():
     assert [step.quantile_ns(share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)] == [1, 5, 5, 5, 9]
 
 
+def test_between_its_points_a_distribution_is_linear_in_both_directions():
+    known = Distribution([100, 200, 600], [0.25, 0.5, 1.0])
+    assert [known.p_by(time) for time in (99, 100, 150, 200, 300, 599, 600)] == [
+        0.0, 0.25, 0.375, 0.5, 0.625, 0.99875, 1.0]
+    assert [known.quantile_ns(share) for share in (0.0, 0.25, 0.375, 0.5, 0.625, 0.999, 1.0)] == [
+        100, 100, 150, 200, 300, 600, 600]
+    assert known.mean_ns() == 0.25 * 100 + 0.25 * 150 + 0.5 * 400
+    assert Distribution([1, 9], [0.0, 0.5]).quantile_ns(0.75) == 9, "no share says more"
+
+
 def test_a_distribution_needs_as_many_shares_as_times():
     with pytest.raises(ValueError, match="got 2 and 1"):
         Distribution([1, 2], [1.0])

@@ -5,7 +5,11 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from edgeserve.sched.latency.drift import DRIFT_LEN, Drift
+import pytest
+
+from edgeserve.sched.latency.drift import Drift
+
+DRIFT_LEN = 10
 
 
 def pace(likely_ppm: int = 1_000_000) -> Drift:
@@ -122,6 +126,49 @@ def test_a_place_moves_by_a_part_of_32_towards_what_the_middle_of_the_other_size
     assert place_after(5_000_000, 6_000_000, 10_000_000, took=2_400_000) == 1.0
     assert place_after(5_000_000, 6_000_000, 7_000_000, 10_000_000, took=2_550_000) == round(1 - 1 / 32, 4), "1.3"
     assert place_after(took=2_500_000) == 1.0
+
+
+@pytest.mark.parametrize(("count", "middle", "likely"), [
+    (1, 0, 0), (2, 0, 0), (3, 1, 1), (4, 1, 2), (5, 2, 3), (6, 3, 4), (7, 3, 5), (8, 4, 6), (9, 4, 6), (10, 5, 7)])
+def test_of_few_batches_neither_the_middle_nor_the_likely_time_is_the_largest(count, middle, likely):
+    known, times_ns = Drift({1: 1000}), [500 * (place + 1) for place in range(count)]
+    random.Random(count).shuffle(times_ns)
+    for step, time_ns in enumerate(times_ns):
+        known.observe(step, 1, time_ns)
+    assert known.measured == count
+    assert (known.typical_ns[1], known.likely_ns[1]) == (500 * (middle + 1), 500 * (likely + 1))
+    assert known.slowest_ns[1] == 500 * count
+
+
+def test_batches_that_take_no_time_leave_a_pace_of_a_millionth():
+    known = Drift({1: 10**7})
+    assert known.observe(0, 1, 0)
+    assert not known.observe(1, 1, 0)
+    assert (known.pace_ppm, known.typical_ns, known.likely_ns, known.slowest_ns) == (1, {1: 10}, {1: 10}, {1: 10})
+    small = Drift({1: 0})
+    small.observe(0, 1, 0)
+    assert (small.typical_ns, small.likely_ns, small.slowest_ns) == ({1: 1}, {1: 1}, {1: 1})
+
+
+@pytest.mark.parametrize(("settled_ms", "since_ms", "is_explained"), [
+    ((4, 8), 7, False), ((4, 8), 8, True), ((8,), 7, True), ((), 9, True)])
+def test_what_few_batches_say_of_the_pace_before_the_settled_one_of_that_moment_says_better(
+        settled_ms, since_ms, is_explained):
+    """A model at twice its profile's time (settled at 4), at the profile's (at 8): a clock at half the speed explains
+    a batch that took twice as long, unless it always did."""
+    known = Drift({1: 1000})
+    for at_ms, took in ((3, 2000), (6, 1000)):
+        known.observe(at_ms, 1, took)
+        if at_ms + 1 in settled_ms:
+            known.settle(at_ms + 1)
+    known.forget(7)
+    known.observe(7, 1, 1000)
+    if 8 in settled_ms:
+        known.settle(8)
+    known.forget(8)
+    known.observe(10, 1, 2000)
+    known.explain(since_ms, 0.5)
+    assert known.typical_ns[1] == (1000 if is_explained else 2000)
 
 
 def test_no_measurement_becomes_nothing_when_a_clock_explains_it():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.sched.latency.handover import HANDOVER_NS_MAX, LEARNT_MIN, WINDOW_LEN, Handover
+from edgeserve.sched.latency.handover import Handover
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
 
 US = 1000
+WINDOW_LEN, LEARNT_MIN, HANDOVER_NS_MAX = 32, 8, 10 * MS
 
 
 def measured(*took_us):

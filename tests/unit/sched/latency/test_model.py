@@ -53,8 +53,9 @@ def test_the_likely_time_is_what_three_of_four_batches_stay_below():
 
 def test_a_batch_runs_as_the_smallest_size_that_holds_it():
     known = latency()
-    assert [known.size_for[count] for count in (1, 2, 3, 4)] == [1, 4, 4, 4]
+    assert known.size_for == [1, 1, 4, 4, 4]
     assert known.size_max == 4
+    assert latency(sizes=(4,)).size_for == [4] * 5
 
 
 def test_speed_scales_what_is_known_and_measurements_are_kept_at_full_speed():
@@ -85,6 +86,17 @@ def test_old_measurements_are_forgotten_so_that_a_pessimistic_size_is_tried_agai
     assert known.estimate_ns[4] == 330
 
 
+def test_each_measurement_is_forgotten_at_its_own_time():
+    known = latency(age_ns=1000)
+    for now_ns, size, took_ns in ((0, 4, 900), (100, 1, 500), (300, 4, 700), (400, 1, 400), (600, 4, 600)):
+        known.observe(now_ns, size, took_ns)
+    found = []
+    for now_ns in (1000, 1001, 1100, 1101, 1300, 1301, 1401, 1601):
+        known.forget(now_ns)
+        found.append((known.estimate_ns[1], known.estimate_ns[4]))
+    assert found == [(500, 900), (500, 700), (500, 700), (400, 700), (400, 700), (400, 600), (120, 600), (120, 330)]
+
+
 def test_the_distribution_is_the_profile_until_the_window_is_full():
     seeds = {1: timing_of(list(range(100, 201)))}
     known = ModelLatency("m", "gpu0", seeds, (1,))
@@ -95,7 +107,7 @@ def test_the_distribution_is_the_profile_until_the_window_is_full():
     assert known.distribution(1).quantile_ns(1.0) == 309
     known.set_speed(0.5)
     assert known.distribution(1).quantile_ns(1.0) == 618
-    assert latency().distribution(1).quantile_ns(1.0) == 120
+    assert [latency().distribution(1).quantile_ns(share) for share in (0.5, 0.75, 1.0)] == [100, 110, 120]
 
 
 def test_a_size_without_a_time_is_refused_with_the_mend():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.latency.response_overhead import REFRESH_EVERY, SHARE_MAX, WINDOW_LEN, ResponseOverhead
+from edgeserve.sched.latency.response_overhead import ResponseOverhead
+
+WINDOW_LEN, REFRESH_EVERY, SHARE_MAX = 32, 8, 8
 
 
 def test_nothing_is_taken_off_before_anything_is_known():

@@ -12,25 +12,13 @@ import pytest
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.drift import Drift
 from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.latency.skew import (
-    APART_MAX_PPM,
-    CLEARLY,
-    EVERY,
-    FROM,
-    LOOKED_BACK,
-    MEAN_APART_PPM,
-    NOISE_PPM,
-    PPM,
-    SHOWN,
-    SIZES_APART,
-    SKEW_MAX_PPM,
-    STEP_PPM,
-    Skew,
-    longest_ppm,
-    spread_ppm,
-)
+from edgeserve.sched.latency.skew import Skew, longest_ppm, spread_ppm
 
-MS = 1_000_000
+MS = PPM = 1_000_000
+LOOKED_BACK, FROM, EVERY = 48, 12, 4
+NOISE_PPM, STEP_PPM, SKEW_MAX_PPM, APART_MAX_PPM = 120_000, 50_000, 1_200_000, 1_400_000
+CLEARLY, SHOWN, SIZES_APART = 4, 3, 7
+MEAN_APART_PPM = round(2 / math.sqrt(math.pi) * PPM)
 SIZES = (1, 2, 4, 8)
 FIXED, EACH = 10 * MS, 20 * MS
 TOLD = {size: FIXED + size * EACH for size in SIZES}
@@ -58,6 +46,32 @@ def test_the_tables_of_maxima_are_those_of_a_normal_distribution():
         assert longest_ppm(size) / PPM == pytest.approx(fmean(drawn), abs=0.03)
         assert spread_ppm(size) / PPM == pytest.approx(pstdev(drawn), abs=0.02)
     assert (longest_ppm(1), spread_ppm(1)) == (0, PPM) and spread_ppm(7) == spread_ppm(6)
+
+
+def test_between_its_rows_the_table_of_deviations_says_that_of_the_smaller_size():
+    assert [spread_ppm(size) for size in (1, 2, 3, 4, 5, 6)] == [PPM, 825_600, 748_000, 701_200, 701_200, 644_900]
+    assert [spread_ppm(size) for size in (7, 8, 11, 12, 15)] == [644_900, 610_700, 610_700, 568_900, 568_900]
+    assert [spread_ppm(size) for size in (16, 31, 32, 99)] == [543_100, 543_100, 491_500, 491_500]
+
+
+def test_batches_that_alternate_tell_the_skew_of_their_distance_to_the_last_digit():
+    apart_ppm = round(PPM * math.log(3))
+    spread = apart_ppm * PPM // MEAN_APART_PPM
+    noise = NOISE_PPM * 30 // 20
+    for told in (TOLD, {**TOLD, 8: 10**9}):  # what another size takes changes nothing
+        known = Skew(told, FIXED)
+        changed = [known.observe(1, FIXED + EACH * (1, 3)[step % 2]) for step in range(FROM)]
+        assert changed == [False] * (FROM - 1) + [True]
+        assert known.skew_ppm == math.isqrt(spread * spread - noise * noise)
+
+
+@pytest.mark.parametrize(("times", "shown"), [(1.24, False), (1.26, True)])
+def test_a_spread_counts_that_is_a_quarter_more_than_noises(times, shown):
+    apart = times * NOISE_PPM * 30 / 20 * MEAN_APART_PPM / PPM / PPM  # size 1: a third of its time is fixed
+    known = Skew(TOLD, FIXED)
+    for step in range(FROM):
+        known.observe(1, FIXED + round(EACH * math.exp(apart * (step % 2))))
+    assert (known.skew_ppm > 0) == shown
 
 
 @pytest.mark.parametrize("size", SIZES)

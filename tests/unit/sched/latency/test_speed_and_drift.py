@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.idle_gap import FACTOR_MAX, LEARNT_MIN, IdleGap
+from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.latency.model import ModelLatency
 
 MS = 10**6
+LEARNT_MIN, FACTOR_MAX = 3, 8.0
 
 
 def known():

@@ -10,9 +10,10 @@ import pytest
 from hand_world import MS
 
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import WINDOW_AGE_NS, ModelLatency
-from edgeserve.sched.latency.split import COUNT_MAX
+from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.usual_work import UsualWork
+
+COUNT_MAX, WINDOW_AGE_NS = 4096, 10_000 * MS
 
 
 def split_of(fixed_ms, each_ms, sizes=(1, 2, 4)):
@@ -108,6 +109,28 @@ def test_a_pace_that_is_followed_step_by_step_moves_with_batches_and_not_with_ti
     for now_ns in (15, 1000, 5 + WINDOW_AGE_NS):
         latency.forget(now_ns)
         assert usual.time_ns(4000) == learnt_ns < 51 * MS
+
+
+def test_a_pace_does_not_move_while_no_batch_is_old_however_late_the_first_one_came():
+    usual, latency = split_of(8, 10)
+    first = WINDOW_AGE_NS // 2
+    for number in range(10):
+        latency.observe(first + number, 4, 51 * MS)
+    learnt_ns = usual.time_ns(4000)
+    latency.forget(WINDOW_AGE_NS + first)
+    assert usual.time_ns(4000) == learnt_ns
+
+
+def test_of_jobs_that_tell_their_work_what_is_just_old_enough_still_counts():
+    usual, latency = split_of(0, 10, (1,))
+    for now_ns in (0, 10, 10, 10):
+        latency.observe(now_ns, 1, 80 * MS, 1000)  # four times as slow, beside the work
+    learnt_ns = usual.time_ns(1000)
+    assert learnt_ns < 50 * MS
+    latency.forget(WINDOW_AGE_NS + 10)
+    assert usual.time_ns(1000) == learnt_ns
+    latency.forget(WINDOW_AGE_NS + 11)
+    assert usual.time_ns(1000) < learnt_ns, "the profile's pace and the size's own place"
 
 
 def test_another_speed_is_another_time_and_no_surprise():
@@ -263,3 +286,21 @@ def test_a_size_that_takes_longer_than_believed_is_learnt_step_by_step():
         assert before < now < 11_000_000
         assert (now - before) / (11_000_000 - before) == pytest.approx(1 / (number + 8), rel=0.02)
     assert usual.time_ns(1000) == 4_000_000 and not usual.is_told
+
+
+@pytest.mark.parametrize(("times", "counts_as"), [(1.9, 1.9), (5.0, 2.0), (0.6, 0.6), (0.1, 0.5)])
+def test_a_place_is_a_mean_of_64_batches_none_of_which_counts_as_twice_as_slow_or_half_as_fast(times, counts_as):
+    told_ns = {1: 10_000_000}
+    usual, place_ppm = usual_of({1: 10_000}), 1_000_000
+    for number in range(1, 100):
+        usual.observe(number, 1, round(times * 10_000_000), told_ns, None)
+        place_ppm += (round(counts_as * 1_000_000) - place_ppm) // (min(number, 64) + 8)
+        assert usual.time_ns(1000) == place_ppm * 10
+
+
+def test_how_far_batches_miss_is_known_from_sixteen_on():
+    usual = usual_of({1: 10_000})
+    for number in range(16):
+        assert usual.miss_ppm() is None
+        usual.observe(number, 1, (11_000_000, 9_000_000)[number % 2], {1: 10_000_000}, None)
+    assert usual.miss_ppm() == pytest.approx(100_000, rel=0.04)

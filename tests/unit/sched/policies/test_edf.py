@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.handover import LEARNT_MIN
-from edgeserve.sched.policies.edf import STARTS_LEN, ModelQueues
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.edf import STARTS_LEN, ModelQueues, Streaming, _choice, _critical_lost
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -251,3 +254,53 @@ def test_streams_that_count_no_more_are_forgotten(monkeypatch):
     monkeypatch.setattr("edgeserve.sched.policies.edf.STREAMS_MAX", 2)
     queues.add(job(20, app, stream="s20"), 10)
     assert len(queues.streams) == 2
+
+
+def test_the_rate_goes_back_to_the_first_of_the_last_eight_starts():
+    queues, app = ModelQueues("m"), app_of("m")
+    for start in range(9):
+        queues.starts.append((10 * start, *queues.arrived))
+        queues.add(job(start, app), 10 * start + 1)
+    assert queues.starts[0] == (10, 1, 0)
+    assert queues.rate(90) == 8 / 80 and queues.rate(80) == 8 / 70 and queues.rate(10) == 0.0
+    assert queues.streaming(90) is None
+
+
+def test_what_streams_sent_since_the_first_of_the_last_starts():
+    queues, app = ModelQueues("m"), app_of("m", stream="newest_wins")
+    for seq, (at, stream) in enumerate([(5, "old"), (10, "a"), (12, "b"), (20, "a")]):
+        if at >= 10 and not queues.starts:
+            queues.starts.append((10, *queues.arrived))
+        queues.add(job(seq, app, stream=stream), at)
+    queues.starts.append((15, *queues.arrived))
+    assert queues.arrived == [0, 4]
+    assert queues.streaming(10) is None
+    assert [queues.streaming(now) for now in (15, 30)] == [Streaming(3 / 5, 2, 4), Streaming(3 / 20, 2, 4)]
+
+
+@pytest.mark.parametrize(("rate", "streams", "waiting", "took_ns", "count", "coming"), [
+    (0.1, 8, 2, 30, 2, 3), (0.1, 8, 7, 30, 2, 3), (0.1, 8, 8, 30, 2, 2), (0.1, 8, 9, 30, 1, 0), (0.1, 8, 12, 30, 1, 0),
+    (0.1, 2, 1, 30, 4, 2), (0.1, 8, 0, 36, 1, 4)])
+def test_no_more_jobs_of_streams_come_than_streams_have_none(rate, streams, waiting, took_ns, count, coming):
+    assert Streaming(rate, streams, waiting).coming(took_ns, count) == coming
+
+
+@pytest.mark.parametrize(("choices", "size"), [
+    ([(0, 1.0, 0.5, 1), (0, 0.5, 0.9, 2)], 1), ([(0, 0.98, 0.5, 1), (0, 1.0, 0.4, 2)], 1),
+    ([(0, 0.97, 0.5, 1), (0, 1.0, 0.4, 2)], 2), ([(0, 1.0, 0.4, 1), (0, 0.99, 0.5, 2)], 2),
+    ([(0, 1.0, 0.5, 1), (0, 1.0, 0.5, 2)], 1), ([(1, 9.0, 9.0, 1), (0, 1.0, 0.5, 2), (0, 0.5, 0.7, 4)], 2)])
+def test_the_size_is_one_of_those_that_lose_fewest_critical_jobs_and_save_almost_most(choices, size):
+    assert _choice(choices) == size
+
+
+@pytest.mark.parametrize(("size", "dues", "lost"), [
+    (1, [115, 115], 0 + 1), (2, [115, 115, 115], 2 + 1 + 0), (1, [110, 121, 122], 0), (1, [109, 121, 122], 1),
+    (1, [109, 110, 120], 1 + 1), (2, [120, 120, 130, 130], 2), (2, [120, 130, 130, 131], 1), (2, [119, 120, 200], 1)])
+def test_critical_jobs_are_at_risk_in_a_batch_that_ends_too_late_and_after_one_that_has_no_place_for_them(size, dues,
+                                                                                                         lost):
+    """One takes 10 and two 20, from 100 on; one more after it, a nanosecond later."""
+    latency = ModelLatency("m", "l", {1: timing_constant(10), 2: timing_constant(20)}, (1, 2))
+    app, queues = app_of("m"), [JobQueue(), JobQueue()]
+    for seq, due in enumerate(dues):
+        queues[seq % 2].add(due, job(seq, app))
+    assert _critical_lost(queues, size, 100, latency, 1) == lost

@@ -7,15 +7,10 @@ import random
 import pytest
 
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
-from edgeserve.sched.protocol.readings import (
-    BUSY_READINGS,
-    MEMORY_READINGS,
-    DeviceFilter,
-    DeviceLimits,
-    Readings,
-)
+from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
 
 S, MB = 10**9, 10**6
+BUSY_READINGS, MEMORY_READINGS = 3, 4
 
 
 class Watched:
@@ -85,6 +80,18 @@ def test_a_clock_that_stays_low_while_busy_is_a_slow_device():
     for _ in range(BUSY_READINGS - 1):
         assert watched.read(clock_mhz=650.0, clock_max_mhz=1300.0, load=1.0) == []
     assert [event.speed for event in watched.read(clock_mhz=650.0, clock_max_mhz=1300.0, load=0.95)] == [0.5]
+
+
+def test_a_device_that_was_not_busy_meanwhile_must_be_busy_as_often_again():
+    watched = Watched(clock_mhz=1300.0)
+    for load in (1.0, 0.9, 0.89, 0.9, 0.95):
+        assert watched.read(clock_mhz=650.0, clock_max_mhz=1300.0, load=load) == []
+    assert [event.speed for event in watched.read(clock_mhz=650.0, clock_max_mhz=1300.0, load=0.9)] == [0.5]
+
+
+@pytest.mark.parametrize(("power_w", "level"), [(9.5, None), (9.6, "soft"), (11.5, "soft"), (11.6, "hard")])
+def test_power_presses_above_95_percent_of_the_cap_and_hard_above_115(power_w, level):
+    assert Watched(power_cap_w=10.0).news(power_w=power_w).get("power") == level
 
 
 def test_heat_has_levels_with_hysteresis_by_the_trip_points_or_the_configuration():

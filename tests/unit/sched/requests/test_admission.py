@@ -39,6 +39,15 @@ def test_a_newcomer_takes_the_place_of_the_newest_of_the_greediest():
     assert displaced(admission(x=3, y=1), "y") == ("x", 3)
 
 
+def test_who_would_have_as_many_as_the_greediest_displaces_nobody():
+    assert displaced(admission(x=2, y=1), "y") is None
+    assert displaced(admission(x=1), "y") is None
+    assert displaced(admission(x=2), "y") == ("x", 2)
+    for pending, gone in (({"x": 2, "y": 1}, None), ({"x": 1}, None), ({"x": 2}, 2), ({"x": 3, "y": 1}, 3)):
+        found = to_displace_anywhere([admission(**pending)], "y")
+        assert (found.id if found else None) == gone
+
+
 @pytest.mark.parametrize("client", ["x", "y"])
 def test_at_equal_shares_nobody_is_displaced(client):
     assert displaced(admission(x=2, y=2), client) is None
@@ -134,6 +143,14 @@ def test_who_is_furthest_ahead_loses_its_newest_request_first():
     shared.had(shared.uses["y"], 20 * MS, {}, 0)
     assert shared.furthest(last, 0) == "y"
     assert shared.furthest(last, 100 * MS) == ""  # its part has paid for it
+
+
+def test_nobody_is_above_its_part_who_has_exactly_that():
+    shared, last = lane_share(x=2, y=1)
+    part_ns = shared.part_ns("x", {})
+    for has_ns, furthest in ((part_ns - 1, ""), (part_ns, ""), (part_ns + 1, "x")):
+        shared.uses["x"].pending_ns = has_ns
+        assert shared.furthest(asking(shared, "y", 0), 0) == furthest
 
 
 def test_what_a_client_had_while_nobody_was_in_a_hurry_does_not_lock_it_out():

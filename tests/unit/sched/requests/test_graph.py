@@ -93,3 +93,12 @@ def test_an_app_takes_its_settings_over():
     assert (app.value, app.weights, app.on_late, app.policy, app.slo_ns) == (3.0, {"x": 2.0}, "answer", "edf", 10**8)
     assert app.nodes[0].model == "m"
     assert App(AppConfig("b", (NodeConfig("n"),)), "p").nodes[0].model == "n"
+
+
+def test_hints_beyond_their_bound_count_as_much_as_that_and_others_as_they_are():
+    app = app_of("m")
+    steps, work = app.hint_bounds["steps"], app.hint_bounds["work"]
+    assert app.bounded({"steps": steps + 1}) == {"steps": steps}
+    assert app.bounded({"steps": 3, "m.work": work * 2, "mine": 1e12}) == {"steps": 3, "m.work": work, "mine": 1e12}
+    within = {"steps": steps, "work": work, "mine": 1e12}
+    assert app.bounded(within) is within

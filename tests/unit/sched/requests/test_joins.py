@@ -337,3 +337,26 @@ def test_one_good_branch_is_enough():
     driver.finish("either", at=5)
     assert driver.finish("end", at=6)[:1] == [ended(1, "completed")]
     driver.over()
+
+
+@pytest.mark.parametrize(("nodes", "feeding"), [
+    ([node("a"), node("b", "a")], []),
+    (DIAMOND, ["b", "c"]),
+    ([node("a", fan_out=True), node("b", "a"), node("c", "b", gather=True)], ["b"]),
+    ([node("a"), node("b", "a"), node("c", "a"), node("d", "a", "b"), node("e", "c")], ["b"])])
+def test_only_joins_wait_for_these(nodes, feeding):
+    walk = Walk(nodes)
+    assert [item["name"] for item in nodes if joins.feeds_joins(walk.job(item["name"]))] == feeding
+
+
+@pytest.mark.parametrize(("done", "starved"), [(0, True), (1, False)])
+def test_parts_that_all_came_to_nothing_starve_what_gathers_them(done, starved):
+    walk = Walk([node("a", fan_out=True), node("b", "a"), node("c", "b", gather=True, join="policy"), node("d", "c")])
+    walk.start()
+    walk.done("a", parts=2)
+    if done:
+        walk.done("b", 0)
+    else:
+        walk.skip("b", 0)
+    walk.skip("b", 1)
+    assert joins.is_starved(walk.request, walk.job("b", 1)) == starved

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.sched.requests.recent_arrivals import UNREAD_MAX, RecentArrivals
+from edgeserve.sched.requests.recent_arrivals import RecentArrivals
 
+UNREAD_MAX = 64
 MODELS = {"a": {1: 4, 2: 6}}
 """A request in a full batch takes 3 ms."""
 

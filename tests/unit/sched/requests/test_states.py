@@ -9,8 +9,9 @@ from hand_world import app_of, job
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.requests import states
-from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE, STORY_LEN_MAX, move_job, move_request
+from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE, move_job, move_request, steps_left
 
+STORY_LEN_MAX = 256
 STATES = {state for pair in REQUEST_TABLE for state in (pair[0], REQUEST_TABLE[pair])}
 JOB_STATES = {state for pair in JOB_TABLE for state in (pair[0], JOB_TABLE[pair])}
 
@@ -64,3 +65,22 @@ def test_a_story_tells_times_from_arrival_and_is_bounded():
     assert story[1:3] == ["  +0ns: line 0", "  +1us: line 1"]
     assert story[-1] == f"  (the story is cut after {STORY_LEN_MAX} lines)"
     assert len(story) == STORY_LEN_MAX + 2
+
+
+@pytest.mark.parametrize(("total", "hint", "made", "left"), [
+    (0, None, 0, 1), (0, None, 3, 1), (0, 20, 0, 20), (0, 20, 19, 1), (0, 20, 20, 1), (0, 20, 30, 1), (30, 20, 10, 20),
+    (30, 20, 29, 1), (30, 20, 30, 1), (30, None, 40, 1)])
+def test_at_least_one_step_is_left_of_those_said_or_declared(total, hint, made, left):
+    for nodes, name in (("m", "steps"), (["m", "n"], "m.steps")):
+        app = app_of(nodes if nodes == "m" else [{"name": node} for node in nodes])
+        item = job(1, app, node="m", hints={} if hint is None else {name: hint, "other": 5})
+        item.steps_total, item.steps = total, made
+        assert steps_left(item) == left
+
+
+def test_reasons_are_added_until_they_are_two_hundred_letters_long():
+    for length in (199, 200):
+        request = job(1, app_of("m")).request
+        request.leave_out("x" * length)
+        request.leave_out("late")
+        assert request.left_out == "x" * length + ("; late" if length < 200 else "")

@@ -32,6 +32,22 @@ def test_the_parts_add_up_to_the_whole_from_sending_to_end():
         "  2ms past this deadline; most of its time was execute: its own batches"]
 
 
+def test_nothing_else_is_named_where_the_parts_are_all():
+    for notes in ((launch(1, 1),), ()):
+        request_ = request(1, (2, "arrived"), *notes, (40, "completed"), breakdown=(10, 0, 5, 23))
+        assert why(request_, []) == ["  time: 2ms sending, 10ms queue, 5ms batch, 23ms execute"]
+        request_.breakdown = LatencyBreakdown(0, 0, 5 * MS, 33 * MS)
+        assert why(request_, []) == ["  time: 2ms sending, 5ms batch, 33ms execute"]
+
+
+def test_as_many_batches_of_two_apps_are_told_by_name():
+    late = request(9, (10, "arrived"), launch(30, 7), (50, "completed"), deadline=45)
+    others = [request(number, launch(12 + number, number, lane), (40, "completed"), app=app)
+              for number, (app, lane) in enumerate((("c", "cpu0"), ("b", "cpu0"), ("a", "cpu0"), ("c", "cpu0")), 1)]
+    assert why(late, others)[-1] == (
+        "  before it: 2 batches of app c on cpu0, 1 batch of app a on cpu0, 1 batch of app b on cpu0")
+
+
 @pytest.mark.parametrize(("breakdown", "most"), [
     ((30, 0, 0, 5), "queue: waiting for a lane"), ((0, 30, 0, 5), "load: waiting for its model to be loaded"),
     ((0, 0, 30, 5), "batch: launched, behind"), ((0, 0, 0, 5), "other: between its works")])

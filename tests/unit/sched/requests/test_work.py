@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hand_world
 
-from edgeserve.sched.requests.work import WORK_MAX, over_usual_milli, relative_milli, relative_ppm
+from edgeserve.sched.requests.work import over_usual_milli, relative_milli, relative_ppm
 
+WORK_MAX = 1_000_000
 APP = hand_world.app_of([{"name": "read"}, {"name": "look"}])
 
 

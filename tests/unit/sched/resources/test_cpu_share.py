@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.resources.cpu_share import SHARE_MIN, CpuShare
+from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane, Work
 
 S = 10**9
+SHARE_MIN = 0.05
 
 
 def lane(name, threads=1, nice=0):
@@ -71,6 +72,25 @@ def test_a_lane_that_does_not_yield_gets_nothing_unless_its_threads_fit_beside_t
 def test_a_lane_that_waits_for_something_else_than_the_processor_uses_none():
     side, reader = lane("side", 2), lane("reader", 4)
     assert told((0.0, [reader]), lanes=[side, reader]).share(side, S) == 1.0
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.06, SHARE_MIN), (0.05, 1.0), (0.04, 1.0)])
+def test_a_lane_works_that_used_more_than_a_twentieth_of_its_threads_time(share, expected):
+    side, hosts = lane("side", 2), lane("hosts", 4)
+    known = CpuShare([side, hosts])
+    known.reported(0, 1.0, 4)
+    hosts.busy_ns += round(share * S)
+    known.reported(S, share, 4)
+    assert known.share(side, S) == pytest.approx(expected)
+
+
+def test_only_what_a_lane_worked_since_the_last_report_is_its_own():
+    side = lane("side", 4)
+    known = told((1.0, [side]), (1.0, []), lanes=[side])
+    assert known.share(side, 2 * S) == pytest.approx(4 / 6), "the mean of none and four cores that others used"
+    side.busy_ns += S // 2
+    known.reported(3 * S, 1.0, 4)
+    assert known.share(side, 3 * S) == pytest.approx(4 / 6), "two again, of the four that were used"
 
 
 def test_the_mean_follows_readings_both_ways():

@@ -6,7 +6,9 @@ import pytest
 from hand_world import MS
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.resources.lanes import BEHIND_NS_MAX, LOST_KEPT, RUN, WORKS_MAX, Lane, Works
+from edgeserve.sched.resources.lanes import RUN, Lane, Works
+
+WORKS_MAX, BEHIND_NS_MAX, LOST_KEPT = 16, 10 * MS, 1024
 
 
 def put(works, lane, now_ms, expected_ms):
@@ -122,6 +124,7 @@ def test_an_answer_for_a_forgotten_work_is_recognised_and_for_an_unknown_one_is_
     with pytest.raises(PolicyError, match="work 7 was answered but is on no lane"):
         works.answered(7, 5 * MS)
     for _ in range(LOST_KEPT):
+        assert works.running(first.id) is works.answered(first.id, 5 * MS) is None
         made = put(works, lane, 0, 0)
         lane.clear()
         works.forget(made)

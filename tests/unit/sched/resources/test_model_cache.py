@@ -6,15 +6,11 @@ import pytest
 from hand_world import MS
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.resources.model_cache import (
-    ABSENT,
-    EVICTING,
-    LOAD_RETRY_NS,
-    LOADING,
-    RESIDENT,
-    Device,
-    Placement,
-)
+from edgeserve.sched.resources.lanes import Lane, Works
+from edgeserve.sched.resources.model_cache import ABSENT, EVICTING, LOADING, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_loader import Memory
+
+LOAD_RETRY_NS = 500 * MS
 
 
 def device(budget=100, **models):
@@ -115,12 +111,14 @@ def test_a_failed_load_gives_its_memory_back_and_is_tried_again_after_a_pause():
 def test_the_estimate_of_a_load_is_the_longest_of_the_last_ten():
     made = device(a=(60, False))
     placement = made.placements["a"]
+    found = []
     for took in [50, *range(1, 11)]:
         made.load_started(placement, 0)
         made.load_ended(placement, 0, took * MS, failed=False)
+        found.append(placement.load_ns // MS)
         made.evict_started(placement)
         made.evict_ended(placement, refused=False)
-    assert placement.load_ns == 10 * MS
+    assert found == [50] * 10 + [10]
 
 
 def test_memory_that_the_monitor_reports_bounds_loads_and_moves_with_them():
@@ -147,6 +145,78 @@ def test_under_pressure_the_least_recently_used_idle_model_goes():
     assert made.under_pressure().model == "b"
     made.placements["b"].in_flight = made.placements["c"].in_flight = 1
     assert made.under_pressure() is None
+
+
+def test_the_usual_gap_is_the_longest_lately_and_fades_by_an_eighth_at_each_use():
+    made = device(a=(10, True))
+    placement, gaps = made.placements["a"], []
+    for now_ns in (0, 80, 90, 91, 191):
+        made.touch(placement, now_ns)
+        gaps.append(placement.gap_ns)
+    assert gaps == [0, 80, 70, 62, 100]
+
+
+@pytest.mark.parametrize(("gap_ms", "idle_ms"), [(0, 1000), (500, 1000), (501, 1002), (2500, 5000), (9000, 5000)])
+def test_a_model_is_at_work_for_two_usual_gaps_but_from_one_to_five_seconds(gap_ms, idle_ms):
+    placement = Placement("a", "d", 10, 0)
+    placement.used_ns, placement.gap_ns = 7 * MS, gap_ms * MS
+    assert placement.idle_at_ns() == (7 + idle_ms) * MS
+    assert placement.is_working(placement.idle_at_ns() - 1) and not placement.is_working(placement.idle_at_ns())
+
+
+def test_what_others_took_between_two_reports_is_expected_again_for_two_seconds():
+    made = Device("d", 0, headroom_bytes=10)
+    found = []
+    for at_ms, free in ((0, 500), (100, 470), (200, 480), (300, 440)):
+        made.reported(free, at_ms * MS)
+        found.append(made.falling_bytes)
+    assert found == [0, 30, 0, 40] and made.free_now_bytes() == 440 - 40 - 10
+    for at_ns, falling in ((2300 * MS - 1, 40), (2300 * MS, 0)):
+        made.calm(at_ns)
+        assert made.falling_bytes == falling
+    bare = Device("d", 1000)
+    for free in (500, 400):
+        bare.reported(free, 0)
+    assert (bare.falling_bytes, bare.free_now_bytes()) == (0, 400), "only with a headroom"
+
+
+def test_memory_of_works_on_the_copy_lane_is_given_or_taken_already():
+    made = Device("d", 0, headroom_bytes=10)
+    for name, size, resident in (("a", 40, False), ("b", 7, True), ("c", 100, True)):
+        made.add(Placement(name, "d", size, 0), resident)
+    made.load_started(made.placements["a"], 0)
+    made.evict_started(made.placements["b"])
+    made.reported(500, 0)
+    assert made.free_bytes == 500 - 40 + 7
+
+
+def test_room_may_come_without_a_report_when_memory_stops_to_fall_or_a_model_to_work():
+    made = Device("d", 100, headroom_bytes=10)
+    for name, resident in (("a", True), ("b", True), ("n", False)):
+        made.add(Placement(name, "d", 30, 0), resident)
+        made.placements[name].used_ns = {"a": 0, "b": 50 * MS}.get(name, -(2**62))
+    wanted = made.placements["n"]
+    made.placements["a"].demand_ns = 5
+    assert made.roomier_at_ns(0) is None, "no load waits: what is wanted is there"
+    wanted.demand_ns = 1
+    made.falling_bytes, made.falling_until_ns = 5, 200 * MS
+    assert [made.roomier_at_ns(now_ms * MS) for now_ms in (0, 199, 200, 999, 1000, 1049, 1050)] == [
+        200 * MS, 200 * MS, 1000 * MS, 1000 * MS, 1050 * MS, 1050 * MS, None]
+    made.falling_bytes = 0
+    assert made.roomier_at_ns(0) == 1000 * MS
+    wanted.state = LOADING
+    assert made.roomier_at_ns(0) is None
+
+
+def test_a_load_that_failed_is_due_again_at_its_time_and_not_from_then_on():
+    made = device(a=(60, False, 10))
+    copy = Lane("copy:d", "d", copy=True)
+    memory, placement = Memory({"d": made}, {"d": copy}, {}, Works(), ["a"]), made.placements["a"]
+    assert memory.retry_at_ns(0) is None
+    placement.failures, placement.retry_at_ns = 1, 500
+    assert [memory.retry_at_ns(now_ns) for now_ns in (499, 500)] == [500, None]
+    placement.demand_ns = 0
+    assert memory.retry_at_ns(0) is None, "nobody waits for it"
 
 
 def test_what_resident_copies_elsewhere_serve_is_subtracted():

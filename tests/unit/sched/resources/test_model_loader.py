@@ -7,8 +7,9 @@ import pytest
 from hand_world import MS, Driver, ended, like, ran
 
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel
-from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, NEVER_NS, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import NEVER_NS, RESIDENT, Device, Placement
 
+LOAD_FAILURES_MAX = 3
 MODELS = {"m": {1: 5, "memory": "60MB"}, "n": {1: 10, "memory": "50MB", "lanes": ["l0"]},
           "k": {1: 3, "memory": "10MB", "lanes": ["l0"], "pinned": True}}
 LANES = {"l0": {"device": "d0", "hang": "50ms"}, "l1": {"device": "d1", "hang": "50ms"}}
@@ -143,6 +144,8 @@ def test_pinned_models_count_as_room_that_never_comes_back():
         device.add(Placement(name, "d", size, 5 * MS, pinned=name == "p"), name != "n")
     device.placements["m"].demand_ns = device.placements["m"].bound_ns = 5 * MS
     device.placements["n"].demand_ns = 10 * MS
+    assert device.next_load(0, [device]) == (device.placements["n"], [device.placements["m"]])
+    device.state_bytes = 10
     assert device.next_load(0, [device]) == (device.placements["n"], [device.placements["m"]])
     device.state_bytes = 11
     assert device.next_load(0, [device]) is None

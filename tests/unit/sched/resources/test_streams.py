@@ -59,6 +59,9 @@ def test_what_waits_or_has_not_begun_is_superseded():
     streams.arrive(active)
     second = held(streams, 2)
     newer = request(3)
+    third = held(streams, 6)
+    assert streams.superseded(newer) == [active, second, third]
+    third.state = "cancelled"
     assert streams.superseded(newer) == [active, second]
     active.running = 1
     assert streams.superseded(newer) == [second]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cores import interpreted_only
 from hand_world import MS, Driver, app_of, job
 
 from edgeserve.sched.latency.distribution import Distribution
@@ -13,8 +14,10 @@ from edgeserve.sched.policies.common.bidding import (
     bid_for,
     earliest_end_ns,
     likely_bid,
+    must_yield,
     take,
 )
+from edgeserve.sched.policies.common.draws import mixed
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.resources.lanes import Lane
@@ -171,3 +174,55 @@ def test_the_earliest_end_of_a_loading_model_is_after_its_load():
     world.now_ms = 6
     world.step()
     assert earliest_end_ns("m", world.scheduler.state.board) == 22 * MS
+
+
+def test_numbers_are_mixed_as_splitmix64_does():
+    """The lower halves of its first outputs for the seed 0, as its author published them."""
+    assert [mixed(number) for number in (1, 2, 3)] == [0x7B1DCDAF, 0xA1B965F4, 0x8009454F]
+    assert mixed(2**64 + 3) == mixed(3)
+
+
+def test_the_earliest_end_by_other_times_leaves_out_lanes_that_are_down():
+    world = Driver({"m": {1: 10, 2: 30}}, {"a": "m"}, lane={"l0": {}, "l1": {}, "l2": {}})
+    board, latency = world.scheduler.state.board, world.scheduler.state.latency
+    world.step(at=5)
+    for lane, speed in (("l0", 0.5), ("l1", 2.0), ("l2", 1.0)):
+        latency["m", lane].set_speed(speed)
+
+    def largest_ns(known):
+        return known.likely_ns[2]
+    assert earliest_end_ns("m", board, largest_ns) == 20 * MS
+    for lane, end_ms in (("l1", 35), ("l2", 65), ("l0", None)):
+        world.lane(lane, up=False)
+        assert earliest_end_ns("m", board, largest_ns) == (None if end_ms is None else end_ms * MS)
+
+
+@interpreted_only
+@pytest.mark.parametrize(("classes", "room_ms", "expected", "waited", "yields"), [
+    ("background", 10, True, False, True), ("background", 10, False, False, False),
+    ("background background", 10, True, False, True), ("background normal", 10, True, False, False),
+    ("critical", 10, True, False, False), ("", 10, True, False, False), ("background", 15, True, False, False),
+    ("background", 14.9, True, False, True), ("background", 10, True, True, False),
+    ("background", 2**62 / MS, True, False, False)])
+def test_background_work_yields_where_its_smallest_batch_could_make_a_critical_request_late(
+        classes, room_ms, expected, waited, yields):
+    world = Driver({"m": {2: 10, 4: 90}}, {"a": "m"})
+    latency = world.scheduler.state.latency["m", "cpu0"]
+    lane = world.scheduler.state.lanes["cpu0"]
+    for _ in range(20):
+        lane.handover.took(5 * MS)
+
+    class Board:
+        def expects_critical(self):
+            return expected
+
+        def background_room_ns(self, lane):
+            return round(room_ms * MS)
+
+        def latency(self, model, lane):
+            return latency
+
+        def has_waited(self, job):
+            return waited
+    jobs = [job(seq, APP, klass=klass) for seq, klass in enumerate(classes.split())]
+    assert must_yield(jobs, lane, Board()) is yields

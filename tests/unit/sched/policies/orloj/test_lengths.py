@@ -273,3 +273,77 @@ def test_batches_in_time_by_the_models_own_quantile_are_counted():
         calibration.state(work, 100_000)
         calibration.ended(work, took_ns)
     assert (calibration.stated, calibration.uncorrected) == (3, 2)
+
+
+def test_a_miss_moves_what_is_stated_nine_times_as_far_as_a_hit():
+    calibration, factor, predicted = Calibration(), 1.0, 1_000_000
+    for work, hit in enumerate((False, True, True, False, False, True)):
+        stated = calibration.state(work, predicted)
+        assert stated == math.ceil(predicted * factor)
+        calibration.ended(work, stated if hit else stated + 1)
+        factor *= math.exp(-0.005 if hit else 0.045)
+    assert (calibration.stated, calibration.covered, calibration.recent()) == (6, 3, 0.5)
+
+
+def test_what_is_stated_stays_between_an_eighth_and_eight_times_what_was_predicted():
+    for took_ns, stated_ns in ((1, 125), (10**9, 8000)):
+        calibration = Calibration()
+        for work in range(600):
+            calibration.state(work, 1000)
+            calibration.ended(work, took_ns)
+        assert calibration.state(600, 1000) == stated_ns
+
+
+def test_the_recent_share_is_that_of_the_last_two_hundred():
+    calibration = Calibration()
+    for work in range(201):
+        stated = calibration.state(work, 10**6)
+        calibration.ended(work, stated + (work == 0))
+        assert calibration.recent() == (work / (work + 1) if work < 200 else 1.0)
+
+
+def test_a_profile_goes_in_scattered_by_the_golden_ratio():
+    assert [time_ns for _, time_ns in LengthWindow(8, range(8)).samples] == [0, 5, 2, 7, 4, 1, 6, 3]
+    made = LengthWindow(100, range(100))
+    for now in range(6):
+        made.add(now, 50)
+    left = [time_ns for _, time_ns in made.samples][:-6]
+    assert len(left) == 100 - 6 * SEEDS_PER_SAMPLE and sum(left) / len(left) == pytest.approx(49.5, abs=2)
+
+
+def test_seeds_that_were_forgotten_are_displaced_no_more():
+    made = LengthWindow(20, [100] * 10)
+    made.forget(1)  # all but the last
+    for now in range(1, 12):
+        made.add(now, now)
+    assert [time_ns for _, time_ns in made.samples] == list(range(1, 12))
+    made.forget(6)
+    assert [time_ns for _, time_ns in made.samples] == list(range(6, 12)), "what was seen just then is kept"
+
+
+def test_a_class_of_one_length_takes_that_long_within_a_nanosecond():
+    exact = LengthWindow(4, [25 * UNIT] * 4)
+    alone = lengths_of(latency(fixed=10), {"a": exact}, {"a": 1.0}).alone("a")
+    assert alone.times_ns == (25 * UNIT, 25 * UNIT + 1) and alone.shares == (0.0, 1.0)
+
+
+def test_a_distribution_has_no_points_that_are_surely_too_short_or_too_long():
+    known = lengths_of(latency(fixed=5), {"a": window(10, 20), "b": window(15, 35)}, {"a": 1.0, "b": 1.0})
+    for name, low, high in (("a", 10, 20), ("b", 15, 35)):
+        alone = known.alone(name)
+        assert [alone.times_ns[0] / UNIT, alone.times_ns[-1] / UNIT] == pytest.approx([low, high])
+        assert alone.shares[0] == 0.0 < alone.shares[1] and alone.shares[-2] < 1.0 == alone.shares[-1]
+
+
+def test_the_shares_of_the_arrivals_weigh_the_classes_of_any_request():
+    windows = {"a": window(10, 20), "b": window(30, 50), "c": window(60, 70)}
+    for shares, mean in (({"a": 3.0, "b": 1.0}, (3 * 15 + 40) / 4), ({"a": 0.1, "b": 0.1, "c": 0.2}, 46.25),
+                         ({}, 40.0), ({"stranger": 2.0, "c": 0.5}, 65.0)):
+        known = lengths_of(latency(), windows, shares)
+        assert known.expected(None, 1, 1).mean_ns() / UNIT == pytest.approx(mean, rel=1e-3)
+
+
+def test_what_corrects_a_size_multiplies_what_grows_in_it():
+    windows = {"a": LengthWindow(4, [30 * UNIT] * 4)}
+    known = lengths_of(latency(fixed=10), windows, {"a": 1.0}, {2: 1.5})
+    assert [known.batch(size, ("a",) * size).mean_ns() / UNIT for size in (1, 2, 4)] == pytest.approx([30, 70, 90])

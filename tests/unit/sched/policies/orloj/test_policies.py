@@ -3,17 +3,28 @@ brute force, grouping, odds, hints."""
 
 from __future__ import annotations
 
+import math
 import random
+import re
 
 import pytest
-from hand_world import MS, Driver, ended, ran
+from hand_world import MS, Driver, app_of, ended, job, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.orloj.lengths import BIAS_LEN_MIN, LengthWindow, lengths_of
 from edgeserve.sched.policies.orloj.plus import SAFE
-from edgeserve.sched.policies.orloj.shared import PRIOR_LEN, SAMPLES_MIN, SHARES_MOVED, HintBins
+from edgeserve.sched.policies.orloj.shared import (
+    PRIOR_LEN,
+    REFRESH_NS,
+    SAMPLES_MIN,
+    SHARES_MOVED,
+    DynamicModel,
+    HintBins,
+)
+from edgeserve.sched.policies.orloj.slack import SlackScore
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -139,10 +150,72 @@ def test_several_deadlines_add_their_scores():
     ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of largest, urgent, single"),
     ({"estimate": "mine"}, "estimate = 'mine': expected one of own, common"),
     ({"cost_steps": [[5, 0.7], [9, 0.7]]}, "cost_steps add up to 1.4: at most 1"),
-    ({"cost_steps": [[5]]}, r"cost_steps has \[5\]: expected \[milliseconds after arrival, cost\]")])
+    *[({"cost_steps": [[9, 0.1], row]}, f"cost_steps has {re.escape(repr(row))}: expected "
+       r"\[milliseconds after arrival, cost\], both above 0")
+      for row in ([5], [5, 0.1, 1], 5, ["5", 0.1], [5, "0.1"], [0, 0.1], [-1, 0.1], [5, 0], [5, -0.5])]])
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ConfigError, match=message):
         dynamic(**options)
+
+
+def test_steps_of_cost_are_sorted_and_may_cost_as_much_as_a_missed_deadline():
+    world = dynamic(cost_steps=[[90, 0.75], [2.5, 0.25]])
+    assert world.scheduler.policies[0]._steps == ((2_500_000, 0.25), (90 * MS, 0.75))
+
+
+def test_with_several_deadlines_the_score_is_that_of_each_step_before_the_last_one():
+    policy = dynamic(cost_steps=[[40, 0.2], [90, 0.5]]).scheduler.policies[0]
+    score = SlackScore((10 * MS, 20 * MS, 40 * MS), (0.25, 0.75), 26.25 * MS, 0.01 / MS)
+    draw, app, queues, expected = random.Random("steps"), app_of("m"), [JobQueue(), JobQueue()], []
+    for seq in range(40):
+        arrival = draw.randrange(100)
+        due = arrival + draw.choice([40, 41, 90, 120, 150])
+        item = job(seq, app, arrival=arrival, deadline=due)
+        item.lane = draw.choice(["", "mine", "other"])
+        queues[seq % 2].add(due * MS, item)
+        costs = [(after, cost) for after, cost in ((40, 0.2), (90, 0.5)) if arrival + after < due]
+        costs.append((due - arrival, 1.0 - sum(cost for _, cost in costs)))
+        total = sum(cost * score.p((arrival + after - 100) * MS) for after, cost in costs)
+        if item.lane != "other":
+            expected.append((total, item))
+    expected.sort(key=lambda row: (-round(row[0] * MS, 9), row[1].deadline_ns, row[1].seq))
+    rows = [(queue, score, 0) for queue in queues]
+    assert policy._top_by_steps(rows, 100 * MS, 12, "mine") == [item for _, item in expected[:12]]
+    skipped = [(queues[0], score, 5)]
+    assert not {item.seq for item in policy._top_by_steps(skipped, 100 * MS, 40, "mine")} & {
+        row[1] for row in queues[0].rows[:5]}
+
+
+def test_of_two_requests_with_the_same_deadline_the_more_valuable_one_goes_first():
+    world = dynamic()
+    world.step(*[RequestArrived(world.request("short", 200, value=value)) for value in (1.0, 2.0, 3.0)])
+    assert started(world.actions) == [2, 3]
+
+
+def test_where_a_job_is_expected_to_end():
+    """As :meth:`plan` judges: by the mean of its class, on the lane where it ends first, or on its own."""
+    nodes = [{"name": "m"}, {"name": "z", "after": ["m"]}]
+    world = Driver({"m": {size: FIXED + 30 * size for size in SIZES}, "z": {1: 7}},
+                   {"short": {"node": nodes}, "long": {"node": nodes}}, policy={"orloj": {"sample": 0.0}},
+                   lane={"l0": {}, "l1": {}})
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    for lane, faster in (("l0", 0), ("l1", 0)):
+        world.scheduler.state.latency["m", lane].alone = {"short": (25 * MS,) * 99, "long": (60 * MS - faster,) * 99}
+    for app in ("long", "short", "short"):
+        world.arrive(app, slo=300)
+    (waiting,) = policy.queued()
+
+    def told():
+        end = policy.expected_end(waiting.request, waiting, board)
+        return end and (end.lane, *[round(time_ns / MS, 3) for time_ns in end[1:]])
+    assert told() == ("l1", 25, 32, 57)
+    world.step(at=10)
+    assert told() == ("l1", 15, 32, 57)
+    waiting.lane = "l0"
+    assert told() == ("l0", 50, 32, 92)
+    waiting.lane = ""
+    world.lane("l1", up=False, at=11)
+    assert told() == ("l0", 49, 32, 92)
 
 
 # --- orloj+ -----------------------------------------------------------------------------------------------------------
@@ -170,36 +243,78 @@ def test_below_even_odds_a_request_is_dropped():
     assert burst(plus(), ("short", 25.5)) == [ran("m", 1, size=1)]
 
 
+def most_valuable(asked, ranks=(), values=()):
+    """The candidate of most value per time by brute force: ids of its requests. ``asked``: (app, SLO in ms) each."""
+    lengths = known()
+    lengths.factors.update({size: float(size) for size in range(1, 9)})
+    even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
+    worth = dict(enumerate(values or [1.0] * len(asked), 1))
+    rows = [(rank, slo * MS, request_id, app) for request_id, (rank, (app, slo))
+            in enumerate(zip(ranks or [0] * len(asked), asked), 1) if slo * MS >= even[app]]
+    rows.sort()
+    best, chosen = -1.0, []
+    for ceiling in ("short", "long"):
+        allowed = [row for row in rows if ceiling == "long" or row[3] == "short"]
+        for size in range(1, 9):
+            longest = lengths.batch(size, (ceiling,) * size)
+            candidates = [[row for row in allowed if row[1] >= needs][:size]
+                          for needs in (longest.mean_ns(), longest.quantile_ns(SAFE))]
+            for batch in candidates:
+                if len(batch) < size or ceiling not in {row[3] for row in batch}:
+                    continue
+                took = lengths.batch(size, tuple(sorted(row[3] for row in batch)))
+                if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[3]) for row in batch):
+                    continue
+                gain = sum(worth[row[2]] * took.p_by(row[1]) for row in batch)
+                loss = sum(worth[row[2]] * (lengths.alone(row[3]).p_by(row[1])
+                                            - lengths.alone(row[3]).p_by(row[1] - took.mean_ns()))
+                           for row in rows if row not in batch)
+                score = (gain - 0.3 * loss) / took.mean_ns() ** 0.7
+                if score > best * (1 + 1e-9):
+                    best, chosen = score, sorted(row[2] for row in batch)
+    return chosen or [row[2] for row in rows[:1]]
+
+
 @settings(max_examples=80, deadline=None)
 @given(ASKED, st.sampled_from([0, 700]))
 def test_the_candidate_of_most_value_per_time_wins_at_any_time(asked, now_ms):
     world = plus()
     world.now_ms = now_ms
-    lengths = known()
-    lengths.factors.update({size: float(size) for size in range(1, 9)})
-    even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
-    rows = sorted([(slo * MS, request_id, app) for request_id, (app, slo) in enumerate(asked, 1)
-                   if slo * MS >= even[app]])
-    best, chosen = -1.0, []
-    for ceiling in ("short", "long"):
-        allowed = [row for row in rows if ceiling == "long" or row[2] == "short"]
-        for size in range(1, 9):
-            longest = lengths.batch(size, (ceiling,) * size)
-            candidates = [[row for row in allowed if row[0] >= needs][:size]
-                          for needs in (longest.mean_ns(), longest.quantile_ns(SAFE))]
-            for batch in candidates:
-                if len(batch) < size or ceiling not in {row[2] for row in batch}:
-                    continue
-                took = lengths.batch(size, tuple(sorted(row[2] for row in batch)))
-                if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[2]) for row in batch):
-                    continue
-                gain = sum(took.p_by(row[0]) for row in batch)
-                loss = sum(lengths.alone(row[2]).p_by(row[0]) - lengths.alone(row[2]).p_by(row[0] - took.mean_ns())
-                           for row in rows if row not in batch)
-                score = (gain - 0.3 * loss) / took.mean_ns() ** 0.7
-                if score > best * (1 + 1e-9):
-                    best, chosen = score, sorted(row[1] for row in batch)
-    assert started(burst(world, *asked)) == (chosen or [row[1] for row in rows[:1]])
+    assert started(burst(world, *asked)) == most_valuable(asked)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_critical_requests_come_first_in_each_candidate_and_each_request_counts_by_its_value(seed):
+    draw = random.Random(f"values/{seed}")
+    count = draw.randrange(2, 12)
+    asked = [(draw.choice(["short", "long"]), draw.randrange(30, 300)) for _ in range(count)]
+    ranks, values = [draw.randrange(2) for _ in asked], [draw.choice([0.25, 1.0, 4.0]) for _ in asked]
+    world = plus()
+    done = world.step(*[RequestArrived(world.request(app, slo, klass=("critical", "normal")[rank], value=value))
+                        for (app, slo), rank, value in zip(asked, ranks, values)])
+    assert started(done) == most_valuable(asked, ranks, values)
+
+
+SKEWED = {"short": [20.0] * 60 + [100.0] * 41, "long": LONG}  # even odds at 21 ms, 53 on average
+
+
+def test_where_nobody_is_expected_in_time_the_most_urgent_one_with_even_odds_runs_alone():
+    assert started(burst(plus(alone=SKEWED), ("short", 31), ("short", 30))) == [2]
+
+
+def test_a_candidate_that_costs_the_others_more_than_it_brings_is_still_better_than_none():
+    asked = [("short", 30), *[("short", 56)] * 12]  # the first is not expected in time, and who waits is late
+    assert started(burst(plus(alone=SKEWED), *asked)) == [2]
+
+
+def test_a_batch_is_expected_to_take_the_mean_of_its_own_members():
+    after = {"short": 0.5 * 7 / 8 + 1 / 8, "long": 0.5 * 7 / 8}
+    (run,) = [action for action in burst(plus(), ("short", 300)) if isinstance(action, RunBatch)]
+    assert run.expected_ns == math.ceil(known(after).mean_alone_ns("short"))
+    world = dynamic()
+    (run,) = [action for action in burst(world, ("short", 900), ("long", 900)) if isinstance(action, RunBatch)]
+    lengths = world.scheduler.policies[0]._models["m"].lengths("cpu0", world.scheduler.state.board)
+    assert run.expected_ns == math.ceil(lengths.batch(2, ("long", "short")).mean_ns())
 
 
 def test_hints_make_classes_of_one_wide_app():
@@ -263,6 +378,51 @@ def test_new_tables_are_made_of_four_samples_and_a_quarter_of_a_second_apart():
     assert refreshed(753) and not refreshed(1003)
     model.lanes_changed()
     assert refreshed(1004)
+
+
+def test_four_new_batches_make_new_tables_and_of_many_an_eighth_must_be_new():
+    world = dynamic("orloj+", alone={"short": [30.0], "long": [60.0]})
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+
+    def refreshed_after(count):
+        for _ in range(count):
+            world.arrive("short", at=world.now_ms + 0.5, slo=1000)
+            world.finish(at=world.now_ms + 0.5)
+        model._made_shares = dict(model._shares)
+        model._made_ns = -REFRESH_NS
+        before = model.lengths("cpu0", board)
+        model.refresh(board)
+        model._made_ns = board.now_ns
+        return model.lengths("cpu0", board) is not before
+    assert [refreshed_after(count) for count in (1, 2, 1, 3, 1)] == [False, False, True, False, True]
+    assert refreshed_after(32)  # 40 are known
+    assert [refreshed_after(count) for count in (4, 1, 5, 1)] == [False, True, False, True]
+
+
+def test_the_shares_of_the_classes_follow_the_arrivals_of_about_the_last_256_jobs():
+    model = DynamicModel("m", ["a", "b"], window_len=8, reset_ns=0, hint="length")
+    apps, count = {name: app_of("m", name) for name in "ab"}, 0
+    shares = {"a": 0.5, "b": 0.5}
+
+    def arrives(app, **fields):
+        nonlocal count
+        count += 1
+        model.add(job(count, apps[app], **fields))
+    for number, app in enumerate("aabab" * 60):
+        arrives(app)
+        step = max(1 / 256, 1 / (8 + number))
+        shares = {name: share * (1 - step) + (name == app) * step for name, share in shares.items()}
+        assert model._shares == pytest.approx(shares)
+    arrives("a", hints={"length": 3.0})
+    assert model._shares == pytest.approx({"a": shares["a"] * 255 / 256, "b": shares["b"] * 255 / 256,
+                                           "hint0": 1 / 256})
+    before, began = dict(model._shares), job(1000, apps["a"])
+    began.steps = 1
+    assert not model.has_steps
+    model.add(began)
+    assert model._shares == before and model.has_steps
+    arrives("a")
+    assert model.has_steps
 
 
 def test_batches_count_until_they_are_older_than_the_reset():

@@ -354,6 +354,34 @@ def test_unused_budget_adds_up_for_a_second_only():
     assert count == 3  # 20 ms are saved up; the third may begin with what is left of them
 
 
+@pytest.mark.parametrize("budget", [1.0, 0.1, 1e-6])
+def test_at_the_start_nothing_is_saved_up_and_a_nanosecond_later_a_little(budget):
+    world = world_of(options={"hold": True, "budget": budget})
+    world.arrive("a")
+    assert world.cancel(1) == [ended(1, "cancelled")]
+    assert world.scheduler.wake_at() == 1
+    assert world.pass_time(1) == [probe(1)]
+
+
+def test_a_probe_is_paid_for_to_the_nanosecond():
+    world = world_of(options={"budget": 0.1})
+    world.arrive("a", count=4)
+    world.finish(at=20)  # 2 ms are due
+    world.finish(at=30)  # 3 ms are, and 10 were taken
+    assert world.scheduler.wake_at() == 100 * MS + 1
+    assert world.step(at=100) == []
+    assert world.pass_time(101) == [probe(2)]
+
+
+def test_the_figures_tell_the_share_of_the_time_since_the_first_work():
+    world = world_of()
+    world.arrive("a", at=50, count=2)
+    world.finish(at=62)
+    world.finish(at=73)
+    world.finish(at=85)
+    assert policy(world).sampler.figures() == {"cpu0": {"probes": 2, "probes_ms": 23.0, "share": 23 / 35}}
+
+
 # --- what is retained is released
 # -------------------------------------------------------------------------------------------
 

@@ -69,6 +69,17 @@ def test_a_histogram_needs_one_edge_more_than_bins():
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 260)), max_size=60), st.integers(1, 20),
        st.integers(0, 40), st.randoms(use_true_random=False))
 def test_the_best_jobs_are_those_of_brute_force(entries, count, at, draw):
+    check_the_best(entries, count, at, draw)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_of_some_drawn_jobs_are_those_of_brute_force(seed):
+    draw = random.Random(f"best/{seed}")
+    entries = [(draw.randrange(3), draw.randrange(261)) for _ in range(draw.randrange(20, 60))]
+    check_the_best(entries, draw.randrange(1, 20), draw.randrange(40), draw)
+
+
+def check_the_best(entries, count, at, draw):
     scores, first_edges = [], []
     for _ in range(3):
         edges = sorted(draw.sample(range(5, 200), 6))

@@ -222,3 +222,28 @@ def test_a_sibling_that_started_late_ends_its_time_after_that():
         assert ids(world.work("c0").jobs) == [2]  # it will end there at 73, and be answered at 83
         world.finish("b0", at=50, took=10)  # the branch alone would be done at 70
         assert world.outcome(2) == outcome
+
+
+def test_a_request_that_is_late_in_its_own_branch_is_said_to_be_late_there():
+    nodes = [DIAMOND[0], DIAMOND[2], DIAMOND[1], DIAMOND[3]]  # the slow branch is judged first
+    world = graph(nodes, siblings=True)
+    ask(world, 45)
+    assert world.finish("a0", at=11) == [ended(1, "dropped", PROACTIVE)]
+    assert any(line.endswith("before c - late by 1ms") for line in world.scheduler.story(1))
+    world = graph(DIAMOND, siblings=True)
+    ask(world, 45)
+    world.finish("a0", at=11)
+    assert any(line.endswith("before b - late by 1ms in its branch c") for line in world.scheduler.story(1))
+
+
+def test_where_a_branch_leads_to_a_join_that_may_be_waiting_no_job_tells_nothing():
+    app = app_of([{**DIAMOND[0], "route": "one"}, {"name": "x", "after": []}, {"name": "b", "after": ["a"]},
+                  {"name": "d", "after": ["a", "x"]}])
+    branches, job = Branches([app]), job_at(app, "a")
+    job.state = DONE
+    branches.observe(job)
+    assert branches.shares_ppm(app.by_name["a"]) == [500_000, 500_000, 0]
+    behind = job_at(app, "b")
+    job.request.jobs[behind.seq] = behind
+    branches.observe(job)
+    assert branches.shares_ppm(app.by_name["a"]) == [750_000, 250_000, 0]

@@ -114,3 +114,16 @@ def test_a_job_stands_in_one_queue_once():
     queue.add(3, job)
     with pytest.raises(PolicyError, match="already stands"):
         queue.add(4, job)
+
+
+def test_dead_keys_are_forgotten_as_soon_as_they_are_far_more_than_the_living():
+    queue, jobs = Depq(), [job_of(number, APP) for number in range(100)]
+    for number, job in enumerate(jobs):
+        queue.add(number, job)
+    keys = []
+    for job in jobs:
+        queue.remove(job)
+        keys.append(len(queue._at))
+    # 100 > 2 * 45 + 8, then 45 > 2 * 18 + 8, 18 > 2 * 4 + 8
+    assert keys == [100] * 54 + [45] * 27 + [18] * 14 + [4] * 5
+    assert queue.low() is None and queue.high() is None

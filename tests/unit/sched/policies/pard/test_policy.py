@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hand_world import Driver, ended, ids, ran
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.pard.policy import PROACTIVE
+from edgeserve.sched.policies.pard.policy import PROACTIVE, Pard, PardPlus
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -437,13 +441,13 @@ def test_a_cancelled_request_whose_deadline_is_over_has_not_expired():
 # --- jobs do not stay with a lane that cannot run them ---------------------------------------------------------------
 
 
-def devices(resident, shared=False, **app):
+def devices(resident, shared=False, resident_1=None, **app):
     """Model m may run on two devices; with ``shared`` both lanes serve a second module of pard, too."""
     models = {"m": {1: 10, "memory": "60MB", "load": "5ms"}, "z": {1: 10, "memory": "60MB", "load": "5ms"}}
     apps = {"app": {"model": "m", "policy": "pard", "slo": "100ms", **app},
             "other": {"model": "z", "policy": "pard" if shared else "fifo", "slo": "400ms"}}
     return Driver(models, apps, policy={"pard": {"lam": 0.0}, "fifo": {}},
-                  resident={"d0": resident, "d1": resident},
+                  resident={"d0": resident, "d1": resident if resident_1 is None else resident_1},
                   device={"d0": {"memory": "100MB"}, "d1": {"memory": "100MB"}},
                   lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}})
 
@@ -466,3 +470,72 @@ def test_a_lane_that_is_gone_gives_its_jobs_to_one_whose_model_is_in_memory():
     assert ended(2, "failed") in world.lane("l1", up=False, at=1)
     for number in (3, 4):
         assert ran("m", number) in world.finish("l0", at=10 * number - 20)
+
+
+def test_a_request_goes_where_its_model_is_in_memory_whose_turn_it_ever_is():
+    world = devices(["m"], on_late="answer", resident_1=[])
+    world.arrive("app", count=3)
+    for number, at in ((1, 10), (2, 20), (3, 30)):
+        assert world.work("l0") == ran("m", number)
+        world.finish("l0", at=at)
+    world.over()
+
+
+# --- options have bounds, and the page has the defaults ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("option", "low", "beyond"), [
+    ("lead_ms", 0.0, -0.5), ("plan", 0.0, -0.5), ("batch_max", 0, -1), ("hbf_from", 0.0, -0.5),
+    ("lbf_from", 0.0, -0.5), ("lam", 0.0, -0.5), ("lam", 1.0, 1.001), ("samples", 1, 0),
+    ("samples", 1_000_000, 1_000_001), ("sync_ms", 1.0, 0.5), ("window_ms", 1.0, 0.5), ("threshold_ms", 0.0, -0.5),
+    ("seed", 0, -1), ("plan", 2.0**31, 2.0**31 + 1), ("batch_max", 2**31, 2**31 + 1)])
+def test_a_number_beyond_the_bounds_of_its_option_is_refused(option, low, beyond):
+    chain(**{option: low})
+    with pytest.raises(ConfigError, match=f"{option} = .*: expected a number from"):
+        chain(**{option: beyond})
+
+
+def test_the_defaults_are_those_of_the_options_page():
+    path = Path(__file__).resolve().parents[5] / "docs" / "policies" / "pard.md"
+    own, plus = path.read_text(encoding="utf-8").split("`pard+` has the same options")
+    for kind, page in ((Pard, own), (PardPlus, plus)):
+        told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE))
+        assert told == {name: str(value).lower() for name, value in kind.defaults.items()
+                        if kind is Pard or value != Pard.defaults[name]}
+
+
+def test_just_in_time_every_batch_has_its_alarm():
+    world = chain({"a": {1: 10}}, policy="pard+", lead_ms=3.0)
+    burst(world, 100)
+    for number, at in ((2, 0), (3, 10), (4, 20)):
+        burst(world, 90, at=at + 1)
+        assert world.wake_ms == at + 7
+        world.step(at=at + 7)
+        world.finish("a0", at=at + 10)
+        assert world.work("a0") == ran("a", number)
+
+
+def test_what_waits_for_a_model_that_nobody_has_in_memory_stays_where_it_is():
+    world = devices([], on_late="answer")
+    world.arrive("app", count=3)
+
+    def places():
+        policy = next(policy for policy in world.scheduler.policies if policy.name == "pard")
+        return {job.request.id: worker.lane.name for worker in policy._by_number for job in worker.jobs()}
+
+    for at in (1, 2, 3):
+        assert places() == {1: "l0", 2: "l1", 3: "l0"}
+        world.step(at=at)
+
+
+def test_who_waits_is_expected_to_end_as_the_rule_sees_it():
+    world = chain()
+    burst(world, 100, 100)
+    policy, board = pard(world), world.scheduler.state.board
+    (job,) = policy.queued()
+    assert policy.expected_end(job.request, job, board) == ExpectedEnd("a0", 10_000_000, 30_000_000, 40_000_000)
+    world = chain(rule="split", slo=90)
+    burst(world, 90, 90)
+    policy, board = pard(world), world.scheduler.state.board
+    (job,) = policy.queued()  # a third of its time for a: 20 of 30 ms
+    assert policy.expected_end(job.request, job, board) == ExpectedEnd("a0", 10_000_000, 30_000_000, 60_000_000)

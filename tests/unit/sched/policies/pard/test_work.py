@@ -26,7 +26,8 @@ def is_admitted(slo, hints, **given):
 
 @pytest.mark.parametrize(("hints", "least_ms"), [
     ({}, 42), ({"work": 1.0}, 42), ({"work": 2.0}, 54), ({"work": 0.5}, 36), ({"b.work": 3.0}, 50),
-    ({"work": 2.0, "b.work": 1.0}, 50), ({"c.steps": 3.0}, 70), ({"a.steps": 2.0}, 56), ({"work": -5.0}, 30)])
+    ({"work": 2.0, "b.work": 1.0}, 50), ({"c.steps": 3.0}, 70), ({"a.steps": 2.0}, 56), ({"work": -5.0}, 30),
+    ({"c.steps": 1.0}, 42), ({"c.steps": 0.0}, 42), ({"b.steps": 2.0}, 56), ({"b.steps": 2.0, "b.work": 2.0}, 60)])
 def test_declared_work_counts_here_and_at_every_module_behind(hints, least_ms):
     assert is_admitted(least_ms, hints)
     assert not is_admitted(least_ms - NS, hints)

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.policies.pard_local.cost import AtNode, LaneSchedule, Schedule, Stage, forecast, one_by_one, staged
+import math
+import random
+from fractions import Fraction
+
+import pytest
+from for_each import for_each
+
+from edgeserve.sched.policies.pard_local.cost import (
+    AtNode,
+    LaneSchedule,
+    Schedule,
+    Stage,
+    forecast,
+    one_by_one,
+    repeated,
+    staged,
+)
+from edgeserve.sched.policy_api.budget import OPERATIONS_MAX, Budget
 
 
 def test_stages_follow_each_other_when_lane_and_model_are_there():
@@ -69,3 +86,137 @@ def test_a_follower_begins_when_the_one_before_has_left_the_lane():
 def test_a_join_waits_for_all_of_its_parts():
     join = [AtNode("gpu", [(2, 10), (2, 10)], []), AtNode("host", [(1, 4)], [0])]
     assert forecast([Schedule(staged(join), 0)], {"gpu": 0, "host": 0}) == [20 + 4]
+
+
+# --- against the rules written down once more, without any short cut --------------------------------------------------
+
+
+def drawn_line(draw):
+    """A cohort in the middle of a line: batches on the device, functions one by one on a lane of their own."""
+    nodes, running_ns = [], []
+    for place in range(draw.randrange(1, 5)):
+        running = draw.choice([0, 0, 2]) if len(nodes) == len(running_ns) else 0
+        if draw.random() < 0.5:
+            lane, batches = f"host{place}", [(1, draw.randrange(1, 9))] * draw.randrange(0, 9)
+        else:
+            lane = "gpu"
+            batches = [(draw.choice([2, 3, 4]), draw.randrange(5, 30)) for _ in range(draw.randrange(0, 4))]
+        ready = draw.randrange(0, 1 + sum([count for count, _ in batches])) if place and draw.random() < 0.5 else 0
+        if running:
+            running_ns.append(draw.randrange(1, 30))
+        nodes.append(AtNode(lane, batches, [place - 1] if place else [], ready, running,
+                            len(running_ns) - 1 if running else -1))
+    free = {node.lane: draw.randrange(0, 20) for node in nodes}
+    return nodes, running_ns, free
+
+
+def ends_job_by_job(nodes, running_ns, free, from_ns):
+    """When a line ends: every batch, put together with none, begins when the lane is free and its last job is there."""
+    free, over = dict(free), [[] for _ in nodes]  # when each job that had not begun is over
+
+    def there_ns(place):
+        node, pred = nodes[place], nodes[place - 1]
+        last, comes = len(over[place]) + node.batches[begun[place]][0], pred.jobs() + pred.running
+        if place == 0 or last <= node.ready or not comes:
+            return from_ns
+        wanted = math.ceil(Fraction((last - node.ready) * comes, node.jobs() - node.ready)) - pred.running
+        if wanted <= 0:
+            return max(from_ns, running_ns[pred.running_at])
+        return max(from_ns, over[place - 1][wanted - 1]) if wanted <= len(over[place - 1]) else None
+
+    begun = [0] * len(nodes)
+    while True:
+        able = [(max(there_ns(place), free[node.lane]), place) for place, node in enumerate(nodes)
+                if begun[place] < len(node.batches) and there_ns(place) is not None]
+        if not able:
+            return max([from_ns, *running_ns, *[at for ends in over for at in ends]])
+        at_ns, place = min(able)
+        count, time_ns = nodes[place].batches[begun[place]]
+        begun[place] += 1
+        over[place] += [at_ns + time_ns] * count
+        free[nodes[place].lane] = at_ns + time_ns
+
+
+@for_each(lambda: range(400))
+def test_a_line_ends_as_if_every_function_were_looked_at_alone(seed):
+    nodes, running_ns, free = drawn_line(random.Random(f"line {seed}"))
+    schedule = Schedule(staged(nodes), 7, running_ns)
+    assert forecast([schedule], free) == [ends_job_by_job(nodes, running_ns, free, 7)]
+
+
+def drawn_schedules(draw):
+    """Cohorts that share two lanes; some follow an earlier one as soon as that has left its home."""
+    schedules = []
+    for number in range(draw.randrange(1, 5)):
+        stages = [Stage(draw.choice(["gpu", "host"]), [draw.randrange(1, 20) for _ in range(draw.randrange(1, 4))])
+                  for _ in range(draw.randrange(1, 4))]
+        running_ns = [draw.randrange(5, 40)] if draw.random() < 0.3 else []
+        if running_ns:
+            stages.insert(0, Stage("gpu", []))  # what is left of it runs already
+        schedules.append(Schedule(stages, draw.randrange(0, 30), running_ns, draw.randrange(-1, number),
+                                  draw.choice(["", "gpu", "host"])))
+    return schedules
+
+
+def batch_by_batch(schedules, free):
+    """When each schedule ends and has left its home, and when the lanes are needed no more: nothing is kept from one
+    batch to the next but the ends of those before."""
+    free, over = dict(free), [[[] for _ in schedule.stages] for schedule in schedules]
+
+    def left_ns(number):
+        schedule = schedules[number]
+        at_home = [place for place, stage in enumerate(schedule.stages)
+                   if stage.lane == schedule.home and stage.batches]
+        if not at_home:
+            return schedule.ready_ns
+        ends, stage = over[number][at_home[-1]], schedule.stages[at_home[-1]]
+        return ends[-1] if len(ends) == len(stage.batches) else None
+
+    def there_ns(number, place):
+        schedule = schedules[number]
+        at = [schedule.ready_ns]
+        if schedule.after >= 0:
+            at.append(left_ns(schedule.after))
+        if place and len(over[number][place - 1]) < len(schedule.stages[place - 1].batches):
+            return None
+        if place:
+            at += over[number][place - 1][-1:] + (schedule.running_ns if place == 1 else [])
+        return None if None in at else max(at)
+
+    while True:
+        able = [(max(there_ns(number, place), free[stage.lane]), number, place)
+                for number, schedule in enumerate(schedules) for place, stage in enumerate(schedule.stages)
+                if len(over[number][place]) < len(stage.batches) and there_ns(number, place) is not None]
+        if not able:
+            break
+        at_ns, number, place = min(able)
+        stage = schedules[number].stages[place]
+        free[stage.lane] = at_ns + stage.batches[len(over[number][place])]
+        over[number][place].append(free[stage.lane])
+    ends = [max([schedule.ready_ns, *schedule.running_ns, *[at for stage in stages for at in stage]])
+            for schedule, stages in zip(schedules, over)]
+    needed = {lane: max([at for schedule, stages in zip(schedules, over)
+                         for stage, times in zip(schedule.stages, stages) if stage.lane == lane for at in times],
+                        default=0) for lane in free}
+    return ends, [left_ns(number) for number in range(len(schedules))], needed
+
+
+@for_each(lambda: range(300))
+def test_cohorts_that_share_lanes_end_as_if_each_batch_were_chosen_anew(seed):
+    draw = random.Random(f"shared {seed}")
+    schedules, free = drawn_schedules(draw), {"gpu": draw.randrange(0, 40), "host": draw.randrange(0, 40)}
+    budget = Budget()
+    planned = LaneSchedule(schedules, free, budget)
+    found = planned.run(), planned.left_ns, {lane: planned.home_over_ns(lane) for lane in free}
+    assert found == batch_by_batch(schedules, free)
+    stages = [stage for schedule in schedules for stage in schedule.stages]
+    assert budget.left == OPERATIONS_MAX - len(stages) * sum(len(stage.batches) for stage in stages)
+
+
+@pytest.mark.parametrize(("batches", "repeats", "entries"), [
+    ([(2, 10), (1, 7)], 3, [(2, 10), (1, 7)] * 3), ([(2, 10), (1, 7)], 128, [(2, 10), (1, 7)] * 128),
+    ([(2, 10), (1, 7)], 129, [(3, 17)] * 129), ([(1, 7)], 256, [(1, 7)] * 256),
+    ([(1, 7)], 257, [(2, 14)] + [(1, 7)] * 255), ([(2, 10), (1, 7)], 600, [(9, 51)] * 88 + [(6, 34)] * 168),
+    ([(1, 7)] * 300, 1, [(1, 7)] * 300), ([], 5, [])])
+def test_of_more_steps_than_fit_several_are_one(batches, repeats, entries):
+    assert repeated(batches, repeats) == entries

@@ -110,3 +110,25 @@ def test_a_full_batch_looks_at_nobody():
         batch, latency = jobs[:count], board.latency("part", "gpu")
         assert filled(batch, rows, [], latency, Filling("gpu", 0, 0, 2), budget) == batch
         assert budget.left == left - looked
+
+
+@pytest.mark.parametrize(("hopeful_ns", "slack_ms", "added"), [
+    (50 * MS, 6, [2, 3]), (50 * MS + 1, 6, []), (50 * MS, 5, []), (51 * MS, 6, [])])
+def test_who_is_due_when_the_next_cohort_ends_has_hope(hopeful_ns, slack_ms, added):
+    device = Pages({})
+    app, board = device.scheduler.state.apps["app"], device.scheduler.state.board
+    rows = []
+    for number, due_ms in ((1, 40), (2, 50), (3, 51)):
+        member = Member(job(number, app, deadline=due_ms).request, device.scheduler.policies[0]._pipeline_of["app"])
+        part = job(number, app, node="part", deadline=due_ms)
+        part.request = member.request
+        member.has(part)
+        rows.append((due_ms * MS, number, member))
+    filling = Filling("gpu", slack_ms * MS, hopeful_ns, 2)
+    batch = [job(9, app, node="part")]
+    found = filled(batch, rows[1:], [], board.latency("part", "gpu"), filling, Budget())
+    assert [item.seq for item in found] == [9, *added]
+    found = filled(batch, rows, [rows[1][2]], board.latency("part", "gpu"), filling, Budget())
+    assert [item.seq for item in found] == [9]  # without its own there is one with hope at most
+    found = filled([*batch, *batch], rows, [], board.latency("part", "gpu"), filling, Budget())
+    assert [item.seq for item in found] == [9, 9, *([2, 3] if hopeful_ns <= 50 * MS else [3, 1])]

@@ -8,6 +8,7 @@ from exact_device import MS, Device, ask, chain, fan, model, with_host_function
 
 from edgeserve.sched.policies.pard_local.price import Price
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
 
 def busy(device):
@@ -146,3 +147,17 @@ def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(mon
     assert not policy._stage_costs.are_resident(policy._pipeline_of["app"], board)
     monkeypatch.undo()
     assert policy._stage_costs.are_resident(policy._pipeline_of["app"], board)
+
+
+@interpreted_only
+@pytest.mark.parametrize(("operations", "outcome"), [(0, "completed"), (1, "dropped")])
+def test_nobody_is_tested_again_where_nothing_is_left_to_compute(operations, outcome, monkeypatch):
+    device = Device(chain())
+    busy(device)
+    device.ask(ask(2, 24), ask(3, 60))
+    device.advance(10)
+    monkeypatch.setattr("edgeserve.sched.core.scheduler.OPERATIONS_MAX", operations)
+    device.now_ns, work = 23 * MS, device.running.pop(0)[1]  # five late: 2 cannot be in time
+    device.step(WorkFinished(work.work_id, 10 * MS, 23 * MS, tuple(JobResult(job) for job in work.jobs)))
+    device.advance()
+    assert device.ends[2][0] == outcome and device.ends[3][0] == "completed"

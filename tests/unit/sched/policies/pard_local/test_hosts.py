@@ -161,3 +161,23 @@ def test_who_is_in_an_early_batch_is_answered_early_also_behind_functions():
     ([], 3, 2, [3, 0])])
 def test_how_long_before_the_end_members_are_answered(batches, each, before, early):
     assert early_of(batches, each, before) == early
+
+
+@pytest.mark.parametrize(("others", "outcome"), [
+    ([ask(number, 47) for number in (3, 4, 5)], "dropped"),
+    ([ask(number, 48) for number in (3, 4, 5)], "dropped"),  # they end at 48 if they follow, and at 68 if 2 cuts in
+    ([ask(number, 67) for number in (3, 4, 5)], "dropped"),
+    ([ask(number, 68) for number in (3, 4, 5)], "completed"),
+    ([ask(3, 59)], "completed"),  # one for one: it ends at 40, or at 60
+    ([ask(3, 59, value=1.5)], "dropped"),
+    ([ask(3, 59), ask(4, 59)], "dropped"),
+    ([ask(3, 59, klass="background"), ask(4, 59, klass="background")], "completed")])
+def test_cutting_in_costs_those_that_are_in_time_only_without_it(others, outcome):
+    device = Device({"lane": {"l": {}}, "model": {"a": model(8, 2), "b": model(8, 2)},
+                     "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+                     "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}}})
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 39), *others)
+    device.advance()
+    assert device.ends[2][0] == outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hand_world import Driver, app_of
 
 from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
@@ -61,3 +62,14 @@ def test_a_route_that_is_told_leaves_the_other_branch_out():
                                 {"name": "b", "after": ["pick"]}]))
     assert [pipeline.left([1, 0, 0], [0, 0, 0], {}, {"pick.route": route}) for route in (0, 1, 2, -1)] == [
         [1000, 1000, 0], [1000, 0, 1000], [1000, 0, 0], [1000, 0, 0]]
+
+
+@pytest.mark.parametrize(("route", "expected"), [("own", 750), ("both", 500), ("", 500)])
+def test_a_fork_whose_join_may_still_wait_for_another_branch_tells_nothing_without_a_job_behind_it(route, expected):
+    driver = Driver({name: {1: 1, "lanes": [name]} for name in ("pick", "slow", "own", "both")}, {"app": [
+        {"name": "pick", "route": "one", "after": []}, {"name": "slow", "after": []},
+        {"name": "own", "after": ["pick"]}, {"name": "both", "after": ["pick", "slow"]}]}, policy="pard_local",
+        lane={name: {} for name in ("pick", "slow", "own", "both")})
+    driver.arrive("app")
+    driver.finish("pick", route=route, at=1)
+    assert driver.scheduler.policies[0]._pipeline_of["app"].template[2] == expected

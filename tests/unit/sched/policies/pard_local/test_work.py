@@ -83,6 +83,31 @@ def test_what_one_part_says_counts_for_that_part():
     assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
 
 
+def turned():
+    """A fan-out of two parts, each of which is turned before its work is done."""
+    table = fan()
+    table["model"]["turn"] = model(1, 0, 1)
+    look, part, end = table["app"]["app"]["node"]
+    table["app"]["app"]["node"] = [look, {"name": "turn"}, part, end]
+    device = Teller(table)
+    device.parts["look"] = 2
+    return device
+
+
+@pytest.mark.parametrize(("request_says", "node", "says", "over_milli"), [
+    (None, None, None, 0),
+    (None, ("turn", (1,)), 5.0, 2 * 4000),  # one part told, and each of the two expected ones is taken for the same
+    (None, "look", 2.0, 2 * 1000), (3.0, None, None, 2 * 2000),
+    (3.0, ("turn", (1,)), 5.0, 2 * 2000)])  # what the request said is what was learnt
+def test_what_was_said_of_the_work_is_expected_of_the_next_ones(request_says, node, says, over_milli):
+    device = turned()
+    device.result_hints.update({node: {"part.work": says}} if node else {})
+    device.ask(ask(1, 1000, hints={"part.work": request_says} if request_says else None))
+    device.advance()
+    assert device.ends[1][0] == "completed"
+    assert device.pipeline().template == [1000, 2000, 2000, 1000, 0, 0, over_milli, 0]
+
+
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 

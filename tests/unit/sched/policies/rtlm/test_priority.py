@@ -64,3 +64,20 @@ def test_every_order_is_total(order):
 
 def test_the_methods_name_orders_that_exist():
     assert {order for order, _, _ in METHODS.values()} <= set(ORDERS)
+
+
+@pytest.mark.parametrize(("order", "alpha", "steps", "now_s", "due_s", "key"), [
+    ("corrected", 1.0, 7.0, 1, 4.0, -(1 - 0.95 * 0.2) / (4.0 - 1 - 7 * 0.05)),
+    ("corrected", 1.0, 35.0, 1, 4.0, -0.05 / (3.0 - 35 * 0.05)),
+    ("corrected", 1.0, 70.0, 1, 8.0, -0.05 / (7.0 - 70 * 0.05)),
+    ("corrected", 2.0, 28.0, 1, 4.0, -0.05 / (3.0 - 28 * 0.05)),
+    ("corrected", 0.5, 70.0, 1, 8.0, -0.525 / (7.0 - 70 * 0.05)),
+    ("corrected", 1.0, 7.0, 4, 4.0, -(1 - 0.95 * 0.2) / 0.05),
+    ("printed", 2.0, 10.0, 5, 4.0, (2.0 * 10 - 1) / (4.0 - 0.25 - 10 * 0.05)),
+    ("linear", 3.0, 10.0, 1, 4.0, 3.0 + 3 * 10 * 0.05), ("hpf", 1.0, 10.0, 1, 4.0, 3.0)])
+def test_the_keys_of_the_orders(order, alpha, steps, now_s, due_s, key):
+    """In seconds; the task arrived at 0.25 s."""
+    unit = {"corrected": 1 / S, "printed": 1.0}.get(order, S)
+    parameters = PriorityParameters(now_s * S, ETA * S, TAU, alpha)
+    found = key_of(order, Task(steps, S // 4, round(due_s * S), 7), parameters)
+    assert found == (pytest.approx(key * unit), S // 4, 7)

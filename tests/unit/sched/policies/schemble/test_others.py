@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import Driver
+from hand_world import MS, Driver
 
 from edgeserve.config.ensemble_profile import monotone
-from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness
+from edgeserve.sched.policies.schemble.others import OtherApp, charges, dearness, others_on
 
 HARD = [0, 0.8, 0.8, 0.9, 0.8, 0.9, 0.9, 1]
 TIMES = {"a": 10, "b": 40, "c": 40, "frames": 4, "vote": 1, "side": 20}
@@ -58,6 +58,50 @@ def test_a_batch_costs_the_time_of_others_or_the_requests_that_cannot_wait_for_i
     assert charges([100], [(100, 2)], 1, 0.0, [camera]) == [pytest.approx(0.1 * 10.0 * 80 / 2)]
     assert charges([100], [(100, 1)], 1, 1.0, []) == [0.0]
     assert charges([100], [(100, 1)], 1, 1.0, [OtherApp(0.1, 0.0, 10.0, 20.0)]) == [0.0]  # it needs nothing here
+
+
+def test_lane_time_is_a_twentieth_at_least_and_rises_exponentially():
+    assert [dearness(asked) for asked in (0.25, 0.5, 0.75)] == pytest.approx(
+        [(0.05**0.75 - 0.05) / 0.95, (0.05**0.5 - 0.05) / 0.95, (0.05**0.25 - 0.05) / 0.95])
+
+
+def test_who_can_wait_for_a_batch_does_not_make_up_for_who_cannot():
+    """On two lanes with a third of one's own: one app loses a request in 80 ns, the other could wait for ever."""
+    camera, calm = OtherApp(0.1, 2.0, 10.0, 20.0), OtherApp(0.2, 0.5, 30.0, 900.0)
+    found = charges([4, 100, 20], [(8, 2), (100, 1), (21, 3)], 2, 0.3, [camera, calm])
+    per_ns = (0.1 * 10 + 0.2 * 30) / (0.2 + 0.1) * dearness(0.3 / 2 + 0.3)
+    assert found == pytest.approx([4 * per_ns, 100 * per_ns, 20 * per_ns])
+    found = charges([4, 1, 1], [(8, 2), (100, 2), (20, 1)], 2, 0.0, [camera, calm])
+    low = (0.1 * 10 + 0.2 * 30) / (0.2 + 0.1) * dearness(0.3 / 2)
+    assert found == pytest.approx([4 * low, max(low, 0.1 * 10 * 80 / 2 / 2), low])
+    calm, dear = OtherApp(0.2, 0.5, 90.0, 21.0), OtherApp(0.001, 2.0, 90.0, 0.0)
+    per_ns = (0.2 * 90 + 0.001 * 90) / 0.102 * dearness(0.102)
+    assert charges([1e-9], [(20, 1)], 1, 0.0, [calm, dear]) == [pytest.approx(0.001 * 90 * 20)]
+    assert per_ns > 0.001 * 90 * 20 / 1e9
+    assert charges([7], [(8, 2)], 1, 0.5, [OtherApp(0.1, 20.0, 10.0, 20.0)]) == [pytest.approx(7 * 0.1 * 10 / 2)]
+
+
+def test_the_other_apps_of_some_lanes_and_what_they_need_there():
+    """A chain needs a third of its 30 ms on the lane; background work and apps that hardly came do not count."""
+    models = {name: {**times, "lanes": lanes} for name, times, lanes in (
+        ("here", {1: 15, 2: 20}, ["l"]), ("there", {1: 20}, ["m"]), ("both", {1: 6}, ["l", "m"]))}
+    chain = [{"name": "here"}, {"name": "there"}]
+    world = Driver(models, {"chain": {"node": chain, "slo": "90ms"}, "own": "both", "calm": "here",
+                            "elsewhere": "there", "late": {"model": "both", "class": "background"}, "short": "both"},
+                   lane={"l": {}, "m": {}})
+    world.step(at=0)
+    board = world.scheduler.state.board
+    for number, app in enumerate(("chain", "own", "elsewhere", "late", "short"), 1):
+        board.recent_arrivals(app).unread += [
+            (at * 10 * number * MS, 30.0 * MS, 2.0, 90.0 * MS if app != "short" else 5.0 * MS) for at in range(11)]
+    board.now_ns = 1000 * MS
+    lanes = {lane.name: lane for lane in board.lanes_of("both")}
+    chain = OtherApp(pytest.approx(0.01 / MS), pytest.approx(10 * MS), 60 * MS, 90 * MS - 35 * MS)
+    short = OtherApp(pytest.approx(0.01 / MS), 30 * MS, 60 * MS, 0.0)
+    elsewhere = OtherApp(pytest.approx(0.01 / MS), 30 * MS, 60 * MS, 70 * MS)
+    assert others_on([lanes["l"]], frozenset(["own"]), board) == [chain, short]
+    chain = chain._replace(lane_ns=30 * MS)
+    assert sorted(others_on(list(lanes.values()), frozenset(["own"]), board)) == sorted([chain, short, elsewhere])
 
 
 def test_a_request_with_an_answer_takes_no_lane_time_that_brings_more_to_others():

@@ -6,6 +6,10 @@ import pytest
 from hand_world import Driver, ended, ran
 
 from edgeserve.config.ensemble_profile import monotone
+from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.schemble.baselines import EnsembleStatic
+from edgeserve.sched.policies.schemble.plus import SchemblePlus
+from edgeserve.sched.policies.schemble.schemble import Schemble
 from edgeserve.sched.protocol.actions import FinishRequest, LoadModel
 
 LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
@@ -45,6 +49,15 @@ def serve(world, until=250):
         world.pass_time(at)
         world.finish(work.lane, at=at)
     world.pass_time(until)
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    (EnsembleStatic, {"pick": "all", "models": [], "threshold": 0.3, "margin": 0.0}),
+    (Schemble, {"planner": "exact", "delta": 0.01, "order": "edf", "mean": False, "fast": True, "price": 0.0}),
+    (SchemblePlus, {"stop": 0.005, "lone": "fastest", "price": 0.05})])
+def test_the_defaults_are_those_of_the_documentation(kind, options):
+    shared = {**Edf.defaults, "score": "", "cells_max": 20_000, "margin_ms": 0.2}
+    assert kind.defaults == {**shared, **options}
 
 
 def test_an_easy_request_gets_one_model_and_is_answered_when_it_has():

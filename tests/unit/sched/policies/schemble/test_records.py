@@ -106,3 +106,54 @@ def test_nothing_is_kept_without_a_file():
     world = make(share=0.0)
     assert world.arrive("q") == [ran("a", 1)]
     assert retained(world) == []
+
+
+def test_the_same_requests_are_drawn_on_every_machine():
+    """By the number of a request and the name of its policy; a larger share draws those of a smaller one too."""
+    drawn = {share: [] for share in (0.05, 0.1, 0.5)}
+    for share, found in drawn.items():
+        world = make(share=share)
+        for number in range(60):
+            world.arrive("q", at=300 * number)
+            while world.on_lane:
+                work = next(iter(world.on_lane.values()))
+                world.finish(work.lane, at=max(world.now_ms, world.given_ms[work.work_id]) + 10)
+        found += dict.fromkeys(action.job.request_id for action in world.seen if isinstance(action, RetainInputs))
+    assert drawn[0.1] == [4, 10, 11, 12]
+    assert set(drawn[0.05]) < set(drawn[0.1]) < set(drawn[0.5])
+
+
+def test_a_kept_request_makes_room_for_another_after_ten_seconds():
+    world = make(slo="60s")
+    for number in range(9):
+        world.arrive("q", at=number)
+    for at, first in ((10_000, 1), (10_000.001, 2), (10_000.5, 2), (10_001.5, 3)):
+        world.arrive("q", at=at)
+        kept = {job.request.id for job in world.scheduler.state.retained.values()}
+        assert (min(kept), len(kept)) == (first, 8)
+
+
+def test_no_probe_runs_where_the_lane_has_work():
+    world = make()
+    world.arrive("q")
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    world.finish("l", at=10)
+    world.finish("v", at=11)
+    assert probes(world) == ["b"]
+    assert policy._records.offer(world.scheduler.state.lanes["l"], board) is None
+    world.finish("l", at=41)
+    assert policy._records._drawn == {}
+
+
+@pytest.mark.parametrize("happens", ["lost", "failed"])
+def test_a_probe_that_did_not_run_to_its_end_ends_the_record(happens):
+    world = make()
+    world.arrive("q")
+    world.finish("l", at=10)
+    world.finish("v", at=11)
+    assert (probes(world), list(world.scheduler.policies[0]._records._drawn)) == (["b"], [1])
+    if happens == "lost":
+        world.lane("l", up=False, at=20)
+    else:
+        world.finish("l", at=41, failed="it raised")
+    assert (world.scheduler.state.retained, world.scheduler.policies[0]._records._drawn) == ({}, {})
