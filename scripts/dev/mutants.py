@@ -388,6 +388,9 @@ def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str,
 
     def one(part: int, tree: ChangedTree) -> None:
         tests = Tests(tree)
+        with lock:
+            for name in set(record) - set(tests.names):  # renamed or removed since
+                del record[name]
         new = [(name, CPU_S_MAX) for name in sorted(tests.names)[part::jobs] if name not in record]
         for first in range(0, len(new), RECORDED_AT_ONCE):
             answer = tests.answer(Job(new[first:first + RECORDED_AT_ONCE], record=True))

@@ -208,7 +208,7 @@ def test_a_guard_is_how_much_longer_the_slowest_took_than_typically_where_that_i
 def test_models_end_with_the_guard_or_else_by_the_likely_times_or_else_just_in_time(early, due, last, on_late, dues):
     """The guard is a quarter of a request's 400 ms at most."""
     policy, places, board = make()
-    query = held(policy, 1, due, last=last, on_late=on_late)
+    query = held(policy, 1, due, last=last, on_late=on_late, arrival=100, deadline=500)
     see(policy, places, board)
     lanes = places.problem(board, {})
     charged = {"q": ([0.0, 0.0, 0.0], early * MS)}
@@ -343,12 +343,13 @@ def test_an_answered_request_has_enough_when_nothing_adds_enough_to_it(answered,
 
 
 @pytest.mark.parametrize(("slowest", "deadline", "early"), [
-    (85, 400, 10), (75, 400, 0), (60, 400, 0), (475, 400, 100), (85, 86, 10), (85, 85, 0), (475, 100, 0)])
+    (85, 400, 10), (75, 400, 0), (60, 400, 0), (475, 400, 100), (85, 86, 10), (85, 85, 0), (475, 100, 0),
+    (475, 440, 100)])
 def test_a_bid_is_to_end_as_early_as_the_slowest_would_where_it_can(slowest, deadline, early):
     """The model takes 75 ms, and the vote behind it 1; early by a quarter of the request's time at most."""
     policy, places, board = make()
     board.latency("b", "m").slowest_ns = {1: slowest * MS}
-    held(policy, 1, 390, (1,), deadline=deadline).planned = 0b010
+    held(policy, 1, 390, (1,), deadline=deadline, arrival=max(0, deadline - 400)).planned = 0b010
     bid = policy._model_bid(places.lanes(1)[0], board)
     assert [due_ns for due_ns, _, _ in bid.utility.rows] == [(deadline - early) * MS]
     assert bid.remaining_ns == 76 * MS
@@ -376,5 +377,5 @@ def test_models_are_to_end_before_the_longest_wait_of_a_join(waits, on_late, ear
     for wait in waits:
         policy._join_waited(job(1, app, node="vote"), wait * MS)
     policy._join_waited(job(1, app, node="a"), 200 * MS)  # no join
-    request = job(2, app, node="a", deadline=400, on_late=on_late).request
+    request = job(2, app, node="a", arrival=100, deadline=500, on_late=on_late).request
     assert policy._join_wait_ns(request) == early * MS
