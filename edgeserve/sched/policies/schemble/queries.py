@@ -71,7 +71,7 @@ def ensemble_of(app: App, score: str = "") -> Ensemble | None:
             return None
         join = joins[0]
         nodes = sorted(join.preds, key=_index)
-    if join.depth or any(len(node.succs) != 1 or node.fan_out or node.route_one for node in nodes):
+    if join.depth or any(node.depth or len(node.succs) != 1 or node.fan_out or node.route_one for node in nodes):
         return None
     return Ensemble(app, nodes, join, score)
 

@@ -53,6 +53,13 @@ def test_a_join_of_all_beside_one_of_the_policy_is_what_it_waits_for():
     assert found.leads == {"b", "c"}
 
 
+def test_models_that_run_once_per_part_make_no_ensemble():
+    parts = [{"name": "cut", "fan_out": True}, *[{**node, "after": ["cut"]} for node in MODELS]]
+    gather = {"name": "vote", "after": ["c", "a", "b"], "gather": True}
+    assert ensemble([*parts, gather], ensemble=FITTED) is None
+    assert ensemble([{**parts[0], "fan_out": False}, *parts[1:], VOTE], ensemble=FITTED) is not None
+
+
 def test_a_model_that_more_than_the_join_waits_for_makes_no_ensemble():
     more = {"name": "log", "after": ["a"]}
     assert ensemble([*MODELS, VOTE, more]) is None
