@@ -247,14 +247,16 @@ class Scheduler:
             raise PolicyError(f"work {work.id} on lane {lane.name!r} has {len(jobs)} jobs but {len(results)} results")
         work.failed = not work.failed
         took = (event.started_ns, event.finished_ns)
+        reads = False
         for job, result in zip(jobs, results):
             if result.job != job.id:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
             work.failed = work.failed and result.status == "failed"
             if result.steps > work.steps:
                 work.steps = result.steps
-            if result.turns > work.turns:
-                work.turns = result.turns
+            if result.turns:
+                work.turns = max(work.turns, result.turns)
+                reads = reads or not job.steps
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
@@ -263,7 +265,7 @@ class Scheduler:
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             took_ns = event.finished_ns - event.started_ns
             warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
-            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps)
+            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps, "", not reads)
             if work.at_once:
                 lane.handover.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._returns.learns:

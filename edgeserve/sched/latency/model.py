@@ -104,12 +104,13 @@ class ModelLatency:
     # --- what changes it ----------------------------------------------------------------------------------------------
 
     def observe(self, now_ns: int, size: int, took_ns: int, over_milli: int | None = None, steps: int = 1,
-                phase: str = "") -> None:
+                phase: str = "", as_profiled: bool = True) -> None:
         """A batch of this size took ``took_ns`` at the present speed.
 
         Its jobs were ``over_milli`` thousandths of a usual job more work than as many usual ones (None: nothing tells);
         the call made so many ``steps`` of an iterative model, and a step is what the tables are of; it was this
-        ``phase`` of the model, which has tables of its own (``""``: the whole).
+        ``phase`` of the model, which has tables of its own (``""``: the whole). Not ``as_profiled``: the batch read
+        prompts, too, which says nothing against the profile's steps.
         """
         if phase:
             self.phase(phase).observe(now_ns, size, took_ns, over_milli, steps)
@@ -129,7 +130,7 @@ class ModelLatency:
             self._set_drift()
         if self._usual is not None:
             self._usual.observe(now_ns, size, took_ns, self.typical_ns, over_milli)
-        if now_ns >= self._served.due_ns:
+        if as_profiled and now_ns >= self._served.due_ns:
             self._served.observe(now_ns, size, duration_ns, over_milli or 0)
 
     def forget(self, now_ns: int) -> None:

@@ -373,6 +373,19 @@ def test_what_is_learnt_of_a_batch_that_reads_in_turns_is_the_time_of_a_turn():
     assert world.scheduler.state.latency["lm", "cpu0"].estimate_ns[1] == 12 * MS
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_batches_that_read_prompts_contradict_no_profile_and_those_that_follow_do(reads):
+    world = by_turns()
+    latency = world.scheduler.state.latency["lm", "cpu0"]
+    slow = 3 * latency.typical_ns[1] / MS
+    for number in range(10):
+        world.arrive("chat", at=20_000 * number, hints=chat(10, tokens=64))
+        if not reads:
+            world.finish(at=world.now_ms + slow * 3, status="unfinished", steps=1, turns=3, state_bytes=65)
+        world.finish(at=world.now_ms + slow * 10, steps=10, turns=10)
+    assert (latency.contradiction() is None) == reads
+
+
 def test_a_cut_amid_a_prompt_makes_no_step_and_the_job_goes_on_where_it_was():
     world = by_turns()
     world.arrive("chat", hints=chat(20, tokens=64))
