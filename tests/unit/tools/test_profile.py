@@ -304,9 +304,9 @@ def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
     calls = []
     real = command.measure_size
 
-    def interrupted(engine, item, size, clock_ns, rule, stopped=lambda: False):
+    def interrupted(session, item, size, *rest, **more):
         calls.append(size)
-        return real(engine, item, size, clock_ns, rule, stopped)
+        return real(session, item, size, *rest, **more)
 
     monkeypatch.setattr(command, "measure_size", interrupted)
     outcome = command.profile_model(load_config(config), "steady", "cpu1", (1, 2, 4), os.path.join(
