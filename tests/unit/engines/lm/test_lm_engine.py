@@ -342,3 +342,15 @@ def test_a_lane_of_a_gpu_is_refused(directory):
                          [LaneInfo("cuda", name="gpu0")], directory)
     with pytest.raises(EngineError, match="runs on CPU lanes"):
         engine.load()
+
+
+@pytest.mark.parametrize(("version", "count"), [("1.19.2", 2), ("1.20.0", 1), ("2.0.0", 1)])
+def test_lanes_share_a_session_of_onnx_runtime_where_it_bears_that(directory, monkeypatch, version, count):
+    monkeypatch.setattr("onnxruntime.__version__", version)
+    lanes = [LaneInfo(name="a"), LaneInfo(name="b")]
+    engine = made(directory)
+    try:
+        opened = {id(engine.open(lane)._loop._slots.session._session) for lane in (*lanes, *lanes)}
+        assert len(opened) == count
+    finally:
+        engine.unload()
