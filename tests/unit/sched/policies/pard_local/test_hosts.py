@@ -105,20 +105,22 @@ def test_a_request_that_is_cancelled_while_it_runs_ahead_is_forgotten():
     assert not device.scheduler.policies[0]._members
 
 
+def cutting(*others):
+    """1 is on the device until 20 (a: 10 ms, b: 10 ms). 2 would be late behind it, and saves itself at 10."""
+    device = Device({"lane": {"l": {}}, "model": {"a": model(8, 2), "b": model(8, 2)},
+                     "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+                     "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}}})
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 39), *others)
+    device.advance()
+    return device
+
+
 def test_cutting_in_must_save_more_than_it_delays():
-    # 1 is on the device until 20 (a: 10 ms, b: 10 ms). 2 would be late behind it, and saves itself at 10.
-    def play(*others):
-        device = Device({"lane": {"l": {}}, "model": {"a": model(8, 2), "b": model(8, 2)},
-                         "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-                         "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}}})
-        device.ask(ask(1, 200))
-        device.now_ns = 1 * MS
-        device.ask(ask(2, 39), *others)
-        device.advance()
-        return device
-    assert play().ends[2] == ("completed", 30.0)
-    assert play(ask(3, 190), ask(4, 190)).ends[2] == ("completed", 30.0)  # these have time for it
-    tight = play(ask(3, 49), ask(4, 49), ask(5, 49))  # and these have not: three for one
+    assert cutting().ends[2] == ("completed", 30.0)
+    assert cutting(ask(3, 190), ask(4, 190)).ends[2] == ("completed", 30.0)  # these have time for it
+    tight = cutting(ask(3, 49), ask(4, 49), ask(5, 49))  # and these have not: three for one
     assert tight.ends[2][0] == "dropped"
     assert sum(outcome == "completed" for outcome, _ in tight.ends.values()) == 4
 
@@ -173,11 +175,4 @@ def test_how_long_before_the_end_members_are_answered(batches, each, before, ear
     ([ask(3, 59), ask(4, 59)], "dropped"),
     ([ask(3, 59, klass="background"), ask(4, 59, klass="background")], "completed")])
 def test_cutting_in_costs_those_that_are_in_time_only_without_it(others, outcome):
-    device = Device({"lane": {"l": {}}, "model": {"a": model(8, 2), "b": model(8, 2)},
-                     "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-                     "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}}})
-    device.ask(ask(1, 200))
-    device.now_ns = 1 * MS
-    device.ask(ask(2, 39), *others)
-    device.advance()
-    assert device.ends[2][0] == outcome
+    assert cutting(*others).ends[2][0] == outcome

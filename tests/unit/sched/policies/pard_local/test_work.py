@@ -67,22 +67,6 @@ def test_many_parts_of_much_work_need_room_for_both():
     assert pipeline.spread[1] + pipeline.spread[4] == 6000  # 1.5 deviations of 4
 
 
-def test_what_one_part_says_counts_for_that_part():
-    table = fan()
-    table["model"]["turn"] = model(1, 0, 1)
-    look, part, end = table["app"]["app"]["node"]
-    table["app"]["app"]["node"] = [look, {"name": "turn"}, part, end]
-    device = Teller(table)
-    device.parts["look"] = 2
-    device.result_hints.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
-    device.ask(ask(1, 1000))
-    device.advance(2)
-    member = device.scheduler.policies[0]._members[1]
-    assert [member.left()[index] for index in (2, 6)] == [2000, 2000]  # two parts, twice the work
-    device.advance(4)  # both are turned, and the second has turned out to be five times the work
-    assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
-
-
 def turned():
     """A fan-out of two parts, each of which is turned before its work is done."""
     table = fan()
@@ -92,6 +76,17 @@ def turned():
     device = Teller(table)
     device.parts["look"] = 2
     return device
+
+
+def test_what_one_part_says_counts_for_that_part():
+    device = turned()
+    device.result_hints.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
+    device.ask(ask(1, 1000))
+    device.advance(2)
+    member = device.scheduler.policies[0]._members[1]
+    assert [member.left()[index] for index in (2, 6)] == [2000, 2000]  # two parts, twice the work
+    device.advance(4)  # both are turned, and the second has turned out to be five times the work
+    assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
 
 
 @pytest.mark.parametrize(("request_says", "node", "says", "over_milli"), [
