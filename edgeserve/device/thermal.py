@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from edgeserve.device.files import PolledFiles, listing, read_integer, read_text
+from edgeserve.device.files import PolledFiles, integer_of, listing, read_integer, read_text
 from edgeserve.device.parse import is_gated
 from edgeserve.device.source import SLOW_NS
 from edgeserve.device.state import DeviceState
+from edgeserve.device.throttling import lowers_clocks
 
 SOFT_BELOW_TRIP_C, HARD_BELOW_TRIP_C = 7.0, 2.0
-"""Limits below the first passive trip point, where the kernel begins to lower clocks: before that happens is the time
-to do less."""
+"""Limits below the first trip point at which the kernel lowers clocks: before that happens is the time to do less."""
 
 SOFT_DEFAULT_C, HARD_DEFAULT_C = 85.0, 95.0
-"""Limits where no passive trip point can be read. Orin throttles at about 99 degrees."""
+"""Limits where no such trip point can be read. Orin throttles at 99 degrees."""
+
+BELOW_CRITICAL_C_MAX = 20.0
+"""How far below a zone's critical trip point its clocks may fall, where no binding can be read. NVIDIA's device trees
+say 5.5 degrees (Xavier, Orin); the trip point of Orin's ``hot-surface-alert`` lies 34.5 degrees below."""
 
 TRIP_C_MIN, TRIP_C_MAX = 40.0, 130.0  # a trip point outside is switched off (-127, 0 or 1000 degrees were seen)
 
@@ -25,6 +30,14 @@ JUNCTION = "tj"
 _CHIP = re.compile(r"(cpu|gpu|soc)[0-9]*|[bm]cpu")
 _SUFFIX = re.compile(r"[-_](therm|thermal|tegra)$")
 _ALIASES = {"x86_pkg_temp": "cpu", "cpu_thermal": "cpu"}
+
+
+class TripPoint(NamedTuple):
+    """One trip point of a zone: its number, its type (``passive``, ``critical``, ...) and its degrees Celsius."""
+
+    number: int
+    kind: str
+    celsius: float
 
 
 class Limits(NamedTuple):
@@ -45,8 +58,9 @@ def zone_name(kind: str) -> str:
 def judge(temperatures_c: Mapping[str, float], trips_c: Mapping[str, float]) -> Optional[Limits]:
     """Which zone counts, and its limits; None where no zone of the chip is known.
 
-    ``trips_c`` is each zone's first passive trip point. The junction counts alone where it is known, else the zone of
-    CPU, GPU or SoC that is nearest to its limit. Others never count: some are constants (PMIC), some are the board's.
+    ``trips_c`` is each zone's first trip point at which clocks fall. The junction counts alone where it is known, else
+    the zone of CPU, GPU or SoC that is nearest to its limit. Others never count: some are constants (PMIC), some are
+    the board's.
     """
     chip = {zone: value for zone, value in temperatures_c.items() if zone == JUNCTION or _CHIP.fullmatch(zone)}
     if JUNCTION in chip:
@@ -81,12 +95,13 @@ class ThermalSource:
         self._files = PolledFiles(root)
         self._zones: Dict[str, str] = {}  # name -> file
         self.trips_c: Dict[str, float] = {}
+        bound = clock_trips(root)
         for folder in listing(root, "sys/class/thermal/thermal_zone*"):
             name = zone_name(read_text(root, f"{folder}/type"))
             if not name or name in self._zones:
                 continue
             self._zones[name] = f"{folder}/temp"
-            trip = first_passive_trip(root, folder)
+            trip = first_clock_trip(root, folder, bound)
             if trip is not None:
                 self.trips_c[name] = trip
 
@@ -103,12 +118,38 @@ class ThermalSource:
         self._files.close()
 
 
-def first_passive_trip(root: str, folder: str) -> Optional[float]:
-    """The lowest temperature at which a zone begins to lower clocks; None when none can be read."""
-    trips = []
+def clock_trips(root: str) -> Optional[Set[Tuple[str, int]]]:
+    """(folder of the zone, number) of each trip point to which a cooling device that lowers clocks is bound; None where
+    no binding of any zone can be read."""
+    bindings = []
+    for path in listing(root, "sys/class/thermal/thermal_zone*/cdev*_trip_point"):
+        number = read_integer(root, path)
+        kind = read_text(root, f"{path[:-len('_trip_point')]}/type").strip()
+        if number is not None and kind:
+            bindings.append((os.path.dirname(path), number, kind))
+    if not bindings:
+        return None
+    return {(folder, number) for folder, number, kind in bindings if lowers_clocks(kind)}
+
+
+def first_clock_trip(root: str, folder: str, bound: Optional[Set[Tuple[str, int]]]) -> Optional[float]:
+    """The lowest temperature at which a zone begins to lower clocks; None when none can be read. ``bound`` is what
+    :func:`clock_trips` found; where it is None, passive trip points count that lie near the critical one."""
+    trips = trip_points(root, folder)
+    passive = [trip for trip in trips if trip.kind == "passive"]
+    if bound is None:
+        critical_c = min((trip.celsius for trip in trips if trip.kind == "critical"), default=TRIP_C_MIN)
+        counting = [trip.celsius for trip in passive if trip.celsius >= critical_c - BELOW_CRITICAL_C_MAX]
+    else:
+        counting = [trip.celsius for trip in passive if (folder, trip.number) in bound]
+    return min(counting, default=None)
+
+
+def trip_points(root: str, folder: str) -> List[TripPoint]:
+    """The trip points of a zone that are switched on and can be read."""
+    found = []
     for path in listing(root, f"{folder}/trip_point_*_type"):
-        if read_text(root, path).strip() == "passive":
-            millidegrees = read_integer(root, path[:-len("type")] + "temp")
-            if millidegrees is not None and TRIP_C_MIN <= millidegrees / 1000 <= TRIP_C_MAX:
-                trips.append(millidegrees / 1000)
-    return min(trips) if trips else None
+        number, millidegrees = integer_of(path.split("_")[-2]), read_integer(root, path[:-len("type")] + "temp")
+        if number is not None and millidegrees is not None and TRIP_C_MIN <= millidegrees / 1000 <= TRIP_C_MAX:
+            found.append(TripPoint(number, read_text(root, path).strip(), millidegrees / 1000))
+    return found

@@ -12,7 +12,8 @@ from edgeserve.device.state import DeviceState
 COOLING, OVER_CURRENT, CAPPED = "cooling", "over_current", "gpu_clock:capped"
 
 _NO_CLOCK = re.compile(r"fan|hot-surface|tcc offset|lcd|iwlwifi|pch", re.IGNORECASE)
-"""Cooling devices that lower no clock of what serves: fans, alerts, offsets, displays, radios."""
+"""Cooling devices that lower no clock of what serves: fans, the notice of a hot surface, offsets, displays, radios.
+``*-throttle-alert`` is a notice too; NVIDIA's device trees bind it only to trip points at which clocks fall."""
 
 OVER_CURRENT_NAME = "soctherm_oc"
 
@@ -54,9 +55,14 @@ def cooling_devices(root: str) -> List[Tuple[str, str]]:
     found = []
     for folder in listing(root, "sys/class/thermal/cooling_device*"):
         kind = read_text(root, f"{folder}/type").strip()
-        if kind and not _NO_CLOCK.search(kind):
+        if kind and lowers_clocks(kind):
             found.append((kind, f"{folder}/cur_state"))
     return found
+
+
+def lowers_clocks(kind: str) -> bool:
+    """Whether a cooling device of this type lowers clocks of what serves. A type that is not known does."""
+    return not _NO_CLOCK.search(kind)
 
 
 def over_current_counters(root: str) -> List[Tuple[str, str]]:

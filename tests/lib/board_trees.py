@@ -96,6 +96,18 @@ def cooling(items: Sequence[Tuple[str, int]]) -> Files:
     return files
 
 
+def bindings(items: Sequence[Tuple[int, int, int]]) -> Tuple[Files, Files]:
+    """Files, and links, that bind (zone, cooling device, trip point), each by its number."""
+    files: Files = {}
+    links: Files = {}
+    for zone, device, trip in items:
+        base = f"sys/class/thermal/thermal_zone{zone}/cdev"
+        number = sum(path.startswith(base) for path in links)
+        files[f"{base}{number}_trip_point"] = f"{trip}\n"
+        links[f"{base}{number}"] = f"../cooling_device{device}"
+    return files, links
+
+
 def ina3221(number: int, rails: Sequence[Tuple[str, int, int]], alarm: str = "", base: str = "") -> Files:
     """(label, millivolts, milliamperes) per channel, in hwmon; ``alarm`` names the rail whose maximum is exceeded."""
     base = base or f"sys/class/hwmon/hwmon{number}"
@@ -206,6 +218,13 @@ AGX_XAVIER_JP4 = BoardTree(
      "power_mode": "MAXN", "power_mode_gpu_clock_hz": 1_377_000_000, "cpu_cores_online": 4, "cpu_cores": 8, "fan": None,
      "throttles": ()})
 
+# As the kernel of L4T 36 has them: clocks fall at the first one, the last one is a notice of a hot surface.
+ORIN_TRIPS = [("passive", 99000), ("critical", 104500), ("passive", 70000)]
+ORIN_COOLING = [("pwm-fan", 3), ("hot-surface-alert", 1), ("cpu-throttle-alert", 0), ("gpu-throttle-alert", 1),
+                ("cpufreq-cpu0", 0), ("cpufreq-cpu4", 0), ("devfreq-17000000.gpu", 0)]
+ORIN_BOUND = bindings([(0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 2, 0), (0, 1, 2),
+                       (1, 4, 0), (1, 5, 0), (1, 6, 0), (1, 3, 0), (1, 1, 2)])
+
 AGX_ORIN = BoardTree(
     "AGX Orin, JetPack 6: throttled, an alarm raised, gated zones, EMC readable (root)", {
         **jetson("NVIDIA Jetson AGX Orin Developer Kit", ["nvidia,p3737-0000+p3701-0005", "nvidia,p3701-0005",
@@ -213,17 +232,17 @@ AGX_ORIN = BoardTree(
         **devfreq("17000000.gpu", 306, 714, [306, 408, 510, 612, 714, 816, 930.75, 1300.5], load=998),
         "sys/kernel/debug/bpmp/debug/clk/emc/rate": hertz(3199), "sys/kernel/debug/bpmp/debug/clk/emc/max_rate":
             hertz(3199), "sys/kernel/actmon_avg_activity/mc_all": f"{round(0.43 * 3_199_000 * 100)}\n",
-        **zones([("cpu-thermal", "97000\n", [("passive", 99000), ("critical", 104500)]),
-                 ("gpu-thermal", "98000\n", [("passive", 99000)]), ("cv0-thermal", "-256000\n", []),
+        **zones([("cpu-thermal", "97000\n", ORIN_TRIPS),
+                 ("gpu-thermal", "98000\n", ORIN_TRIPS), ("cv0-thermal", "-256000\n", []),
                  ("soc0-thermal", "", []), ("tj-thermal", "98500\n", [("critical", 104500)]),
                  ("tboard-thermal", "62000\n", [])]),
-        **cooling([("pwm-fan", 3), ("hot-surface-alert", 1), ("cpu-throttle-alert", 0), ("gpu-throttle-alert", 1)]),
+        **cooling(ORIN_COOLING), **ORIN_BOUND[0],
         **ina3221(1, [("VDD_GPU_SOC", 19000, 1000), ("VDD_CPU_CV", 19000, 500), ("VIN_SYS_5V0", 5000, 1000)],
                   alarm="VDD_GPU_SOC"),
         **ina3221(2, [("NC", 0, 0), ("VDDQ_VDD2_1V8AO", 5000, 200), ("NC", 0, 0)]),
         **soctherm_oc(3, [0, 0, 27390]), **fan(4, 255), **nvpmodel(0, 2, ORIN_MODES),
         **memory(62841, 55000, 31000, nvmap_mb=1500), **cores("0-11", "0-11", [2201] * 12)},
-    {}, {"slug": "agx-orin", "l4t": "36.4.3", "jetpack": "6.2", "python": (3, 10)},
+    ORIN_BOUND[1], {"slug": "agx-orin", "l4t": "36.4.3", "jetpack": "6.2", "python": (3, 10)},
     {"gpu_load": 0.998, "gpu_clock_hz": 306_000_000, "gpu_clock_max_hz": 714_000_000, "gpu_clock_top_hz": 1_300_500_000,
      "emc_clock_hz": 3_199_000_000, "emc_load": 0.43, "power_w": 33.5, "power_gpu_w": 19.0, "temperature_zone": "tj",
      "temperature_c": 98.5, "temperature_soft_c": 92.0, "temperature_hard_c": 97.0,
@@ -232,29 +251,32 @@ AGX_ORIN = BoardTree(
      "power_mode_gpu_clock_hz": 1_300_500_000, "gpu_memory_used_bytes": 1500 * MIB, "gpu_memory_free_bytes": None,
      "swap_free_bytes": 31000 * MIB, "fan": 1.0, "fan_rpm": None})
 
+ORIN_NX_BOUND = bindings([(2, 1, 0), (2, 0, 1)])
+
 ORIN_NX = BoardTree(
     "Orin NX, JetPack 5: ga10b, rails by the driver's folder, no junction zone, locked clocks", {
         **jetson("NVIDIA Orin NX Developer Kit", ["nvidia,p3768-0000+p3767-0000", "nvidia,tegra234"], (35, "6.1")),
         **devfreq("17000000.ga10b", 612, 612, [306, 408, 510, 612, 918], min_mhz=612, load=0),
         **zones([("CPU-therm", "56843\n", []), ("GPU-therm", "54375\n", []), ("SOC1-therm", "57468\n", [
-            ("passive", 98000)]), ("tj-therm", "", [])]),
+            ("passive", 98000), ("passive", 70000)]), ("tj-therm", "", [])]),
+        **cooling([("hot-surface-alert", 0), ("thermal-cpufreq-0", 0)]), **ORIN_NX_BOUND[0],
         **ina3221(0, [("VDD_IN", 5000, 1200), ("VDD_CPU_GPU_CV", 5000, 300), ("VDD_SOC", 5000, 200)],
                   base="sys/bus/i2c/drivers/ina3221/1-0040/hwmon/hwmon3"),
         **soctherm_oc(1, [0, 0, 0]), **nvpmodel(2, 2, [(0, "MAXN", 8, -1), (1, "10W", 4, 612), (2, "15W", 4, 612),
                                                        (3, "25W", 8, 408)]),
         **memory(15389, 14000, buddy=(9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)), **cores("0-7", "0-3")},
-    {}, {"slug": "orin-nx", "l4t": "35.6.1", "jetpack": "5.1.5", "python": (3, 8)},
+    ORIN_NX_BOUND[1], {"slug": "orin-nx", "l4t": "35.6.1", "jetpack": "5.1.5", "python": (3, 8)},
     {"gpu_load": 0.0, "clocks_locked": True, "power_w": 6.0, "power_gpu_w": None, "temperature_zone": "soc1",
      "temperature_c": 57.468, "temperature_soft_c": 91.0, "temperature_hard_c": 96.0, "throttles": (),
      "power_mode": "15W", "power_mode_gpu_clock_hz": 612_000_000, "largest_free_block_bytes": MIB, "free_blocks": 1,
      "cpu_cores_online": 4, "cpu_cores": 8})
 
 ORIN_NANO = BoardTree(
-    "Orin Nano, in a container: no release, a mode that the configuration does not have, GPU power-gated", {
+    "Orin Nano, in a container: no release, no bindings of trip points, an unknown mode, GPU power-gated", {
         **jetson("NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super",
                  ["nvidia,p3768-0000+p3767-0005-super", "nvidia,tegra234"], None),
         ".dockerenv": "", **devfreq("17000000.gpu", 0, 1020, [306, 408, 510, 612, 1020], load=0),
-        **zones([("cpu-thermal", "46531\n", [("passive", 99000)]), ("tj-thermal", "48843\n", [("passive", 99000)])]),
+        **zones([("cpu-thermal", "46531\n", ORIN_TRIPS), ("tj-thermal", "48843\n", [("critical", 104500)])]),
         **ina3221(0, [("VDD_IN", 5000, 1140), ("VDD_CPU_GPU_CV", 5000, 166), ("VDD_SOC", 5000, 324)]),
         "etc/nvpmodel.conf": "< POWER_MODEL ID=0 NAME=15W >\nGPU MAX_FREQ 612000000\n",
         "var/lib/nvpmodel/status": "pmode:0002\n", **memory(7620, 5000), **cores("0-5", "0-5")},

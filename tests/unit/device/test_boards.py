@@ -6,7 +6,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from board_trees import AGX_ORIN, AGX_XAVIER, ORIN_NX, THOR, TREES, jetson, plant
+from board_trees import (
+    AGX_ORIN,
+    AGX_XAVIER,
+    ORIN_NX,
+    THOR,
+    TREES,
+    BoardTree,
+    bindings,
+    cooling,
+    jetson,
+    plant,
+    zones,
+)
 
 from edgeserve.device.boards import detect_board, jetpack_of, l4t_of
 from edgeserve.device.gpu_clock import GpuClockSource
@@ -145,6 +157,59 @@ def test_a_zone_that_wakes_up_is_read(tmp_path):
     (tmp_path / "root/sys/class/thermal/thermal_zone3/temp").write_text("58000\n")
     state = source.read(1)
     assert (state.temperature_zone, state.temperature_c, state.temperature_soft_c) == ("tj", 58.0, 91.0)
+
+
+HOT = [("passive", 85000), ("critical", 104500), ("passive", 60000)]
+"""A zone's trip points: what is bound to the last one differs."""
+
+
+def hard_limit(root, trips, *bound, zone="cpu-thermal", others=()):
+    """The hard limit where the first of the zones has these trip points, and a cooling device of each type is bound to
+    the trip point beside it."""
+    files, links = bindings([(0, device, trip) for device, (_, trip) in enumerate(bound)])
+    tree = BoardTree("", {**zones([(zone, "50000\n", trips), *others]), **files,
+                          **cooling([(kind, 0) for kind, _ in bound])}, links, {}, {})
+    return ThermalSource(tree.plant(root)).read(0).temperature_hard_c
+
+
+@pytest.mark.parametrize(("kind", "hard_c"), [
+    ("hot-surface-alert", 83.0), ("pwm-fan", 83.0), ("TCC Offset", 83.0), ("cpufreq-cpu0", 58.0),
+    ("devfreq-17000000.gpu", 58.0), ("cpu-throttle-alert", 58.0), ("Processor", 58.0), ("of a later kernel", 58.0)])
+def test_a_trip_counts_where_what_lowers_clocks_is_bound_to_it(tmp_path, kind, hard_c):
+    assert hard_limit(tmp_path, HOT, ("thermal-cpufreq-0", 0), (kind, 2)) == hard_c
+
+
+def test_a_trip_that_nothing_is_bound_to_does_not_count(tmp_path):
+    assert hard_limit(tmp_path / "a", HOT, ("cpufreq-cpu0", 0)) == 83.0
+    assert hard_limit(tmp_path / "b", HOT, ("cpufreq-cpu0", -1)) == 95.0  # bound to no trip point
+    package = ("x86_pkg_temp", "50000\n", [("passive", 60000)])  # where a program wants to be told
+    assert hard_limit(tmp_path / "c", HOT, ("Processor", 0), zone="acpitz", others=[package]) == 95.0
+
+
+@pytest.mark.parametrize(("trips", "hard_c"), [
+    ([("passive", 99000), ("critical", 104500), ("passive", 70000)], 97.0),
+    ([("passive", 70000), ("critical", 104500)], 95.0), ([("passive", 84400), ("critical", 104500)], 95.0),
+    ([("passive", 84500), ("critical", 104500)], 82.5),
+    ([("passive", 70000)], 68.0), ([("passive", 70000), ("critical", 1000000)], 68.0)])
+def test_without_bindings_trips_far_below_the_critical_one_do_not_count(tmp_path, trips, hard_c):
+    assert hard_limit(tmp_path, trips) == hard_c
+
+
+def test_bindings_whose_cooling_device_cannot_be_read_say_nothing(tmp_path):
+    assert hard_limit(tmp_path, HOT, ("", 2)) == 83.0
+    plant(tmp_path, {"sys/class/thermal/cooling_device0/type": "cpufreq-cpu0\n"})
+    assert ThermalSource(str(tmp_path)).read(0).temperature_hard_c == 58.0
+
+
+@pytest.mark.parametrize(("now_c", "level"), [(63.0, 0), (71.0, 0), (88.0, 0), (93.0, 1), (98.0, 2)])
+def test_an_orin_is_hot_where_its_clocks_fall_and_not_where_its_surface_is_hot(tmp_path, now_c, level):
+    root = tmp_path / "root"
+    AGX_ORIN.plant(root)
+    for zone in (0, 1, 4):
+        (root / f"sys/class/thermal/thermal_zone{zone}/temp").write_text(f"{now_c * 1000:.0f}\n")
+    state = ThermalSource(str(root)).read(0)
+    assert (state.soft_margin_c <= 0) + (state.hard_margin_c <= 0) == level
+    assert state.temperature_zone == "tj"  # without a passive trip point of its own: the limit is the other zones'
 
 
 def test_constant_zones_and_those_of_the_board_never_count():

@@ -47,6 +47,15 @@ def test_a_hot_and_throttled_orin(tmp_path):
     assert found["dla"].text.startswith("2 DLA cores")
 
 
+def test_an_orin_whose_surface_alone_is_hot_has_nothing_wrong(tmp_path):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    warm = {f"sys/class/thermal/thermal_zone{zone}/temp": "71000\n" for zone in (0, 1, 4)}
+    plant(tmp_path / "root", {**warm, "dev/nvmap": "", "dev/nvhost-gpu": ""})
+    found = doctor.examine(root=root, quick=True)
+    assert [finding for finding in found if finding.status == WRONG] == []
+    assert by_subject(found)["heat"].text == "tj 71.0 C (soft limit 92 C, hard limit 97 C)"
+
+
 def test_a_cool_board_with_locked_clocks(tmp_path):
     found = by_subject(doctor.examine(root=ORIN_NX.plant(tmp_path / "root"), quick=True))
     assert [found[subject].status for subject in ("heat", "gpu clock", "telemetry")] == [GOOD, GOOD, GOOD]
