@@ -18,7 +18,7 @@ import zmq
 
 from edgeserve.errors import BadInput, ConfigError, Malformed, NotAllowed, RequestError, TooLarge
 from edgeserve.ipc import wire
-from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, require_keys
+from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
 from edgeserve.ipc.endpoints import (
     default_endpoint,
     has_ipv6,
@@ -136,7 +136,9 @@ class Bus:
         credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
-        self._authenticator = Authenticator(self._context, allowed) if allowed is not None else None
+        self._authenticator: Authenticator | None = None
+        if allowed is not None and any(endpoint.startswith("tcp") for endpoint in endpoints):
+            self._authenticator = Authenticator(self._context, allowed)
         seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         self._here = [(self.socket, _POLLIN)]
@@ -163,6 +165,7 @@ class Bus:
     def _set_up(self) -> None:
         socket = self.socket
         socket.linger = 0
+        refuse_old_greetings(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
         socket.setsockopt(zmq.RCVHWM, 0)  # see flood.py
         # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
@@ -184,6 +187,10 @@ class Bus:
         transport, address = split_endpoint(endpoint)
         prepare_endpoint(endpoint, bool(secret_key_file))
         secure = transport == "tcp" and bool(secret_key_file)
+        if transport == "tcp" and self._authenticator is not None and not secure:
+            raise ConfigError(f"[server] endpoint = {endpoint!r}: curve_client_keys is set, and without "
+                              "curve_secret_key_file no client has to prove its key; set [server] "
+                              "curve_secret_key_file, or leave curve_client_keys out")
         if secure:
             self.socket.curve_publickey, self.socket.curve_secretkey = read_server_keys(secret_key_file)
         if zmq.has("curve"):

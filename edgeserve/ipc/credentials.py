@@ -120,12 +120,14 @@ class Credentials:
         alone; ``in_process``: it is no connection, but a socket of this program."""
         if in_process:
             return Credential(connection, True)
-        key = _property(frame, "User-Id")
-        if key:
-            name = self._allowed.names().get(key) if self._allowed is not None else None
-            return Credential(f"key {key}", name is not None and name in self._control_keys)
         uid = uid_of(_property(frame, "Peer-Address"))
-        return Credential(connection, uid is not None and uid in self._owners)
+        if uid is not None:
+            return Credential(connection, uid in self._owners)
+        if self._allowed is None:
+            return Credential(connection, False)  # a User-Id that no authenticator gave is the client's own word
+        key = _property(frame, "User-Id")
+        name = self._allowed.names().get(key)
+        return Credential(f"key {key}" if key else connection, name is not None and name in self._control_keys)
 
     def key_of(self, frame: Any) -> Tuple[str, str]:
         """The public key of a connection, where keys are allowed at all, and ``key:NAME`` of its owner; ``""`` of any
@@ -181,7 +183,12 @@ class Authenticator:
         self._thread.stop()
 
 
+def refuse_old_greetings(socket: zmq.Socket[Any]) -> None:
+    """The binds of ``socket`` that follow end a connection that greets with a version before ZMTP 3.0, as libzmq does
+    where a domain is set: messages of such a connection say nothing of who sent them."""
+    socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
+
+
 def require_keys(socket: zmq.Socket[Any]) -> None:
     """The binds of ``socket`` that follow let only those in whom the authenticator knows; nobody without one."""
-    socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
     socket.setsockopt(getattr(zmq, "ZAP_ENFORCE_DOMAIN", 93), 1)

@@ -137,6 +137,8 @@ class Peers:
         if client in self.dead:
             return Peer(client, None), DEAD
         file = _file_of(frame)
+        if file is None and not self._has_inproc:
+            return Peer(client, None), DEAD  # libzmq does not say whose connection it came by
         connection = self.connections.by_file.get(file) if file is not None else None
         if connection is not None:
             connection.met_ns = self.received_ns

@@ -267,7 +267,12 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.klass = _text_or_none(take("class", None), "class")
     ask.on_late = _text_or_none(take("on_late", None), "on_late")
     ask.stream = _text_or_none(take("stream", None), "stream")
-    ask.client = _text_or_none(take("client", None), "client") or ""
+    client = take("client", None)
+    if client is not None:
+        if type(client) is not str or len(client) > NAME_CHARS_MAX or not _is_client(client):
+            raise Malformed(f"client = {show(client)}: expected a name of printable characters other than # and @, at "
+                            f"most {NAME_CHARS_MAX} of them")
+        ask.client = client
     origin = take("origin", None)
     if origin is not None:
         if type(origin) is not str or not _ORIGIN.match(origin):
@@ -292,6 +297,11 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
             raise Malformed(f"hints = {show(hints)}: expected a map of at most {HINTS_MAX} names to numbers")
         ask.hints = {_name(hint, "hints"): _number(number, f"hints.{hint}") for hint, number in hints.items()}
     refuse_rest(fields, _INFER_KEYS, "an infer header")
+
+
+def _is_client(name: str) -> bool:
+    """Whether a client may call itself so: ``#`` and ``@`` separate what shares go by (``peer.py``)."""
+    return name.isprintable() and "#" not in name and "@" not in name
 
 
 def _take_texts(texts: Any, inputs: Dict[str, Any]) -> None:

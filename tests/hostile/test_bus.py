@@ -232,6 +232,37 @@ def test_the_numbers_of_clients_begin_elsewhere_in_every_process() -> None:
     assert len(found) == 2
 
 
+@pytest.mark.parametrize("version", zmtp.OLD_GREETINGS)
+def test_a_socket_of_the_own_program_lends_old_greetings_nothing(tmp_path: Any, context: Any, version: str) -> None:
+    bus = Bus([f"ipc://{tmp_path}/bus", "inproc://own"], clock_ns=time.monotonic_ns, message_bytes_max=10**6,
+              clients_max=8, client_silence_ns=10**10, context=context)
+    with contextlib.closing(bus), zmtp.dial(bus.endpoints[0]) as old:
+        drain = zmtp.header(kind="drain", id=1)
+        with contextlib.suppress(ConnectionError):
+            old.sendall(zmtp.OLD_GREETINGS[version] + zmtp.old_message(version, drain))
+        due = time.monotonic() + 5
+        while not is_ended(old):
+            assert not bus.receive() and time.monotonic() < due
+            time.sleep(0.01)
+        assert not bus.receive()
+        own = dealer(context, "inproc://own")
+        own.send(drain)
+        assert [news.peer.credential.may_control for news in bus.receive()] == [True]
+
+
+def test_who_sends_what_nobody_vouches_for_is_not_heard(tmp_path: Any, context: Any,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = zmq.Socket.setsockopt  # a libzmq that lets old greetings in although a domain is set
+    monkeypatch.setattr(zmq.Socket, "setsockopt", lambda self, option, value: plain(self, option, value)
+                        if option != zmq.ZAP_DOMAIN else None)
+    bus = Bus([f"ipc://{tmp_path}/bus"], clock_ns=time.monotonic_ns, message_bytes_max=10**6, clients_max=8,
+              client_silence_ns=10**10, context=context)
+    with contextlib.closing(bus), zmtp.dial(bus.endpoints[0]) as old:
+        old.sendall(zmtp.OLD_GREETINGS["2.0"] + zmtp.old_message("2.0", zmtp.header(kind="drain", id=1)))
+        assert bus.socket.poll(5000)
+        assert bus.receive() == []
+
+
 # --- connections ------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
+import zmtp
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
@@ -171,6 +173,39 @@ def test_a_tcp_client_without_a_key_cannot_read_what_others_asked_nor_reload(on_
         assert "lines" in owner.trace(), "ipc, and the same user"
 
 
+@pytest.mark.parametrize("version", zmtp.OLD_GREETINGS)
+@pytest.mark.parametrize("transport", ["served", "on_tcp"])
+def test_who_greets_as_before_zmtp_3_is_not_heard(request: pytest.FixtureRequest, transport: str, version: str) -> None:
+    runtime = request.getfixturevalue(transport)
+    with Client(runtime.endpoints[0]) as healthy:
+        number = healthy.infer("shout", {"text": "x"}).id
+        for question in ({"kind": "trace"}, {"kind": "story", "request_id": number}, {"kind": "drain"}):
+            asked = zmtp.old_message(version, zmtp.header(id=1, **question))
+            assert b"info" not in told_until_closed(runtime.endpoints[0], zmtp.OLD_GREETINGS[version] + asked), question
+        assert healthy.health()["ready"]
+
+
+def told_until_closed(endpoint: str, said: bytes) -> bytes:
+    """What the server says to somebody who says this, until it closes the connection; a time-out if it does not."""
+    told = b""
+    with zmtp.dial(endpoint) as one, contextlib.suppress(ConnectionError):
+        one.settimeout(5)
+        one.sendall(said)
+        part = one.recv(65_536)
+        while part:
+            told += part
+            part = one.recv(65_536)
+    return told
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_a_plain_socket_that_greets_as_zmtp_3_is_served(served: Runtime, minor: int) -> None:
+    with zmtp.connect(served.endpoints[0], minor) as one:
+        assert b"READY" in one.recv(1000)
+        one.sendall(zmtp.message([zmtp.header(kind="health", id=1)]))
+        assert b"info" in one.recv(65_536)
+
+
 def test_the_owner_drains_it_over_ipc(served: Runtime) -> None:
     with Client(served.endpoints[0]) as client:
         assert client.drain()["draining"]
@@ -238,6 +273,42 @@ def test_a_front_does_not_lend_its_clients_the_class_critical(folder: Path) -> N
             socket.close()
             context.term()
     assert told == {"token:kitchen": "", "token:robot": "class_not_allowed", "": ""}
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+PLACES = 4
+CROWD = """
+import sys
+from edgeserve.client import Client
+with Client({endpoint!r}, name={name!r}) as client:
+    futures = [client.submit("slow", {{"text": "x"}}) for _ in range({count})]
+    client.health()
+    refused = {{type(future.exception(0)).__name__ for future in futures if future.done()}}
+    print(*sorted(refused), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("name", "refused"), [("", ""), ("pid:{0}", ""), ("pid:{0} #", "Malformed"),
+                                               ("x@pid:{0} #1", "Malformed")])
+def test_a_name_takes_no_places_of_the_process_that_it_names(folder: Path, name: str, refused: str) -> None:
+    (folder / "slow_functions.py").write_text("import time\ndef example():\n    return {'text': 'x'}\n"
+                                              "def slow(item):\n    time.sleep(0.3)\n    return item\n")
+    config = parse_config({
+        "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+        "model": {"slow": {"engine": "python", "function": "slow_functions:slow",
+                           "options": {"example": "slow_functions:example"}}},
+        "app": {"slow": {"model": "slow", "slo": "20s", "pending_max": PLACES}}}, directory=str(folder))
+    with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as victim:
+        code = CROWD.format(endpoint=runtime.endpoints[0], name=name.format(os.getpid()), count=PLACES)
+        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, text=True) as crowd:
+            assert crowd.stdout is not None
+            told = crowd.stdout.readline().split()
+            futures = [victim.submit("slow", {"text": "x"}) for _ in range(PLACES // 2)]
+            assert [future.exception(20) for future in futures] == [None] * len(futures)
+            assert told == refused.split()
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -336,6 +407,14 @@ def test_keys_are_this_users_alone_and_never_overwritten(folder: Path) -> None:
     for name in ("", "../robot", ".hidden", "a/b", "x" * 65, "new\nline"):
         with pytest.raises(ConfigError, match="expected 1 to 64"):
             make_keys(str(folder / "keys"), name)
+
+
+@needs_curve
+def test_a_list_of_keys_over_tcp_needs_the_servers_own(folder: Path) -> None:
+    make_keys(str(folder / "allowed"), "robot")
+    with pytest.raises(ConfigError, match="no client has to prove its key"), \
+            Runtime(config_of(folder, "tcp://127.0.0.1:*", curve_client_keys="allowed"), serve=True):
+        pass
 
 
 def test_a_list_of_controllers_needs_a_list_of_keys(folder: Path) -> None:

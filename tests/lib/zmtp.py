@@ -10,9 +10,14 @@ import msgpack
 
 PING = b"\x04\x07\x04PING\x00\x00"
 
+SIGNATURE = b"\xff" + bytes(7) + b"\x01\x7f"
+OLD_GREETINGS = {"1.0": b"\x01\x00", "1.0 with a signature": SIGNATURE + b"\x00\x05\x01\x00",
+                 "2.0": SIGNATURE + b"\x01\x05\x00\x00"}
+"""Version before ZMTP 3.0 -> all that a DEALER without a routing id sends ahead of its messages."""
 
-def connect(endpoint: str) -> socket.socket:
-    """A connection after the handshake (NULL, DEALER)."""
+
+def dial(endpoint: str) -> socket.socket:
+    """A connection on which nothing was said."""
     transport, _, address = endpoint.partition("://")
     if transport == "ipc":
         one = socket.socket(socket.AF_UNIX)
@@ -21,7 +26,13 @@ def connect(endpoint: str) -> socket.socket:
         host, _, port = address.rpartition(":")
         one = socket.create_connection((host, int(port)))
     one.settimeout(20)
-    one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32))
+    return one
+
+
+def connect(endpoint: str, minor: int = 1) -> socket.socket:
+    """A connection after the handshake (ZMTP 3, NULL, DEALER)."""
+    one = dial(endpoint)
+    one.sendall(b"\xff" + bytes(8) + b"\x7f\x03" + bytes([minor]) + b"NULL".ljust(20, b"\0") + bytes(32))
     greeting = b""
     while len(greeting) < 64:
         part = one.recv(64 - len(greeting))
@@ -31,6 +42,11 @@ def connect(endpoint: str) -> socket.socket:
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     one.sendall(b"\x04" + bytes([len(ready)]) + ready)
     return one
+
+
+def old_message(version: str, frame: bytes) -> bytes:
+    """A message of one short frame, as a version before ZMTP 3.0 has it."""
+    return bytes([0, len(frame)] if version == "2.0" else [len(frame) + 1, 0]) + frame
 
 
 def message(frames: List[bytes]) -> bytes:

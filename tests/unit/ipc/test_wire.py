@@ -363,6 +363,14 @@ def test_a_quality_that_means_nothing_is_malformed(name, value):
         wire.decode_reply([header], 2**20)
 
 
+def test_what_a_client_calls_itself_is_printable_and_has_no_marks():
+    for name in ("arm", "Küche 2", "pid:7", "a: b"):
+        assert decode([header(client=name)]).client == name
+    for wrong in ("pid:7 #", "#", "a@pid:7", "a\n", "a\x7f", "a\u202e", 7):
+        with pytest.raises(Malformed, match=r"client = .*printable characters other than # and @, at most 128"):
+            decode([header(client=wrong)])
+
+
 def test_for_whom_a_front_asks_is_a_plain_name():
     assert decode([header(origin="address:2001:db8::")]).origin == "address:2001:db8::"
     assert decode([header()]).origin == ""
