@@ -28,37 +28,45 @@ LOOK_AFTER_S = 0.02
 
 
 class Places:
-    """The requests of the front without an answer, by origin. The last quarter of the places is for origins that have
-    less than an equal part of them: one of several clients cannot keep the others out."""
+    """What the front keeps for its clients, counted by origin: requests without an answer, or ``what``. The last
+    quarter of the places is for origins that have less than an equal part of them: one of several clients cannot keep
+    the others out. ``lasting``: clients keep their places as long as they like, so that one that is alone has three
+    quarters at most. ``key``: the bound's name in ``[http]``."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, what: str = "requests without an answer", key: str = "in_flight_max", *,
+                 lasting: bool = False) -> None:
         self.count_max = count_max
         self.count = 0
+        self._what = what
+        self._key = key
+        self._parts_min = 2 if lasting else 1
         self._of: Dict[str, int] = {}
 
-    def enter(self, origin: str) -> None:
-        """Take a place. Raises :class:`Rejected`."""
+    def enter(self, origin: str, count: int = 1) -> None:
+        """Take places. Raises :class:`Rejected`, and takes none, where they are too many."""
         held = self._of.get(origin, 0)
-        if self.count >= self.count_max:
-            raise Rejected(f"this front has {self.count_max} requests without an answer, its bound; send fewer at a "
-                           "time, or raise [http] in_flight_max", "too many in flight")
-        if self.count >= self.count_max - self.count_max // 4:
-            part = max(1, self.count_max // (len(self._of) + (0 if held else 1)))
-            if held >= part:
-                raise Rejected(f"{origin} has {held} requests without an answer at this front, of {self.count_max} "
-                               "that all its clients may have; send fewer at a time, or raise [http] in_flight_max",
-                               "too many in flight")
-        self._of[origin] = held + 1
-        self.count += 1
+        if self.count + count > self.count_max:
+            raise self._full(f"this front has {self.count} {self._what}, of {self.count_max} at most", count)
+        if self.count + count > self.count_max - self.count_max // 4:
+            parts = max(self._parts_min, len(self._of) + (0 if held else 1))
+            if held + count > max(1, self.count_max // parts):
+                raise self._full(f"{origin} has {held} {self._what} at this front, of {self.count_max} that all its "
+                                 "clients may have", count)
+        self._of[origin] = held + count
+        self.count += count
 
-    def leave(self, origin: str) -> None:
-        """Give it back."""
-        self.count -= 1
-        left = self._of[origin] - 1
+    def leave(self, origin: str, count: int = 1) -> None:
+        """Give them back."""
+        self.count -= count
+        left = self._of[origin] - count
         if left:
             self._of[origin] = left
         else:
             del self._of[origin]
+
+    def _full(self, text: str, count: int) -> Rejected:
+        return Rejected(f"{text}: no room for {count} more; send fewer at a time, or raise [http] {self._key}",
+                        "too many in flight")
 
 
 class Backend:
@@ -84,8 +92,8 @@ class Backend:
         task is cancelled, so is the request. ``origin``: whose request it is."""
         self.places.enter(origin)
         try:
-            pending = self.client.submit(app, inputs, copy=False, origin=origin, **options)
-            answer = await self._settled(pending, app, gone)
+            answer = await self._settled(self.client.submit(app, inputs, copy=False, origin=origin, **options), app,
+                                         gone)
         finally:
             self.places.leave(origin)
         self._learn(app, answer)
@@ -109,7 +117,7 @@ class Backend:
 
     async def _settled(self, pending: Any, app: str, gone: Optional[Gone]) -> Answer:
         loop = asyncio.get_running_loop()
-        future = _awaitable(pending, loop)
+        future = _ended(pending, loop)
         why: List[str] = []
 
         def give_up() -> None:
@@ -127,7 +135,8 @@ class Backend:
             future.cancel()
 
         try:
-            answer: Answer = await future
+            await future
+            answer: Answer = pending.result()
             return answer
         except asyncio.CancelledError:
             pending.cancel()
@@ -140,6 +149,7 @@ class Backend:
         finally:
             for item in watch:
                 item.cancel()
+            del pending  # it holds the error, whose traceback holds this frame: such a cycle keeps the inputs for long
 
     def _learn(self, app: str, answer: Answer) -> None:
         """Which outputs an app gives: the configuration names them at most."""
@@ -179,24 +189,22 @@ class Backend:
         return app
 
 
-def _awaitable(pending: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """The end of a request as a future of the event loop. ``asyncio.wrap_future`` costs a small request more than its
-    route and its answer's JSON together; cancelling this one does not cancel the request."""
+def _ended(pending: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    """A future of the event loop that is done, or cancelled, when the request is. ``asyncio.wrap_future`` costs a small
+    request more than its route and its answer's JSON together; cancelling this one does not cancel the request."""
     future = loop.create_future()
 
-    def settle() -> None:
+    def settle(pending: Any) -> None:
         if future.done():
             return
         if pending.cancelled():
             future.cancel()
-        elif pending.exception() is not None:
-            future.set_exception(pending.exception())
         else:
-            future.set_result(pending.result())
+            future.set_result(None)
 
-    def ended(_: Any) -> None:
+    def ended(pending: Any) -> None:
         try:
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(settle, pending)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
     pending.add_done_callback(ended)

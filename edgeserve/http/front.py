@@ -112,8 +112,7 @@ class Front:
         if not self.config.grpc:
             return None, []
         from edgeserve.http.grpc_service import start_grpc
-        server, port = await start_grpc(self._service, self.config.grpc, self._tokens,
-                                        self.config.body_bytes_max)
+        server, port = await start_grpc(self._service, self.config, self._tokens)
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
 
 

@@ -1,23 +1,31 @@
 """The Open Inference Protocol v2 over gRPC: ``inference.GRPCInferenceService`` on an event loop.
 
-It turns messages into what ``kserve`` asks and tells, and nothing else.
+It turns messages into what ``kserve`` asks and tells, and bounds what calls make the front keep: a call shows its token
+before its message is read, and bytes count until the answer is written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError
+from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed
+from edgeserve.http.backend import Places
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
 from edgeserve.http.kserve import VERSION, InferRequest, InferResponse, InputTensor, OpenInference, OutputWish
 from edgeserve.http.origins import Tokens, origin_of
 from edgeserve.http.tensors import to_raw
+from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
 
@@ -25,14 +33,18 @@ METADATA = "edgeserve-"
 """What a failed call says for programs, in its trailing metadata: ``edgeserve-code``, ``edgeserve-reason``, ..."""
 
 ON_ONE_STREAM_MAX = 256
-"""Requests of one ``ModelStreamInfer`` call that wait for their answers; more are read when some have ended."""
+"""Requests of one ``ModelStreamInfer`` call whose answers are not written; more are read when some are."""
+
+QUESTIONS_AT_ONCE_MAX = 4
+"""Messages received at a time of verbs that do not infer. They are small, and do not wait behind large ones."""
 
 CONTENTS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents"}
 
-Verb = Callable[[Any], Awaitable[Any]]
+Verb = Callable[[Any, str], Awaitable[Any]]
+"""What a request asks, and whose it is -> the answer's message."""
 
 
 class GrpcService:
@@ -42,56 +54,19 @@ class GrpcService:
         self._service = service
         self._regions = service.regions
 
-    def verbs(self) -> Dict[str, Tuple[str, str, Verb]]:
-        """Verb -> the messages that it takes and gives, and what does it. Without those that infer."""
+    def questions(self) -> Dict[str, Callable[[Any], Awaitable[Any]]]:
+        """The verbs that do not infer."""
         found = {}
         for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig",
                      "ModelStatistics", "RepositoryIndex", "SystemSharedMemoryStatus", "SystemSharedMemoryRegister",
                      "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus", "CudaSharedMemoryUnregister"):
             verb = "".join(["_" + letter.lower() if letter.isupper() else letter for letter in name])[1:]
-            found[name] = (name + "Request", name + "Response", getattr(self, verb))
+            found[name] = getattr(self, verb)
         return found
 
-    async def model_infer(self, message: Any, origin: str) -> Any:
+    async def model_infer(self, request: InferRequest, origin: str) -> Any:
         """One request; ``origin``: whose it is."""
-        return write_response(await self._service.infer(read_request(message), None, origin))
-
-    async def stream(self, messages: AsyncIterator[Any], origin: str) -> AsyncIterator[Any]:
-        """Many requests on one call; each has one answer, in the order in which they end. An error is one, too."""
-        answers: asyncio.Queue[Any] = asyncio.Queue()
-        tasks: List[Any] = []
-        room = asyncio.Semaphore(ON_ONE_STREAM_MAX)
-
-        async def answer(message: Any) -> None:
-            try:
-                said = KINDS["ModelStreamInferResponse"](infer_response=await self.model_infer(message, origin))
-            except Exception as error:
-                if not isinstance(error, EdgeServeError):
-                    log.exception("the front failed at a request over gRPC")
-                said = KINDS["ModelStreamInferResponse"](error_message=message_of(error))
-                said.infer_response.id = message.id
-            answers.put_nowait(said)
-            room.release()
-
-        async def read() -> None:
-            async for message in messages:
-                await room.acquire()
-                tasks[:] = [task for task in tasks if not task.done()]
-                tasks.append(asyncio.ensure_future(answer(message)))
-            await asyncio.gather(*tasks)
-            answers.put_nowait(None)
-
-        reading = asyncio.ensure_future(read())
-        try:
-            while True:
-                said = await answers.get()
-                if said is None:
-                    return
-                yield said
-        finally:
-            reading.cancel()
-            for task in tasks:
-                task.cancel()
+        return write_response(await self._service.infer(request, None, origin))
 
     async def server_live(self, message: Any) -> Any:
         """The front answers."""
@@ -170,6 +145,19 @@ def read_parameters(parameters: Mapping[str, Any]) -> Dict[str, Any]:
     return values
 
 
+def parsed(kind: str, data: bytes) -> Any:
+    """A message of a kind of :data:`KINDS`. Raises :class:`Malformed`."""
+    try:
+        return KINDS[kind].FromString(data)
+    except DecodeError as error:
+        raise Malformed(f"the message of {len(data)} bytes is no {kind}: {error}") from None
+
+
+def read_infer(data: bytes) -> InferRequest:
+    """The request in the bytes of a ``ModelInferRequest``."""
+    return read_request(parsed("ModelInferRequest", data))
+
+
 def read_request(message: Any) -> InferRequest:
     """A ``ModelInferRequest``. Raises :class:`BadInput` where inputs and their bytes do not belong together."""
     raw = list(message.raw_input_contents)
@@ -231,41 +219,211 @@ def write_response(response: InferResponse) -> Any:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
+class Held:
+    """What one call has of the places of all calls; :meth:`close` gives everything back."""
+
+    def __init__(self, places: Places, origin: str) -> None:
+        self.count = 0
+        self._places = places
+        self._origin = origin
+
+    def set(self, count: int) -> None:
+        """Have so many places. Raises :class:`~edgeserve.errors.Rejected`, and changes nothing, where they are too
+        many."""
+        if count > self.count:
+            self._places.enter(self._origin, count - self.count)
+        elif count < self.count:
+            self._places.leave(self._origin, self.count - count)
+        self.count = count
+
+    def close(self) -> None:
+        """Have none."""
+        self.set(0)
+
+
+class Turns:
+    """So many at a time, three quarters of them of one origin; others wait, in the order in which they came."""
+
+    def __init__(self, count_max: int) -> None:
+        self._of_one_max = max(1, count_max * 3 // 4)
+        self._all = asyncio.Semaphore(count_max)
+        self._of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, origin: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it."""
+        of_one = self._of.get(origin)
+        if of_one is None:
+            of_one = self._of[origin] = asyncio.Semaphore(self._of_one_max)
+        async with of_one, self._all:
+            yield
+
+
+class Stream:
+    """One ``ModelStreamInfer`` call. Each request has one answer, in the order in which they end; an error is one, too.
+
+    A request counts from when it was read until its answer is written: a client that does not read its answers is not
+    read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
+
+    def __init__(self, infer: Callable[[InferRequest, str], Awaitable[Any]], origin: str, held: Held,
+                 bytes_max: int) -> None:
+        self._infer = infer
+        self._origin = origin
+        self._held = held
+        self._bytes_max = bytes_max
+        self._room = asyncio.Event()
+        self._answers: asyncio.Queue[Optional[Tuple[bytes, int]]] = asyncio.Queue()
+        self._answering: Set[Any] = set()
+        self._count = 0
+
+    async def run(self, read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Until the client sends no more and its last answer is written. ``write`` is to return when the transport has
+        sent the message: with gRPC, when all of it was within the client's window."""
+        self._look()
+        reading = asyncio.ensure_future(self._read(read))
+        try:
+            while True:
+                answer = await self._answers.get()
+                if answer is None:
+                    return await reading
+                said, size = answer
+                del answer
+                await write(said)
+                del said
+                self._count -= 1
+                self._held.set(self._held.count - size)
+                self._look()
+        finally:
+            for task in (reading, *self._answering):
+                task.cancel()
+            await asyncio.gather(reading, *self._answering, return_exceptions=True)
+
+    async def _read(self, read: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            while True:
+                await self._room.wait()
+                data = await read()
+                if data is grpc.aio.EOF:
+                    break
+                self._count += 1
+                task = asyncio.ensure_future(self._answer(data))
+                del data  # not kept until the next one comes
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+                self._look()
+            await asyncio.gather(*self._answering)
+        finally:
+            self._answers.put_nowait(None)
+
+    async def _answer(self, data: bytes) -> None:
+        size, name = 0, ""
+        try:
+            message = parsed("ModelInferRequest", data)
+            name = message.id
+            self._held.set(self._held.count + len(data))
+            size = len(data)
+            self._look()
+            request = read_request(message)
+            del data, message  # their bytes are in the request, which alone is kept until its answer
+            answer = KINDS["ModelStreamInferResponse"](infer_response=await self._infer(request, self._origin))
+            said = answer.SerializeToString()
+            self._held.set(self._held.count - size + len(said))
+            size = len(said)
+        except Exception as error:
+            if not isinstance(error, EdgeServeError):
+                log.exception("the front failed at a request over gRPC")
+            answer = KINDS["ModelStreamInferResponse"](error_message=message_of(error))
+            answer.infer_response.id = name
+            said = answer.SerializeToString()
+            self._held.set(self._held.count - size)
+            size = 0
+        self._answers.put_nowait((said, size))
+        self._look()
+
+    def _look(self) -> None:
+        """Let the next request be read, or not."""
+        if self._count < ON_ONE_STREAM_MAX and self._held.count < self._bytes_max:
+            self._room.set()
+        else:
+            self._room.clear()
+
+
 class _Calls:
-    """gRPC's side of each verb: the token, and errors as statuses."""
+    """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, config: HttpConfig) -> None:
         self._tokens = tokens
+        self._config = config
+        self._calls = Places(config.connections_max, "calls over gRPC", "connections_max", lasting=True)
+        self._streams = Places(config.grpc_receive_max, "calls of ModelStreamInfer", "grpc_receive_max", lasting=True)
+        self._bytes = Places(config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max",
+                             lasting=True)
+        self._requests = Turns(config.grpc_receive_max)
+        self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
 
-    def unary(self, verb: Verb) -> Any:
-        async def without_origin(message: Any, _: str) -> Any:
-            return await verb(message)
+    def infer(self, verb: Verb) -> Any:
+        """A call of one request for an answer."""
+        return self._unary(self._requests, read_infer, verb)
 
-        return self.infer(without_origin)
+    def question(self, kind: str, verb: Callable[[Any], Awaitable[Any]]) -> Any:
+        """A call of any other verb, whose message is of ``kind``."""
+        return self._unary(self._questions, partial(parsed, kind), lambda message, _: verb(message))
 
-    def infer(self, verb: Callable[[Any, str], Awaitable[Any]]) -> Any:
-        async def call(message: Any, context: Any) -> Any:
+    def _unary(self, turns: Turns, read: Callable[[bytes], Any], verb: Verb) -> Any:
+        async def answered(context: Any) -> bytes:
+            origin = self._origin(context)
+            self._hold(context, self._calls, origin).set(1)
+            held = self._hold(context, self._bytes, origin)
+            async with turns.turn(origin):
+                data = await self._received(context)
+                held.set(len(data))
+                request = read(data)
+            del data  # its bytes are in the request, which alone is kept until its answer
+            said: bytes = (await verb(request, origin)).SerializeToString()
+            held.set(len(said))
+            return said
+
+        async def call(_: Any, context: Any) -> Any:
             try:
-                return await verb(message, self._origin(context))
+                return await answered(context)
             except EdgeServeError as error:
-                await _abort(context, error)
+                refusal = refusal_of(error)
             except Exception as error:
                 log.exception("the front failed at a call over gRPC")
-                await _abort(context, error)
+                refusal = refusal_of(error)
+            await context.abort(*refusal)
 
         return call
 
-    def stream(self, verb: Callable[[AsyncIterator[Any], str], AsyncIterator[Any]]) -> Any:
-        async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            origin = ""
+    def stream(self, infer: Callable[[InferRequest, str], Awaitable[Any]]) -> Any:
+        """A call of many requests."""
+        async def call(_: Any, context: Any) -> None:
             try:
                 origin = self._origin(context)
+                self._hold(context, self._streams, origin).set(1)
             except EdgeServeError as error:
-                await _abort(context, error)
-            async for answer in verb(messages, origin):
-                yield answer
+                await context.abort(*refusal_of(error))
+            held = self._hold(context, self._bytes, origin)
+            await Stream(infer, origin, held, self._config.body_bytes_max).run(context.read, context.write)
 
         return call
+
+    def _hold(self, context: Any, places: Places, origin: str) -> Held:
+        """Places until the call has ended: its answer is written, or its client has gone."""
+        held = Held(places, origin)
+        context.add_done_callback(lambda _: held.close())
+        return held
+
+    async def _received(self, context: Any) -> bytes:
+        """The message of a call of one request."""
+        wait_s = ns_to_s(self._config.body_timeout_ns)
+        try:
+            data = await asyncio.wait_for(context.read(), wait_s)
+        except asyncio.TimeoutError:
+            raise Malformed(f"the message did not arrive within {wait_s:g} s ([http] body_timeout)") from None
+        if data is grpc.aio.EOF:
+            raise Malformed("the call ended without a message")
+        return bytes(data)
 
     def _origin(self, context: Any) -> str:
         """Whose call it is. Raises :class:`Unauthorized` without a token, where there are tokens."""
@@ -284,28 +442,27 @@ def address_of(peer: str) -> str:
     return unquote(peer).partition(":")[2].rpartition(":")[0]
 
 
-async def _abort(context: Any, error: BaseException) -> None:
+def refusal_of(error: BaseException) -> Tuple[Any, str, Tuple[Tuple[str, str], ...]]:
+    """An error as what ``context.abort`` takes. That raises an error which gRPC keeps until it is collected: no request
+    may be in the frame that calls it, nor in a traceback from there."""
     code = getattr(grpc.StatusCode, GRPC_OF_HTTP[status_of(error)])
     metadata = tuple((METADATA + name.replace("_", "-"), str(value)) for name, value in details_of(error).items())
-    await context.abort(code, message_of(error), metadata)
+    return code, message_of(error), metadata
 
 
-async def start_grpc(service: OpenInference, place: str, tokens: Tokens, message_bytes_max: int) -> Tuple[Any, int]:
+async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens) -> Tuple[Any, int]:
     """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
-    calls = _Calls(tokens)
+    place = config.grpc
+    calls = _Calls(tokens, config)
     verbs = GrpcService(service)
-    handlers = {name: grpc.unary_unary_rpc_method_handler(
-        calls.unary(verb), request_deserializer=KINDS[takes].FromString,
-        response_serializer=KINDS[gives].SerializeToString)
-        for name, (takes, gives, verb) in verbs.verbs().items()}
-    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-        calls.infer(verbs.model_infer), request_deserializer=KINDS["ModelInferRequest"].FromString,
-        response_serializer=KINDS["ModelInferResponse"].SerializeToString)
-    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-        calls.stream(verbs.stream), request_deserializer=KINDS["ModelInferRequest"].FromString,
-        response_serializer=KINDS["ModelStreamInferResponse"].SerializeToString)
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", message_bytes_max),
-                                      ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)])
+    # Also verbs of one request are streams to gRPC, which reads the message of any other before it calls the handler.
+    handlers = {name: grpc.stream_unary_rpc_method_handler(calls.question(name + "Request", verb))
+                for name, verb in verbs.questions().items()}
+    handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(calls.infer(verbs.model_infer))
+    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(verbs.model_infer))
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", config.body_bytes_max),
+                                      ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0),
+                                      ("grpc.http2.bdp_probe", 0)])  # else it takes 8 MiB of a call that is not read
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     try:
         port = server.add_insecure_port(place)

@@ -67,3 +67,19 @@ def test_an_origin_is_kept_for_the_next_request_but_never_without_bound():
         assert origin_of("", f"10.0.{number // 256}.{number % 256}") == f"address:10.0.{number // 256}.{number % 256}"
     assert _of_address.cache_info().currsize <= 1024
     assert origin_of("kitchen", "10.0.0.1") == "token:kitchen"
+
+
+def test_one_client_alone_leaves_places_that_last_to_those_to_come():
+    places = Places(1000, "bytes", "grpc_bytes_max", lasting=True)
+    places.enter("a", 700)
+    places.enter("a", 50)
+    with pytest.raises(Rejected, match=r"a has 750 bytes .* no room for 1 more; .* raise \[http\] grpc_bytes_max"):
+        places.enter("a")
+    places.enter("b", 250)
+    with pytest.raises(Rejected, match="this front has 1000 bytes"):
+        places.enter("b", 1)
+    places.leave("a", 600)
+    places.enter("b", 200)
+    places.leave("a", 150)
+    places.leave("b", 450)
+    assert places.count == 0
