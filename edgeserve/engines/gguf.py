@@ -26,6 +26,12 @@ _TEXT, _ARRAY = 8, 9
 TEMPLATE = "tokenizer.chat_template"
 """How a conversation is written for the model; a model without it continues texts."""
 
+ENCODERS = ("t5", "t5encoder")
+"""Architectures with an encoder (``llama_model_has_encoder``): llama.cpp ends the process where it decodes alone."""
+
+CAUSAL = "attention.causal"
+"""Key below the architecture's name: false where a token also sees those that follow it, as in BERT."""
+
 FACTS = ("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv")
 """Keys below the architecture's name that are kept."""
 
@@ -37,6 +43,8 @@ def describe(path: str) -> FileDescription:
     architecture = header.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise EngineError(f"{path}: its header has no general.architecture; expected a GGUF file of a language model")
+    if architecture in ENCODERS or header.get(f"{architecture}.{CAUSAL}") is False:
+        raise EngineError(f"{path} {not_a_decoder_alone(architecture)}")
     facts: Dict[str, Any] = {"architecture": architecture, "name": str(header.get("general.name", "")),
                              "size_bytes": os.path.getsize(path)}
     for key in FACTS:
@@ -46,6 +54,12 @@ def describe(path: str) -> FileDescription:
     if header.get(TEMPLATE):
         facts["chat"] = True
     return FileDescription("lm", facts=facts)
+
+
+def not_a_decoder_alone(architecture: str) -> str:
+    """Why a model is refused that cannot write token by token."""
+    return (f"is of architecture {architecture!r}, which has an encoder or attention that is not causal; expected a "
+            "decoder alone, which writes token by token, such as llama, qwen2 or gemma3. Choose another file")
 
 
 def read_header(path: str) -> Dict[str, Any]:

@@ -1,8 +1,10 @@
-"""The ``lm`` engine, held to the contract of engines: on ONNX Runtime, and on llama.cpp's double."""
+"""The ``lm`` engine, held to the contract of engines: on ONNX Runtime, and on llama.cpp's double. The models have a
+first token."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from typing import Any, Dict, List
@@ -29,12 +31,14 @@ class LanguageModel(EngineConformance):
                            directory)
 
     def items(self, count: int) -> List[Values]:
-        prompts = ("A short one", "b", "The longest of these prompts goes on for a while", "four")
-        return [{"prompt": prompts[index], "max_tokens": 6 + 3 * index, "ignore_eos": True} for index in range(count)]
+        talk = json.dumps([{"role": "user", "content": "b"}])
+        given = ({"prompt": "A short one"}, {"messages": talk},
+                 {"prompt": "The longest of these prompts goes on for a while"}, {"prompt": "four"})
+        return [{**given[index], "max_tokens": 6 + 3 * index, "ignore_eos": True} for index in range(count)]
 
     def wrong_items(self) -> Dict[str, Values]:
         return {"wrong name": {"question": "x"}, "wrong dtype": {"tokens": [0.5]}, "wrong shape": {"tokens": [[1]]},
-                "empty": {"prompt": ""}, "too long": {"tokens": [1] * 5000}}
+                "empty": {"messages": "[]"}, "too long": {"tokens": [1] * 5000}}
 
 
 class TestOnnx(LanguageModel):
@@ -42,7 +46,7 @@ class TestOnnx(LanguageModel):
         pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
         pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
         import lm_models
-        self.file = lm_models.tiny(directory)
+        self.file = lm_models.tiny(directory, first=[lm_models.END])
         return super().make(directory)
 
 
@@ -51,7 +55,8 @@ class TestLlamaCpp(LanguageModel):
 
     @pytest.fixture(autouse=True)
     def _double(self, monkeypatch: Any) -> None:
-        monkeypatch.setitem(sys.modules, "llama_cpp", llama_double.module())
+        double = llama_double.module(vocab_get_add_bos=lambda vocabulary: True)
+        monkeypatch.setitem(sys.modules, "llama_cpp", double)
         monkeypatch.setitem(sys.modules, BACKEND, sys)  # imported anew now, and again after the test
         del sys.modules[BACKEND]
         importlib.import_module(BACKEND)

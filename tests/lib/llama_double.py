@@ -59,9 +59,9 @@ def tokenize(vocabulary: Any, text: bytes, length: int, tokens: Any, room: int, 
 
 
 def piece(vocabulary: Any, token: int, found: Any, room: int, strip: int, special: bool) -> int:
-    if token < 256:
-        found[0] = bytes([token])
-    return int(token < 256)
+    text = bytes([token]) if token < 256 else SPECIALS[token - 256].encode() if special else b""
+    found[:len(text)] = text
+    return len(text)
 
 
 def remove(context: Context, slot: int, begin: int, end: int) -> bool:
@@ -106,7 +106,10 @@ FUNCTIONS: Dict[str, Any] = {
     "free": lambda context: setattr(context, "open", False), "memory_seq_rm": remove,
     "memory_seq_cp": copy,
     "get_logits_ith": lambda context, place: context.scores[place].ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-    "vocab_bos": lambda vocabulary: 0, "vocab_get_add_bos": lambda vocabulary: False,
+    "model_has_encoder": lambda model: False, "model_has_decoder": lambda model: True,
+    "model_meta_val_str": lambda model, key, found, room: -1,
+    "vocab_bos": lambda vocabulary: 256, "vocab_eos": lambda vocabulary: 257,
+    "vocab_get_add_bos": lambda vocabulary: False,
     "vocab_is_eog": lambda vocabulary, token: token == 257,
     "vocab_is_control": lambda vocabulary, token: token >= 256,
     "vocab_get_text": lambda vocabulary, token: SPECIALS[token - 256].encode(),

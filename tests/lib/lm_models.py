@@ -21,16 +21,13 @@ def tiny(directory: str, name: str = "tiny", seed: int = 1, weights: str = "floa
     return f"{name}.onnx"
 
 
-def gguf(directory: str, name: str = "tiny", seed: int = 1) -> str:
+def gguf(directory: str, name: str = "tiny", seed: int = 1, template: str = "", adds_first: bool = False) -> str:
     """Write the model as a GGUF file (needs the gguf package), with a byte-level vocabulary that merges ``th``, ``he``
-    and ``the``; the name of its file in the directory."""
+    and ``the``; the name of its file in the directory. ``adds_first``: every text begins with ``<|im_start|>``."""
     import gguf as package
     import numpy as np
 
-    from edgeserve.engines.lm.tokenizers import byte_characters
-    letters = sorted(byte_characters(), key=lambda character: byte_characters()[character])
-    merged = ["th", "he", "the"]
-    shape = SHAPE._replace(vocabulary=256 + len(merged) + len(SPECIALS))
+    shape = SHAPE._replace(vocabulary=256 + len(MERGED) + len(SPECIALS))
     writer = package.GGUFWriter(os.path.join(directory, f"{name}.gguf"), "llama")
     writer.add_block_count(shape.layers)
     writer.add_context_length(shape.context)
@@ -41,16 +38,9 @@ def gguf(directory: str, name: str = "tiny", seed: int = 1) -> str:
     writer.add_layer_norm_rms_eps(shape.epsilon)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_rope_freq_base(shape.rope_base)
-    writer.add_vocab_size(shape.vocabulary)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([*letters, *merged, *SPECIALS])
-    writer.add_token_types([1] * (256 + len(merged)) + [3] * len(SPECIALS))
-    writer.add_token_merges(["t h", "h e", "th e"])
-    writer.add_bos_token_id(shape.vocabulary - 2)
-    writer.add_eos_token_id(shape.vocabulary - 1)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
+    _add_vocabulary(writer)
+    writer.add_add_bos_token(adds_first)
+    writer.add_chat_template(template or TEMPLATE)
     tensor = random_tensors(shape._replace(hidden=shape.heads * shape.head_size), seed)
     names = ["token_embd", "output_norm", "output"] + [
         f"blk.{layer}.{part}" for layer in range(shape.layers) for part in (
@@ -62,6 +52,36 @@ def gguf(directory: str, name: str = "tiny", seed: int = 1) -> str:
     writer.write_tensors_to_file()
     writer.close()
     return f"{name}.gguf"
+
+
+def encoder_gguf(directory: str, architecture: str) -> str:
+    """Write the header of a GGUF file of T5's or BERT's architecture (needs the gguf package), without weights; the
+    name of its file in the directory."""
+    import gguf as package
+    writer = package.GGUFWriter(os.path.join(directory, f"{architecture}.gguf"), architecture)
+    _add_vocabulary(writer)
+    if architecture == "bert":
+        writer.add_causal_attention(False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return f"{architecture}.gguf"
+
+
+MERGED = ("th", "he", "the")
+
+
+def _add_vocabulary(writer: Any) -> None:
+    from edgeserve.engines.lm.tokenizers import byte_characters
+    letters = sorted(byte_characters(), key=lambda character: byte_characters()[character])
+    writer.add_vocab_size(256 + len(MERGED) + len(SPECIALS))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([*letters, *MERGED, *SPECIALS])
+    writer.add_token_types([1] * (256 + len(MERGED)) + [3] * len(SPECIALS))
+    writer.add_token_merges(["t h", "h e", "th e"])
+    writer.add_bos_token_id(256 + len(MERGED))
+    writer.add_eos_token_id(257 + len(MERGED))
 
 
 TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "

@@ -69,7 +69,7 @@ class Tokenizer(Protocol):
 
     @property
     def first(self) -> Sequence[int]:
-        """The tokens that stand before each plain prompt; most models have none or one."""
+        """The tokens that stand before each prompt and conversation; most models have none or one."""
 
     @property
     def stops(self) -> Sequence[int]:
@@ -78,6 +78,14 @@ class Tokenizer(Protocol):
     @property
     def chat_template(self) -> str:
         """How a conversation is written for the model: a Jinja template, ``"chatml"``, or empty where it has none."""
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the token that begins a sequence, for the template; empty where the model has none."""
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the token that ends a turn or a sequence, likewise."""
 
     @property
     def special_texts(self) -> Sequence[str]:

@@ -7,13 +7,21 @@ counts as a control token: the names of control tokens are taken out of it befor
 from __future__ import annotations
 
 import functools
-from typing import Any, Mapping, Sequence
+from typing import Any, List, Mapping, Sequence
 
 from edgeserve.engines.lm.backend import Tokenizer
 from edgeserve.errors import EngineError
 
 CHATML = "chatml"
 """The template of that name: OpenAI's ChatML, without a system message of its own."""
+
+
+def conversation_tokens(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> List[int]:
+    """The conversation's tokens up to where the assistant's answer begins. The model's first tokens stand there once,
+    whether or not the template writes them, as on llama.cpp's server. Raises what :func:`render` raises."""
+    tokens = tokenizer.encode(render(tokenizer, messages, model), special=True)
+    first = list(tokenizer.first)
+    return tokens if tokens[:len(first)] == first else [*first, *tokens]
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> str:
@@ -27,7 +35,8 @@ def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: s
     if template == CHATML:
         return chatml(plain)
     try:
-        text: str = _compiled(template).render(messages=plain, add_generation_prompt=True, bos_token="", eos_token="")
+        text: str = _compiled(template).render(messages=plain, add_generation_prompt=True,
+                                               bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     except EngineError:
         raise
     except Exception as error:
@@ -42,13 +51,18 @@ def chatml(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def without(text: str, names: Sequence[str]) -> str:
-    """The text without these names, also where one appears because another was taken out."""
-    before = None
-    while before != text:
-        before = text
-        for name in names:
-            text = text.replace(name, "")
-    return text
+    """The text without these names, also where one appears because another was taken out. Takes time in proportion to
+    the text: a name is taken out as soon as its last character is read."""
+    known, ends = set(names), {name[-1:] for name in names}
+    lengths = sorted({len(name) for name in known}, reverse=True)
+    kept: List[str] = []
+    for character in text:
+        kept.append(character)
+        if character in ends:
+            tail = "".join(kept[-lengths[0]:])
+            found = next((tail[-length:] for length in lengths if tail[-length:] in known), "")
+            del kept[len(kept) - len(found):]
+    return "".join(kept)
 
 
 @functools.lru_cache(maxsize=32)

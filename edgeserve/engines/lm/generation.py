@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeserve.engines.base import Values
 from edgeserve.engines.lm.backend import Tokenizer
-from edgeserve.engines.lm.chat import render
+from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.errors import EngineError
 
@@ -78,13 +78,12 @@ class Reader:
                                f"(inputs: {', '.join(sorted(item)) or 'none'})")
         if given[0] == "tokens":
             return self._ids(item["tokens"])
-        tokenizer = self._tokenizer
         if given[0] == "messages":
-            return tokenizer.encode(render(tokenizer, self._messages(item["messages"]), self._model), special=True)
+            return conversation_tokens(self._tokenizer, self._messages(item["messages"]), self._model)
         text = self._text(item["prompt"], "prompt")
         if self._chat:
-            return tokenizer.encode(render(tokenizer, [{"role": "user", "content": text}], self._model), special=True)
-        return [*tokenizer.first, *tokenizer.encode(text)]
+            return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model)
+        return [*self._tokenizer.first, *self._tokenizer.encode(text)]
 
     def _ids(self, value: Any) -> List[int]:
         array = np.asarray(value)

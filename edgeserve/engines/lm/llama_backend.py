@@ -15,6 +15,7 @@ import numpy as np
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.gguf import CAUSAL, not_a_decoder_alone
 from edgeserve.engines.lm.backend import ModelFacts, Row
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.tokenizers import longest_first
@@ -26,6 +27,9 @@ BATCH_TOKENS = 512
 
 PIECE_BYTES = 256
 """Room for the bytes of one token, at first."""
+
+FACT_BYTES = 256
+"""Room for a short entry of the file's header: the name of an architecture, a number."""
 
 KEPT_BYTES = 2
 """llama.cpp keeps keys and values as float16."""
@@ -68,6 +72,7 @@ class LlamaBackend:
                 raise EngineError(f"model {self._model!r}: {self._gpu_layers} layers are to lie on a GPU, but this "
                                   "build of llama-cpp-python has none; build it with CMAKE_ARGS=-DGGML_CUDA=on, or set "
                                   f"[model.{self._model}] options.gpu_layers = 0")
+            self.tokenizer()  # a model that cannot be run is refused before its weights are read
             self._loaded = self._opened(vocabulary_only=False)
         model = self._loaded
         trained = int(llama_cpp.llama_model_n_ctx_train(model))
@@ -126,7 +131,19 @@ class LlamaBackend:
         if not model:
             raise EngineError(f"model {self._model!r}: llama.cpp cannot load {self._path}; expected a GGUF file of a "
                               "model that this version knows, and memory for it")
+        architecture = _fact(model, "general.architecture")
+        if (llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model)
+                or _fact(model, f"{architecture}.{CAUSAL}") == "false"):
+            llama_cpp.llama_model_free(model)
+            raise EngineError(f"model {self._model!r}: {self._path} {not_a_decoder_alone(architecture)}")
         return model
+
+
+def _fact(model: Any, key: str) -> str:
+    """A short entry of the file's header as text; empty where there is none."""
+    found = ctypes.create_string_buffer(FACT_BYTES)
+    count = llama_cpp.llama_model_meta_val_str(model, key.encode(), found, FACT_BYTES)
+    return found.value.decode() if count >= 0 else ""
 
 
 class LlamaSession:
@@ -206,8 +223,10 @@ class LlamaTokenizer:
         self._opened = model  # the vocabulary lives in it
         vocabulary = self._vocabulary = llama_cpp.llama_model_get_vocab(model)
         tokens = range(llama_cpp.llama_vocab_n_tokens(vocabulary))
-        self.first = [int(llama_cpp.llama_vocab_bos(vocabulary))] if llama_cpp.llama_vocab_get_add_bos(vocabulary) \
-            else []
+        begin, end = int(llama_cpp.llama_vocab_bos(vocabulary)), int(llama_cpp.llama_vocab_eos(vocabulary))
+        self.first = [begin] if begin >= 0 and llama_cpp.llama_vocab_get_add_bos(vocabulary) else []
+        self.bos_token, self.eos_token = [self._piece(token, special=True).decode("utf-8", "replace") if token >= 0
+                                          else "" for token in (begin, end)]
         self.stops = [token for token in tokens if llama_cpp.llama_vocab_is_eog(vocabulary, token)]
         self.chat_template = (llama_cpp.llama_model_chat_template(model, None) or b"").decode()
         self.special_texts = longest_first([
@@ -225,10 +244,14 @@ class LlamaTokenizer:
             room = -count
 
     def piece(self, token: int) -> bytes:
+        return self._piece(token, special=False)
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        """``special``: a control token has its name."""
         room = PIECE_BYTES
         while True:
             found = ctypes.create_string_buffer(room)
-            count = llama_cpp.llama_token_to_piece(self._vocabulary, token, found, room, 0, False)
+            count = llama_cpp.llama_token_to_piece(self._vocabulary, token, found, room, 0, special)
             if count >= 0:
                 return found.raw[:count]
             room = -count

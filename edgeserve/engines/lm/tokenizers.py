@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import EngineError
@@ -18,23 +19,23 @@ BYTES = "bytes"
 class ByteTokenizer:
     """A byte is a token; ``specials`` are the names of the control tokens from 256 on."""
 
-    def __init__(self, specials: Sequence[str], first: Sequence[int], stops: Sequence[int], chat_template: str) -> None:
+    def __init__(self, specials: Sequence[str], first: Sequence[int], stops: Sequence[int], chat_template: str,
+                 bos_token: str = "", eos_token: str = "") -> None:
         self.first = tuple(first)
         self.stops = tuple(stops)
         self.chat_template = chat_template
+        self.bos_token = bos_token
+        self.eos_token = eos_token
         self._numbers = {name: 256 + index for index, name in enumerate(specials)}
         self.special_texts = longest_first(specials)
+        self._names = re.compile("({})".format("|".join(map(re.escape, self.special_texts)) or "(?!)"))
 
     def encode(self, text: str, special: bool = False) -> List[int]:
         if not special:
             return list(text.encode("utf-8"))
         tokens: List[int] = []
-        while text:
-            places = [(text.index(name), name) for name in self.special_texts if name in text]
-            place, name = min(places, key=lambda found: found[0], default=(len(text), ""))
-            tokens += text[:place].encode("utf-8")
-            tokens += [self._numbers[name]] if name else []
-            text = text[place + len(name):]
+        for index, part in enumerate(self._names.split(text)):
+            tokens += [self._numbers[part]] if index % 2 else part.encode("utf-8")
         return tokens
 
     def piece(self, token: int) -> bytes:
@@ -45,10 +46,13 @@ class FileTokenizer:
     """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's
     tokenizers keep a switch for control tokens, so there are two: threads share them without changing them."""
 
-    def __init__(self, text: str, first: Sequence[int], stops: Sequence[int], chat_template: str, model: str) -> None:
+    def __init__(self, text: str, first: Sequence[int], stops: Sequence[int], chat_template: str, model: str,
+                 bos_token: str = "", eos_token: str = "") -> None:
         self.first = tuple(first)
         self.stops = tuple(stops)
         self.chat_template = chat_template
+        self.bos_token = bos_token
+        self.eos_token = eos_token
         self._plain = _opened(text, model)
         self._plain.encode_special_tokens = True
         self._special = _opened(text, model)
@@ -71,13 +75,14 @@ def longest_first(names: Sequence[str]) -> Sequence[str]:
 
 def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
     """The tokenizer that a model's description names (``tokenizer``, ``specials``, ``first``, ``stops``,
-    ``chat_template``); files lie in ``directory``."""
+    ``chat_template``, and ``bos_token`` and ``eos_token`` where there are any); files lie in ``directory``."""
     about = (tuple(facts["first"]), tuple(facts["stops"]), str(facts["chat_template"]))
+    texts = (str(facts.get("bos_token", "")), str(facts.get("eos_token", "")))
     if facts["tokenizer"] == BYTES:
-        return ByteTokenizer(list(facts["specials"]), *about)
+        return ByteTokenizer(list(facts["specials"]), *about, *texts)
     path = os.path.join(directory, str(facts["tokenizer"]))
     try:
-        return _from_file(path, os.stat(path).st_mtime_ns, *about, model)
+        return _from_file(path, os.stat(path).st_mtime_ns, *about, model, *texts)
     except OSError as error:
         raise EngineError(f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
                           "again (docs/language-models.md)") from error
@@ -85,10 +90,10 @@ def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _from_file(path: str, changed_ns: int, first: Tuple[int, ...], stops: Tuple[int, ...], chat_template: str,
-               model: str) -> FileTokenizer:
+               model: str, bos_token: str, eos_token: str) -> FileTokenizer:
     """The same tokenizer for all who use a file: opening one takes a third of a second."""
     with open(path, encoding="utf-8") as file:
-        return FileTokenizer(file.read(), first, stops, chat_template, model)
+        return FileTokenizer(file.read(), first, stops, chat_template, model, bos_token, eos_token)
 
 
 def _opened(text: str, model: str) -> Any:

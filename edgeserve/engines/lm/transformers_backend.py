@@ -210,5 +210,7 @@ def tokenizer_of(model: str, opened: Any) -> FileTokenizer:
                           "others are not supported; save it with transformers as a fast tokenizer")
     ends = opened.eos_token_id
     stops = [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
-    first = [opened.bos_token_id] if getattr(opened, "add_bos_token", False) and opened.bos_token_id is not None else []
-    return FileTokenizer(backend.to_str(), first, stops, str(opened.chat_template or ""), model)
+    begin = opened.encode("a")[:1]  # what it puts before any text; not every class says so (add_bos_token)
+    texts = opened.special_tokens_map
+    return FileTokenizer(backend.to_str(), begin if begin == [opened.bos_token_id] else [], stops,
+                         str(opened.chat_template or ""), model, texts.get("bos_token", ""), texts.get("eos_token", ""))

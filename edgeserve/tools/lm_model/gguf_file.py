@@ -34,6 +34,8 @@ class Vocabulary(NamedTuple):
     first: List[int]
     stops: List[int]
     chat_template: str
+    bos_token: str
+    eos_token: str
 
 
 class GgufModel:
@@ -95,11 +97,12 @@ class GgufModel:
         control = {number: tokens[number] for number, kind in enumerate(kinds) if kind == CONTROL}
         stops = {end, int(self._value("tokenizer.ggml.eot_token_id", end)),
                  *(number for number, text in control.items() if text in END_NAMES)}
-        begins = bool(self._value("tokenizer.ggml.add_bos_token", False))
+        begins = bool(self._value("tokenizer.ggml.add_bos_token", False))  # llama.cpp's default for the splittings here
         first = [int(self._value("tokenizer.ggml.bos_token_id"))] if begins else []
         return Vocabulary(tokens, list(self._value("tokenizer.ggml.merges")),
                           control, str(self._value("tokenizer.ggml.pre", "default")), first, sorted(stops),
-                          str(self._value("tokenizer.chat_template", "")))
+                          str(self._value("tokenizer.chat_template", "")),
+                          control.get(int(self._value("tokenizer.ggml.bos_token_id", -1)), ""), control.get(end, ""))
 
     def _tokens(self) -> List[str]:
         tokens: List[str] = self._value("tokenizer.ggml.tokens")

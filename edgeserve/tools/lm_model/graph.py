@@ -63,7 +63,8 @@ class Shape(NamedTuple):
 
 def write_model(path: str, shape: Shape, tensors: Tensors, about: Mapping[str, Any], weights: str = "float32") -> str:
     """Write ``path`` (``NAME.onnx``), its weights (``NAME.onnx.data``) and its description (``NAME.json``); the path.
-    ``about`` says ``tokenizer``, ``specials``, ``first``, ``stops`` and ``chat_template``."""
+    ``about`` says ``tokenizer``, ``specials``, ``first``, ``stops`` and ``chat_template``, and ``bos_token`` and
+    ``eos_token`` where the template writes them."""
     if weights not in BITS:
         raise ConfigError(f"weights = {weights!r}: expected one of {', '.join(BITS)}")
     if shape.head_size % HEAD_SIZE_STEP:

@@ -37,7 +37,7 @@ def forget(monkeypatch):
     del sys.modules[LLAMA]
 
 
-def transformers_model(directory):
+def transformers_model(directory, template="", adds_first=False):
     """A Llama of transformers that was never trained, saved with a byte-level tokenizer."""
     torch = pytest.importorskip("torch", reason="pip install -e '.[lm-torch]'")
     transformers = pytest.importorskip("transformers", reason="pip install -e '.[lm-torch]'")
@@ -53,27 +53,49 @@ def transformers_model(directory):
     opened.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     opened.decoder = tokenizers.decoders.ByteLevel()
     opened.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=opened, eos_token="<|im_end|>")
+    if adds_first:
+        opened.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<|im_start|> $A", special_tokens=[("<|im_start|>", 256)])
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=opened, bos_token="<|im_start|>",
+                                                   eos_token="<|im_end|>", chat_template=template or None)
     wrapped.save_pretrained(directory)
     return "config.json"
 
 
+def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
+    """The file of a model whose control tokens are <|im_start|> and <|im_end|>: the one that begins a sequence, which
+    it has before every text where ``adds_first``, and the one that ends a turn."""
+    directory = str(tmp_path)
+    if kind == "llama.cpp's double":
+        doubled(monkeypatch, vocab_get_add_bos=lambda vocabulary: adds_first,
+                model_chat_template=lambda model, name: template.encode() or b"chatml")
+        (tmp_path / "model.gguf").write_bytes(b"GGUF")
+        return "model.gguf"
+    if kind == "transformers":
+        return transformers_model(directory, template, adds_first)
+    if kind == "onnx":
+        pytest.importorskip("onnx", reason="pip install -e '.[test]'")
+        pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+        import lm_models
+        return lm_models.tiny(directory, first=[256] if adds_first else [], chat_template=template,
+                              bos_token="<|im_start|>", eos_token="<|im_end|>")
+    pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
+    import lm_models
+    file = lm_models.gguf(directory, template=template, adds_first=adds_first)
+    if kind == "llama.cpp":
+        pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
+        return file
+    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
+    from edgeserve.tools.lm_model.__main__ import convert
+    convert(os.path.join(directory, file), os.path.join(directory, "out.onnx"), "float32", 64)
+    return "out.onnx"
+
+
 @pytest.fixture(params=["llama.cpp's double", "llama.cpp", "transformers"])
 def engine(request, tmp_path, monkeypatch):
-    directory = str(tmp_path)
-    if request.param == "llama.cpp's double":
-        doubled(monkeypatch)
-        (tmp_path / "model.gguf").write_bytes(b"GGUF")
-        file = "model.gguf"
-    elif request.param == "llama.cpp":
-        pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
-        pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
-        import lm_models
-        file = lm_models.gguf(directory)
-    else:
-        file = transformers_model(directory)
-    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2, 4), options={"context": 64}),
-                         [LaneInfo()], directory)
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=model_file(request.param, tmp_path, monkeypatch),
+                                     batch=(1, 2, 4), options={"context": 64}), [LaneInfo()], str(tmp_path))
     engine.load()
     yield engine
     engine.unload()
@@ -112,6 +134,30 @@ def test_text_goes_to_tokens_and_back(engine):
     assert not set(tokenizer.stops) & set(plain)
     assert b"".join([tokenizer.piece(token) for token in special]).decode() == text.replace("<|im_end|>", "")
     assert tokenizer.special_texts[0] in ("<|im_start|>", "<|im_end|>")
+
+
+TURNS = "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.mark.parametrize("kind", ["llama.cpp's double", "llama.cpp", "transformers", "onnx", "onnx from gguf"])
+@pytest.mark.parametrize(("template", "adds_first", "begins"), [
+    (TURNS, True, True), ("{{ bos_token }}" + TURNS, True, True), ("{{ bos_token }}" + TURNS, False, True),
+    (TURNS, False, False)], ids=["added", "added and written", "written", "neither"])
+def test_conversations_have_the_first_token_once_and_the_ends_of_turns(tmp_path, monkeypatch, kind, template,
+                                                                       adds_first, begins):
+    pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
+    file = model_file(kind, tmp_path, monkeypatch, template, adds_first)
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
+    engine.load()
+    language = engine.language("cpu0")
+    begin, end = [language.tokenizer.encode(name, special=True) for name in ("<|im_start|>", "<|im_end|>")]
+    plain = [language.tokenizer.encode(text) for text in ("[user] the<", "[bot] other")]
+    asked = language.reader.read({"messages": [{"role": "user", "content": "the<|im_start|><"},
+                                               {"role": "bot", "content": "other"}]})
+    assert list(asked.prompt) == [*(begin if begins else []), *plain[0], *end, *plain[1], *end]
+    prompt = language.reader.read({"prompt": "the"}).prompt
+    assert list(prompt) == [*(begin if adds_first else []), *language.tokenizer.encode("the")]
+    engine.unload()
 
 
 def test_the_scheduler_is_told_of_memory_and_bounds(engine):
@@ -193,6 +239,42 @@ def test_what_llama_cpp_cannot_do_is_said_with_the_mend(llama_file, monkeypatch,
         make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
     with pytest.raises(EngineError, match="GGML_CUDA"):
         make_engine(llama_file[0], [LaneInfo("cuda")], llama_file[1]).load()
+
+
+@pytest.mark.parametrize(("overrides", "architecture"), [
+    ({"model_has_encoder": lambda model: True}, "t5"), ({"model_has_decoder": lambda model: False}, "t5encoder"),
+    ({}, "bert")])
+def test_a_model_that_is_not_a_decoder_alone_is_refused_before_its_weights_are_read(llama_file, monkeypatch, overrides,
+                                                                                    architecture):
+    header = {"general.architecture": architecture, "bert.attention.causal": "false"}
+    read, freed = [], []
+
+    def fact(model, key, found, room):
+        found.value = header.get(key.decode(), "").encode()
+        return len(found.value) or -1
+
+    def load(path, settings):
+        read.append(settings.vocab_only)
+        return settings
+
+    doubled(monkeypatch, model_load_from_file=load, model_free=freed.append, model_meta_val_str=fact, **overrides)
+    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+    with pytest.raises(EngineError, match=f"'chat'.*model.gguf is of architecture '{architecture}'.*a decoder alone"):
+        engine.load()
+    assert read == [True] and len(freed) == 1
+    with pytest.raises(EngineError, match=architecture):
+        engine.count_tokens({"prompt": "x"})
+
+
+@pytest.mark.parametrize("architecture", ["t5", "bert"])
+def test_llama_cpp_says_which_models_are_no_decoder_alone(tmp_path, architecture):
+    pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
+    pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
+    import lm_models
+    file = lm_models.encoder_gguf(str(tmp_path), architecture)
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
+    with pytest.raises(EngineError, match=f"is of architecture '{architecture}'.*a decoder alone"):
+        engine.load()
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(llama_file, monkeypatch):

@@ -89,7 +89,10 @@ def test_a_model_without_a_template_takes_no_messages():
         reader(tokenizer=ByteTokenizer(NAMES, [], [257], "")).read({"messages": [{"role": "user", "content": "x"}]})
 
 
-def test_first_tokens_stand_before_a_plain_prompt_only():
+def test_first_tokens_stand_before_prompts_and_conversations_and_not_before_tokens():
     tokenizer = ByteTokenizer(("<s>",), [256], [257], "chatml")
     assert reader(tokenizer=tokenizer).read({"prompt": "a"}).prompt == (256, ord("a"))
+    said = reader(context=200, tokenizer=tokenizer).read({"messages": [{"role": "user", "content": "a"}]}).prompt
+    assert said[0] == 256 and said.count(256) == 1
+    assert reader(chat=True, context=200, tokenizer=tokenizer).read({"prompt": "a"}).prompt == said
     assert reader(tokenizer=tokenizer).read({"tokens": [97]}).prompt == (97,)

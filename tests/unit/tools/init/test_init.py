@@ -145,6 +145,14 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path):
     assert config.apps["tiny"].inputs["prompt"].dtype == "text"
 
 
+@pytest.mark.parametrize(("architecture", "entries"), [
+    (b"t5", []), (b"t5encoder", []), (b"bert", [(b"bert.attention.causal", 7, b"\0")])])
+def test_a_gguf_file_of_a_model_with_an_encoder_is_refused(tmp_path, architecture, entries):
+    path = gguf_file(tmp_path / "a.gguf", [(b"general.architecture", 8, text(architecture)), *entries])
+    with pytest.raises(EngineError, match=f"a.gguf is of architecture '{architecture.decode()}'.*a decoder alone"):
+        describe(path)
+
+
 @pytest.mark.parametrize(("entries", "cut", "words"), [
     ([(b"a", 4, struct.pack("<I", 1))], 3, "ends within its header"),
     ([(b"a", 8, struct.pack("<Q", 1 << 60))], 0, "a text of"),
