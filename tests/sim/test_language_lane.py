@@ -6,6 +6,9 @@ import pytest
 from bench import language_policies
 from bench.language_lane import MS, Case, measure
 
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
+
 
 @pytest.mark.parametrize("auction", [True, False])
 def test_frames_are_in_time_beside_a_saturated_language_model_that_reads_in_turns(auction):
@@ -17,6 +20,33 @@ def test_frames_are_in_time_beside_a_saturated_language_model_that_reads_in_turn
 def test_they_are_not_where_prompts_are_read_whole():
     row = measure(Case("int8", 4, 0, True), 2.0, seed=2)
     assert row["in_time"] < 0.5 and row["turn_ms_max"] > 100
+
+
+def frames_and_answers(prefill_turn, seed):
+    """An assistant beside a camera, each of which wants about a third of the lane: what is in time, in percent."""
+    world = simulate(parse_scenario({
+        "lane": {"gpu0": {}},
+        "model": {"chat": {"engine": "synthetic", "batch": [1, 2, 4, 8]},
+                  "see": {"engine": "synthetic", "batch": [1, 2, 4],
+                          "expected": {"1": "8ms", "2": "12ms", "4": "20ms"}}},
+        "app": {"assistant": {"model": "chat", "slo": "8s", "policy": "words"},
+                "frames": {"model": "see", "slo": "120ms", "policy": "eyes"}},
+        "policy": {"words": {"kind": "rtlm+"}, "eyes": {"kind": "edf"}}, "run": {"duration": "20s"},
+        "truth": {"chat": {"steps_hint": "words", "steps_max": 400, "batching": "continuous", "context": 2000,
+                           "told": True, "prefill_turn": prefill_turn, "prefill_token": "0.1ms",
+                           "predict": {"rho": 0.8}, "step": {"full": "10ms", "saturates": 8, "alone": 0.75}}},
+        "workload": {"people": {"app": "assistant", "rate": 2.3, "hints": {
+            "words": {"lognormal": [50.0, 0.6]}, "tokens": {"lognormal": [150.0, 0.5]}}},
+            "camera": {"app": "frames", "rate": 58.0}}}), seed, []).world
+    in_time = {app: [end.outcome == "completed" for end in world.ended if end.request.app == app]
+               for app in ("frames", "assistant")}
+    return {app: 100.0 * sum(found) / len(found) for app, found in in_time.items()}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_language_model_that_reads_in_turns_does_not_bid_the_worth_of_whole_answers_in_each_of_them(seed):
+    found = frames_and_answers(50, seed)
+    assert found["frames"] >= 99.5 and found["assistant"] >= 99.5
 
 
 @pytest.mark.worlds

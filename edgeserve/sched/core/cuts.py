@@ -19,7 +19,7 @@ CUTS_MAX = 64
 
 
 class Cuts:
-    """Looks at every batch of a sequence model that runs. Changes only ``work.cut``."""
+    """Looks at every batch of a sequence model that runs. Changes only ``work.cut_ns``."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -27,7 +27,7 @@ class Cuts:
     def run(self) -> None:
         """Cut what must be cut now. O(batches of sequence models * open requests of other apps)."""
         for work, _ in list(self._state.sequences.working.values()):
-            if work.cut or work.lost or work.lane.works[0] is not work or (
+            if work.cut_ns is not None or work.lost or work.lane.works[0] is not work or (
                     work.steps_max == 1 and not self._state.sequences.models[work.model].prefill_tokens):
                 continue
             job = self._kept_waiting(work)
@@ -35,7 +35,7 @@ class Cuts:
                 job.cuts += 1
                 job.request.note(self._state.board.now_ns, "work", work.id, "is cut for", job.node.name)
             if job is not None or work.policy.cut(work, self._state.board):
-                work.cut = True
+                work.cut_ns = self._state.board.now_ns
                 self._state.actions.append(CutBatch(work.id, work.lane.name))
 
     def _kept_waiting(self, work: Work) -> Job | None:

@@ -58,7 +58,8 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, handover_ns: 
     When a bid starts depends only on *which* others ran before it, so the best order of the rest follows from those of
     smaller rests: O(n * 2**n) values, not n!. A set of bids is a number, one bit for each. (Losses, not what is
     delivered: where nothing is lost they are zero exactly, so that a tie is one whatever the sums round to. A bid's
-    next one starts when its work ends, not when all its later stages have: there is an auction then too.)
+    next one starts when its work ends, not when all its later stages have: there is an auction then too. Turns of one
+    batch are no such stages: each of them would bid the worth of whole answers.)
     """
     count = len(bids)
     took_ns = [0]  # by the set that has run
@@ -75,7 +76,8 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, handover_ns: 
 
 
 def _slow_ns(bid: Bid) -> int:
-    return bid.expected_ns + bid.spread_ns
+    """The time for which a bid delivers its value: of a batch that comes back before, of all its turns."""
+    return max(bid.expected_ns, bid.whole_ns) + bid.spread_ns
 
 
 def _bars(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:

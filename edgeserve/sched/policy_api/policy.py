@@ -46,18 +46,20 @@ class Bid:
     lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
     cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
     reason, if and only if the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
-    the time of all of them, while estimates are of one step. ``variant`` names the engine's way to run the model, or
+    the time of all of them, while estimates are of one step. ``whole_ns`` is the time until what ``utility`` counts is
+    done, where the batch comes back before; 0: ``expected_ns``. ``variant`` names the engine's way to run the model, or
     the phase of it, whose times the latency model keeps apart (``latency.phase(variant)``).
     """
 
     __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
-                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant", "open_steps",
-                 "spread_ns")
+                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant", "whole_ns",
+                 "open_steps", "spread_ns")
 
     def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, utility: UtilityOfStart,
                  remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
                  latest_start_ns: int | None = None, drops: Sequence[Tuple[RequestRecord, str]] = (),
-                 steps_max: int | None = None, probe: bool = False, klass: str = "normal", variant: str = "") -> None:
+                 steps_max: int | None = None, probe: bool = False, klass: str = "normal", variant: str = "",
+                 whole_ns: int = 0) -> None:
         self.model = model
         self.jobs = jobs
         self.size = size
@@ -72,6 +74,7 @@ class Bid:
         self.probe = probe
         self.klass = klass
         self.variant = variant
+        self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler
         self.spread_ns = 0  # by the scheduler: how much longer the work may take than expected
         self.open_steps = False  # the scheduler filled in steps_max

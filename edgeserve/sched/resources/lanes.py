@@ -40,13 +40,13 @@ class Work:
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
     steps of an iterative model the call made, and ``turns``, where the model bounds its turns (else 0).
-    ``over`` are the jobs that were over before the batch (by ``seq``), ``cut`` says that it was told to end after its
-    present step, ``steps_max`` and ``variant`` are what it was asked for.
+    ``over`` are the jobs that were over before the batch (by ``seq``), ``cut_ns`` is when it was told to end after its
+    present step (None: it was not), ``steps_max`` and ``variant`` are what it was asked for.
     """
 
     __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps", "turns", "cold", "over", "cut", "steps_max", "variant", "step_ns",
-                 "at_once")
+                 "lost", "probe", "failed", "steps", "turns", "cold", "over", "cut_ns", "steps_max", "variant",
+                 "step_ns", "at_once")
 
     def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
                  expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
@@ -67,7 +67,7 @@ class Work:
         self.turns = 0
         self.cold = False  # it is the first batch after an idle gap of its lane
         self.over: Dict[int, Job] = NO_JOBS
-        self.cut = False
+        self.cut_ns: int | None = None
         self.steps_max: int | None = None
         self.variant = ""
         self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
@@ -127,14 +127,18 @@ class Lane:
         return len(works) < self.depth
 
     def available_ns(self, now_ns: int) -> int:
-        """When a work given now would start. A batch that can be cut keeps nobody waiting for longer than a step."""
+        """When a work given now would start. A batch that can be cut keeps nobody waiting for longer than a step, which
+        counts from when the batch was told to end."""
         if not self.works:
             return now_ns
         free_at_ns = self.free_at_ns + self.handover.likely_ns
         if free_at_ns <= now_ns:
             return now_ns
-        step_ns = self.works[0].step_ns
-        return min(free_at_ns, now_ns + step_ns) if step_ns and len(self.works) == 1 else free_at_ns
+        work = self.works[0]
+        if not work.step_ns or len(self.works) > 1:
+            return free_at_ns
+        ends_ns = (now_ns if work.cut_ns is None else work.cut_ns) + work.step_ns
+        return min(free_at_ns, max(now_ns, ends_ns))
 
     def worked_ns(self, now_ns: int) -> int:
         """How long it has worked in all, as far as is known of what it runs now."""

@@ -81,8 +81,8 @@ class StageCosts:
             once_ns = usual.time_ns(milli, left[len(pipeline.nodes) + node.index])
             time_ns = once_ns * steps.get(node.index, 1)
             starts_ns = board.resident_at_ns(node.model, lane)
-            if lane.works and lane.free_at_ns > starts_ns and lane.free_at_ns > now_ns:
-                starts_ns = lane.free_at_ns
+            if lane.works:
+                starts_ns = max(starts_ns, lane.available_ns(now_ns))
             found.append((lane.name, time_ns, starts_ns))
         return found
 

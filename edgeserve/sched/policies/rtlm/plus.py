@@ -187,10 +187,7 @@ class RtlmPlus(LanguagePolicy):
             chosen += self._admitted(tasks, chosen, lane, free, board)
         if not chosen:
             return None
-        bid = self._bid_of(tasks, chosen, lane, board)
-        if self._turn and bid.steps_max is not None and bid.steps_max > self._turn:
-            bid.steps_max = self._turn
-        return bid
+        return self._bid_of(tasks, chosen, lane, board)
 
     def _admitted(self, tasks: ModelTasks, running: Sequence[Waiting], lane: Lane, free: int,
                   board: Board) -> List[Waiting]:

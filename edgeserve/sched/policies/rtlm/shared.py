@@ -91,6 +91,7 @@ class LanguagePolicy(Policy):
         self._xi_ns = round(self._at_least("xi_ms", 0.0) * NS_PER_MS)
         self._batch_max = int(self._at_least("batch", 0.0))
         self._admit = bool(self.options["admit"])
+        self._turn = 0  # steps after which a batch comes back, if that is no 0
         sides: Any = self.options["side_lanes"]
         self._sides = tuple([str(lane) for lane in sides])
         self._learnt = Learnt(bool(self.options["correct"]), self._at_least("steps", 1.0))
@@ -425,11 +426,11 @@ class LanguagePolicy(Policy):
     def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> Bid:
         """The bid for a batch that goes on until its answers are whole, or for as many steps as are expected: a batch
         that turns out longer comes back to be predicted again. One that cannot be interrupted between two steps gets
-        :data:`PATIENCE` times as many."""
+        :data:`PATIENCE` times as many, and one that comes back after a turn bids the time of all its steps."""
         latency = board.latency(tasks.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns = self._step_ns(latency, size)
-        steps = self._steps_of(tasks, chosen, lane, board)
+        steps, in_turns = self._steps_of(tasks, chosen, lane, board), board.reads_in_turns(tasks.model)
         begins = sum([not waiting.job.steps for waiting in chosen])
         before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
         if before_ns:
@@ -437,19 +438,23 @@ class LanguagePolicy(Policy):
             before_ns = turns * step_ns if turns else before_ns
         bound: int | None = None
         if tasks.stepwise:
-            bound = steps
-            if board.sequence_room(tasks.model, lane) is None:
+            if in_turns:  # what a turn takes, others wait for, and is learnt when a batch ends
+                bound, steps = STEPS_MIN, max(STEPS_MIN, steps)
+            elif board.sequence_room(tasks.model, lane) is None:
                 patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
                 bound = min(math.ceil(PATIENCE * steps), patient)
-            elif board.reads_in_turns(tasks.model):
-                bound = steps = STEPS_MIN  # what a turn takes, others wait for, and is learnt when a batch ends
-        expected_ns = max(1, before_ns + steps * step_ns)
+            else:
+                bound = steps
+            if self._turn:
+                bound = min(bound, self._turn)
+        expected_ns = max(1, before_ns + (steps if bound is None else min(steps, bound)) * step_ns)
+        whole_ns = max(1, before_ns + steps * step_ns)
         jobs = [waiting.job for waiting in chosen]
         rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
         rest_lane_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in jobs])
         utility = EachUtility(chosen, before_ns + rest_ns, step_ns, board.now_ns)
-        return Bid(tasks.model, jobs, size, expected_ns, utility,
-                   expected_ns + rest_lane_ns, steps_max=bound, klass=best_class(jobs))
+        return Bid(tasks.model, jobs, size, expected_ns, utility, whole_ns + rest_lane_ns, steps_max=bound,
+                   klass=best_class(jobs), whole_ns=whole_ns)
 
 
 class EachUtility:
