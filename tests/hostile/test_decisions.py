@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
 import pytest
 from hand_world import Driver, ended
@@ -101,26 +101,42 @@ def test_a_declared_hint_beyond_its_bound_is_refused(hint: str, value: float, me
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
-def served(rates: Dict[str, float], policy: str = "edf", seconds: float = 4.0, **options: Any) -> Dict[str, int]:
-    """Who finished how many in time, of clients that ask at these rates (per second), with a lane of 100 per second."""
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms", **options}}, policy=policy)
-    arrivals = sorted([(turn * 1000 / rate, client) for client, rate in rates.items()
-                       for turn in range(int(rate * seconds))])
+def served(rates: Dict[str, float], policy: str = "edf", seconds: float = 4.0, costs: Mapping[str, int] | None = None,
+           slos: Mapping[str, int] | None = None, seed: int | None = None) -> Dict[str, int]:
+    """Who finished how many in time, of clients that ask at these rates (per second), each for an app of its own:
+    10 ms of the lane within 100 ms, unless said. With a seed arrivals are random, else regular."""
+    costs, slos = {**dict.fromkeys(rates, 10), **(costs or {})}, {**dict.fromkeys(rates, 100), **(slos or {})}
+    names = {client: f"a{place}" for place, client in enumerate(rates)}
+    world = Driver({f"m{cost}": {1: cost} for cost in costs.values()},
+                   {names[client]: {"model": f"m{costs[client]}", "slo": f"{slos[client]}ms"} for client in rates},
+                   policy=policy)
+    arrivals = []
+    for client, rate in rates.items():
+        draw = random.Random(f"{seed}/{client}")
+        at_ms = 0.0
+        while at_ms < seconds * 1000:
+            arrivals.append((at_ms, client))
+            at_ms += 1000 / rate if seed is None else 1000 * draw.expovariate(rate)
     clients: List[str] = []
-    free_ms, busy = 0.0, False
-    for at_ms, client in arrivals:
-        while busy and free_ms <= at_ms:
+    free_ms = 0.0
+    for at_ms, client in sorted(arrivals):
+        while world.on_lane and free_ms <= at_ms:
             world.finish("cpu0", at=free_ms)
-            busy, free_ms = bool(world.on_lane), free_ms + 10
+            free_ms += running_ms(world)
+        idle = not world.on_lane
         clients.append(client)
-        if not busy:
-            free_ms = at_ms + 10
-        world.arrive("a", client=client, at=at_ms)
-        busy = bool(world.on_lane)
+        world.arrive(names[client], client=client, at=at_ms)
+        if idle:
+            free_ms = at_ms + running_ms(world)
     found = dict.fromkeys(rates, 0)
     for request_id, end in world.ends.items():
         found[clients[request_id - 1]] += end.outcome == "completed"
     return found
+
+
+def running_ms(world: Driver) -> int:
+    """How long the batch takes that is on the lane; 0 without one."""
+    return next((int(work.model[1:]) for work in world.on_lane.values()), 0)
 
 
 @pytest.mark.parametrize("policy", ["edf", "fifo", "clockwork", "pard_local"])
@@ -129,6 +145,23 @@ def test_who_asks_most_does_not_take_the_lane_from_the_others(policy: str) -> No
     both = served({ATTACKER: 300, OTHER: 40}, policy)
     assert both[OTHER] >= 0.95 * alone
     assert both[ATTACKER] + both[OTHER] >= 380  # and the lane is used
+
+
+@pytest.mark.parametrize("rate", [50, 200])
+@pytest.mark.parametrize("slo", [20, 50])
+def test_what_another_client_does_not_use_of_its_part_is_anybodys(rate: int, slo: int) -> None:
+    """A detector of 15 ms beside another process's requests of 1 ms, on a lane of which 35 or 50 % is wanted."""
+    for seed in range(3):
+        given: Dict[str, Any] = {"costs": {ATTACKER: 15, OTHER: 1}, "slos": {ATTACKER: 50, OTHER: slo}, "seed": seed}
+        alone = served({ATTACKER: 20}, **given)[ATTACKER]
+        both = served({ATTACKER: 20, OTHER: rate}, **given)
+        assert both[ATTACKER] >= 0.98 * alone
+        assert both[OTHER] >= 0.98 * served({OTHER: rate}, **given)[OTHER]
+
+
+def test_requests_that_cannot_be_served_take_no_part_from_others() -> None:
+    both = served({ATTACKER: 300, OTHER: 40}, slos={ATTACKER: 5}, seed=1)
+    assert both[OTHER] >= 0.98 * served({OTHER: 40}, seed=1)[OTHER]
 
 
 def test_work_that_ends_long_after_its_clients_went_ends_nothing_else() -> None:

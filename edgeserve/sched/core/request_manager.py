@@ -157,8 +157,8 @@ class RequestManager(RequestMoves):
             self._streams.superseded(request))
 
     def _make_room(self, shared: LaneShare, request: RequestRecord) -> None:
-        """Drop the newest waiting requests of clients above their part until one of a client below its own fits."""
-        while shared.total_ns + request.cost_share_ns > shared.room_ns:
+        """Drop the newest waiting requests of clients above their part until this one is in time."""
+        while shared.is_late(request):
             share = shared.furthest(request, self._board.now_ns)
             if not share:
                 return

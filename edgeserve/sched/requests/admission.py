@@ -7,9 +7,9 @@ does the same over all apps. Clients that the server tells apart are one where t
 (``RequestRecord.share``).
 
 Places alone do not share a lane: of a queue in order of deadlines, who sends most gets most. So while several clients
-of a class want the same lanes and more is pending than is over in time, each may have its part (:class:`LaneShare`).
-What a client had beyond its part counts as if it were pending still: whose requests wait less would get more lane time
-from the same number of them. This holds for clients whose connections the server knows.
+of a class want the same lanes and more is pending than is over in time, each has its part (:class:`LaneShare`). What a
+client had beyond its part counts as if it were pending still: whose requests wait less would get more lane time from
+the same number of them. This holds for clients whose connections the server knows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ACTIVE_NS = 1_000_000_000
 """A client wants lane time if it has a request pending, or one came so lately."""
 
 ROOM_PERCENT = 66
-"""Of the time until a deadline that may be pending on its lanes: what runs, batches that are not full and requests that
-come meanwhile take the rest."""
+"""Of the time until a deadline that may be pending on its lanes where somebody wants more than its part: what runs,
+batches that are not full and requests that come meanwhile take the rest."""
 
 REFRESH_NS = 10_000_000
 """How long it stays known who competes."""
@@ -123,9 +123,13 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
 class Use:
     """What one client wants of the lanes in one class: pending requests and lane time, when it last asked, and how much
     time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too). ``ahead_ns`` is the
-    lane time that it had beyond its part, as of ``ahead_at_ns``."""
+    lane time that it had beyond its part, as of ``ahead_at_ns``. ``recent_ns`` is the lane time that it asked for,
+    faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of all lane time is its
+    own, and ``greedy`` says that it wants more.
+    """
 
-    __slots__ = ("shared", "share", "pending", "pending_ns", "last_ns", "slack_ns", "ahead_ns", "ahead_at_ns")
+    __slots__ = ("shared", "share", "pending", "pending_ns", "last_ns", "slack_ns", "ahead_ns", "ahead_at_ns",
+                 "recent_ns", "part", "greedy")
 
     def __init__(self, shared: LaneShare, share: str) -> None:
         self.shared = shared
@@ -136,25 +140,38 @@ class Use:
         self.slack_ns = NO_HURRY_NS
         self.ahead_ns = 0
         self.ahead_at_ns = 0
+        self.recent_ns = 0
+        self.part = 1.0
+        self.greedy = False
+
+    def asks(self, lane_ns: int, now_ns: int) -> None:
+        """The client asks for so much lane time."""
+        self.recent_ns = self.recent_by(now_ns) + lane_ns
+        self.last_ns = now_ns
+
+    def recent_by(self, now_ns: int) -> int:
+        """``recent_ns`` as of now."""
+        return self.recent_ns * max(0, ACTIVE_NS - (now_ns - self.last_ns)) // ACTIVE_NS
 
 
 class LaneShare:
-    """The pending lane time of one class on lanes that some apps share, by client.
+    """The lane time of one class on lanes that some apps share, by client.
 
-    There is room while all of it together would be over in :data:`ROOM_PERCENT` of the shortest time that a client has.
-    Beyond that each client may have its part by weight: what a client above its part asks is refused; one below it
-    takes the place of the newest waiting requests of the client that is furthest above. One client alone is never
-    refused. To what a client has pending counts the lane time that it had, less what its part of the lanes' time was
-    since (a leaky bucket). Changed by the scheduler alone.
+    Parts are max-min fair: a client has its share of all lane time by weight, and what the others leave of theirs, by
+    what came lately. There is room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the
+    shortest time that a client has. Beyond that a client may have pending what is over in its own time; a greedy one,
+    which wants more than its part, has its part of that room. What it asks beyond is refused. A
+    request that would be late behind what is pending takes the place of the newest waiting requests of the client that
+    is furthest above its part. One client alone is never refused. To what a client has pending counts the lane time
+    that it had, less what its part of the lanes' time was since (a leaky bucket). Changed by the scheduler alone.
     """
 
-    __slots__ = ("uses", "total_ns", "room_ns", "_weights", "_lanes", "_fresh_until_ns")
+    __slots__ = ("uses", "total_ns", "room_ns", "_lanes", "_fresh_until_ns")
 
     def __init__(self, lanes: int) -> None:
         self.uses: Dict[str, Use] = {}
         self.total_ns = 0
         self.room_ns = NO_HURRY_NS
-        self._weights = 1.0
         self._lanes = lanes
         self._fresh_until_ns = -1
 
@@ -165,7 +182,7 @@ class LaneShare:
             use = self.uses[request.share] = Use(self, request.share)
             self._fresh_until_ns = -1
         request.use = use
-        use.last_ns = now_ns
+        use.asks(request.cost_share_ns, now_ns)
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
         if len(self.uses) == 1:
@@ -175,48 +192,80 @@ class LaneShare:
         return len(self.uses) == 1 or self.total_ns + request.cost_share_ns <= self.room_ns
 
     def _refresh(self, now_ns: int, weights: Mapping[str, float]) -> None:
-        """Who competes now, and how much time the most urgent of them has. O(clients)."""
+        """Who competes now, how much time the most urgent of them has, and the part of each. O(clients * log)."""
         self._fresh_until_ns = now_ns + REFRESH_NS
-        self._weights, slack_ns = 0.0, NO_HURRY_NS
+        slack_ns = NO_HURRY_NS
+        wants: List[Tuple[float, str, float]] = []  # of all lane time for each unit of weight, by whom, its weight
         for share, use in list(self.uses.items()):
             if not use.pending and now_ns - use.last_ns > ACTIVE_NS:
                 del self.uses[share]
             else:
-                self._weights += weight_of(share, weights)
                 slack_ns = min(slack_ns, use.slack_ns)
+                weight = weight_of(share, weights)
+                wants.append((use.recent_by(now_ns) / (ACTIVE_NS * self._lanes * weight), share, weight))
         self.room_ns = max(1, slack_ns) * self._lanes * ROOM_PERCENT // 100 if slack_ns < NO_HURRY_NS else NO_HURRY_NS
+        self._share_out(sorted(wants))
 
-    def part_ns(self, share: str, weights: Mapping[str, float]) -> int:
-        """The lane time that a client may have pending where there is no room."""
-        weight = weight_of(share, weights)
-        return int(self.room_ns * weight / max(weight, self._weights))  # the last of its work may return to nobody
+    def _share_out(self, wants: Sequence[Tuple[float, str, float]]) -> None:
+        """Progressive filling: who wants least for its weight gets that, and the others share what is left."""
+        total = 0.0
+        for _, _, weight in wants:
+            total += weight
+        modest, rest, left = 0, 1.0, total
+        for want, _, weight in wants:
+            if want * left > rest:
+                break
+            modest += 1
+            rest -= want * weight
+            left -= weight
+        for place, (want, share, weight) in enumerate(wants):
+            use = self.uses[share]
+            use.greedy = place >= modest
+            use.part = weight * (max(1 / total, want) if modest == len(wants) else rest / left)
+
+    def part_ns(self, use: Use) -> int:
+        """The lane time that a client may have pending where shares count."""
+        return int(self.room_ns * min(1.0, use.part))
 
     def had(self, use: Use, lane_ns: int, weights: Mapping[str, float], now_ns: int) -> None:
         """A client had lane time while others wanted some. It is at most one whole part ahead."""
         if now_ns >= self._fresh_until_ns:
             self._refresh(now_ns, weights)
-        use.ahead_ns = min(self._ahead_ns(use, weights, now_ns) + lane_ns, self.part_ns(use.share, weights))
+        use.ahead_ns = min(self._ahead_ns(use, now_ns) + lane_ns, self.part_ns(use))
 
-    def _ahead_ns(self, use: Use, weights: Mapping[str, float], now_ns: int) -> int:
+    def _ahead_ns(self, use: Use, now_ns: int) -> int:
         """What a client is ahead by now: less what its part of the lanes' time was since the last look, and one whole
         part at most, whatever a part was while nobody was in a hurry."""
         if use.ahead_ns:
-            since_ns = now_ns - use.ahead_at_ns
-            earned_ns = since_ns * self._lanes * weight_of(use.share, weights) / max(self._weights, 1e-9)
-            use.ahead_ns = min(int(max(0.0, use.ahead_ns - earned_ns)), self.part_ns(use.share, weights))
+            earned_ns = (now_ns - use.ahead_at_ns) * self._lanes * use.part
+            use.ahead_ns = min(int(max(0.0, use.ahead_ns - earned_ns)), self.part_ns(use))
         use.ahead_at_ns = now_ns
         return use.ahead_ns
 
     def is_within(self, request: RequestRecord, now_ns: int) -> bool:
-        """Whether a request is within its client's part. (The first of a client always is: it may be dear.)"""
-        use, weights = self.uses[request.share], request.app.weights
-        has_ns = use.pending_ns + self._ahead_ns(use, weights, now_ns)
-        return not has_ns or has_ns + request.cost_share_ns <= self.part_ns(request.share, weights)
+        """Whether a request is within what its client may have. (The first of a client always is: it may be dear.)"""
+        use: Use = request.use
+        if not use.greedy:
+            return not use.pending or use.pending_ns + request.cost_share_ns <= use.slack_ns * self._lanes
+        has_ns = use.pending_ns + self._ahead_ns(use, now_ns)
+        return not has_ns or has_ns + request.cost_share_ns <= self.part_ns(use)
+
+    def is_late(self, request: RequestRecord) -> bool:
+        """Whether a request would end after its deadline behind what is pending and due before it: all of a client but
+        what its longer time leaves for later. O(clients)."""
+        use: Use = request.use
+        within_ns = use.slack_ns * self._lanes - request.cost_share_ns
+        if self.total_ns <= within_ns:
+            return False
+        before_ns = 0
+        for other in self.uses.values():
+            later_ns = other.slack_ns - use.slack_ns if other.slack_ns < NO_HURRY_NS else 0
+            before_ns += max(0, other.pending_ns - max(0, later_ns) * self._lanes)
+        return before_ns > within_ns
 
     def furthest(self, request: RequestRecord, now_ns: int) -> str:
         """The client that is furthest above its part, ``""`` if none is but the one that asks."""
-        weights = request.app.weights
-        over = [(use.pending_ns + self._ahead_ns(use, weights, now_ns) - self.part_ns(share, weights), share)
+        over = [(use.pending_ns + self._ahead_ns(use, now_ns) - self.part_ns(use), share)
                 for share, use in self.uses.items() if share != request.share and use.pending_ns]
         over_ns, share = max(over, default=(0, ""))
         return share if over_ns > 0 else ""

@@ -608,12 +608,13 @@ def test_a_request_counts_in_the_auction_as_often_as_it_has_steps(steps, times):
     assert world.scheduler.state.requests[1].cost_share_ns == times * 10 * MS
 
 
-def test_a_client_below_its_part_of_the_lane_time_displaces_the_newest_that_wait_of_one_above():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")  # room for 66 ms
-    for _ in range(7):
+def test_a_client_that_would_be_late_displaces_the_newest_that_wait_of_one_above_its_part_of_the_lane_time():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")
+    for _ in range(10):
         world.arrive("a", client="pid:1 #1")
-    assert world.arrive("a", client="pid:2 #1") == [ended(7, "dropped", "over_share"),
-                                                    ended(6, "dropped", "over_share")]
+    assert world.arrive("a", client="pid:2 #1") == [ended(10, "dropped", "over_share")]
+    assert world.arrive("a", client="pid:2 #1") == [ended(9, "dropped", "over_share")]
+    assert world.arrive("a", client="pid:2 #1", slo=120) == []
 
 
 def test_what_runs_is_not_displaced():

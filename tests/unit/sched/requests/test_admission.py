@@ -95,76 +95,139 @@ def test_when_the_server_is_full_the_newest_that_waits_of_the_greediest_goes_wha
 # --- lane time --------------------------------------------------------------------------------------------------------
 
 
-def lane_share(**pending):
-    """One lane, clients with so many requests of 10 ms pending that came at 0 and are due in 100: 66 ms of room."""
-    shared, app, number = LaneShare(1), app_of("m"), 0
+def lane_share(weights=None, on_late="drop", **pending):
+    """One lane; clients that have asked for so many requests of 10 ms, all at 0 and due in 100 ms: room for 66 ms."""
+    shared, app, number = LaneShare(1), app_of("m", weights=weights or {}), 0
     made = Admission(app)
     for client, count in pending.items():
         for _ in range(count):
             number += 1
-            request = job(number, app, client=client, worth=10).request
+            request = job(number, app, client=client, worth=10, deadline=100, on_late=on_late).request
             shared.asks(request, 0)
             made.enter(request)
-    return shared, request
+    return shared, app, made
 
 
-def asking(shared, client, now_ms, number=99):
-    request = job(number, app_of("m"), client=client, worth=10, arrival=now_ms, deadline=now_ms + 100).request
-    shared.asks(request, now_ms * MS)
+def asking(shared, client, now_ms, slo_ms=100, worth=10, on_late="drop"):
+    request = job(99, app_of("m"), client=client, worth=worth, arrival=now_ms, deadline=now_ms + slo_ms,
+                  on_late=on_late).request
+    shared.asks(request, round(now_ms * MS))
     return request
 
 
-def test_lane_time_that_a_client_had_beyond_its_part_counts_until_its_part_has_paid_for_it():
-    shared, _ = lane_share(x=1, y=3)
+def within(shared, client, now_ms, **fields):
+    return shared.is_within(asking(shared, client, now_ms, **fields), round(now_ms * MS))
+
+
+def greedy(shared, *clients, from_ms=1.0, until_ms=500.0):
+    """Each of these clients asks for five times what the lane can do, until then."""
+    now_ms = from_ms
+    while now_ms < until_ms:
+        for client in clients:
+            asking(shared, client, now_ms)
+        now_ms += 2
+
+
+def test_a_client_that_wants_less_than_its_part_may_have_pending_what_its_own_time_allows():
+    shared, *_ = lane_share(x=6, y=1)
+    greedy(shared, "x")
+    assert not within(shared, "x", 500)  # it has 60 ms of 66 pending, and y may want a part of that
+    assert within(shared, "y", 500)
+    shared, *_ = lane_share(x=1, y=9)
+    assert within(shared, "y", 0)
+    assert not within(shared, "y", 0, slo_ms=99)
+    shared, *_ = lane_share(on_late="answer", x=1, y=50)
+    assert within(shared, "y", 0, on_late="answer")
+
+
+def test_what_the_others_do_not_want_is_anybodys():
+    """One of three clients wants a tenth of the lane: each of two greedy ones may have 45 hundredths of the room."""
+    shared, *_ = lane_share(x=1, y=1, z=1)
+    greedy(shared, "x", "y")
+    for now_ms in range(100, 500, 100):
+        asking(shared, "z", now_ms)
+    greedy(shared, "x", "y", from_ms=500, until_ms=520)
+    asking(shared, "z", 520)
+    parts = {name: use.part for name, use in shared.uses.items()}
+    assert parts["x"] == parts["y"] == pytest.approx(0.45, abs=0.07)
+    assert 2 * parts["x"] + shared.uses["z"].recent_by(520 * MS) / 1e9 == pytest.approx(1.0, abs=0.02)
+
+
+def test_greedy_clients_share_by_weight():
+    shared, app, _ = lane_share({"x": 3}, x=1, y=1)
+    for now_ms in range(1, 500, 2):
+        for client in "xy":
+            shared.asks(job(99, app, client=client, worth=10, deadline=now_ms + 100).request, now_ms * MS)
+    assert shared.uses["x"].part == pytest.approx(0.75)
+    assert shared.uses["y"].part == pytest.approx(0.25)
+
+
+def test_lane_time_that_a_greedy_client_had_beyond_its_part_counts_until_its_part_has_paid_for_it():
+    shared, *_ = lane_share(x=1, y=1)
+    greedy(shared, "x", "y")
+    assert within(shared, "x", 500)
+    shared.had(shared.uses["x"], 20 * MS, {}, 500 * MS)  # of 33 ms that are its part, 10 are pending and 20 were had
+    assert not within(shared, "x", 500)
+    assert not within(shared, "x", 510)  # it earned 5 ms, half of the lane's time
+    assert within(shared, "x", 520)
+
+
+def test_a_greedy_client_without_a_pending_request_is_refused_while_it_is_ahead_by_at_most_a_whole_part():
+    shared, *_ = lane_share(x=1, y=1)
+    greedy(shared, "x", "y")
     x = shared.uses["x"]
-    assert shared.is_within(asking(shared, "x", 0), 0)
-    shared.had(x, 20 * MS, {}, 0)  # of 33 ms that are its part, 10 are pending and 20 were had
-    assert not shared.is_within(asking(shared, "x", 0), 0)
-    assert shared.is_within(asking(shared, "y", 0), 0) is False  # three pending: 40 ms with a fourth
-    assert not shared.is_within(asking(shared, "x", 10), 10 * MS)  # it earned 5 ms, half of the lane's time
-    assert shared.is_within(asking(shared, "x", 20), 20 * MS)
+    shared.had(x, 1000 * MS, {}, 500 * MS)
+    x.pending = x.pending_ns = 0
+    assert not within(shared, "x", 510)
+    assert within(shared, "x", 520)
+    shared.had(x, 1000 * MS, {}, 520 * MS)
+    greedy(shared, "x", "y", from_ms=521, until_ms=586)
+    assert within(shared, "x", 586)
 
 
-def test_a_client_without_a_pending_request_is_refused_while_it_is_ahead_and_at_most_a_whole_part():
-    shared, _ = lane_share(x=1, y=3)
-    x = shared.uses["x"]
-    shared.had(x, 1000 * MS, {}, 0)
-    x.pending_ns = 0
-    assert not shared.is_within(asking(shared, "x", 10), 10 * MS)
-    assert shared.is_within(asking(shared, "x", 20), 20 * MS)
-    shared.had(x, 1000 * MS, {}, 20 * MS)
-    assert shared.is_within(asking(shared, "x", 86), 86 * MS)
-    assert shared.furthest(asking(shared, "y", 86), 86 * MS) == ""
+def test_the_newest_of_who_is_furthest_above_its_part_goes_where_another_would_be_late():
+    shared, *_ = lane_share(x=6, y=4, z=1)
+    assert not shared.is_late(asking(shared, "z", 0, slo_ms=120))
+    late = asking(shared, "z", 0)
+    assert shared.is_late(late)
+    assert shared.furthest(late, 0) == "x"
+    greedy(shared, "x", "y")
+    shared.had(shared.uses["y"], 60 * MS, {}, 500 * MS)
+    assert shared.furthest(late, 500 * MS) == "y"
+    assert shared.furthest(late, 600 * MS) == "x"  # its part has paid for what y had
 
 
-def test_who_is_furthest_ahead_loses_its_newest_request_first():
-    shared, last = lane_share(x=2, y=2, z=1)
-    assert shared.furthest(last, 0) == ""
-    shared.had(shared.uses["y"], 20 * MS, {}, 0)
-    assert shared.furthest(last, 0) == "y"
-    assert shared.furthest(last, 100 * MS) == ""  # its part has paid for it
+def test_what_is_due_later_makes_nobody_late():
+    shared, *_ = lane_share(x=10)
+    assert shared.is_late(asking(shared, "y", 0, slo_ms=99))  # behind 100 ms of x, of which 1 can be later
+    shared, *_ = lane_share(x=8)
+    assert not shared.is_late(asking(shared, "y", 0, slo_ms=80))  # behind 60 ms of x: the other 20 can be later
+    assert not shared.is_late(asking(shared, "y", 0, slo_ms=99))
 
 
 def test_nobody_is_above_its_part_who_has_exactly_that():
-    shared, last = lane_share(x=2, y=1)
-    part_ns = shared.part_ns("x", {})
+    shared, *_ = lane_share(x=2, y=1)
+    late = asking(shared, "y", 0)
+    part_ns = shared.part_ns(shared.uses["x"])
     for has_ns, furthest in ((part_ns - 1, ""), (part_ns, ""), (part_ns + 1, "x")):
         shared.uses["x"].pending_ns = has_ns
-        assert shared.furthest(asking(shared, "y", 0), 0) == furthest
+        assert shared.furthest(late, 0) == furthest
 
 
 def test_what_a_client_had_while_nobody_was_in_a_hurry_does_not_lock_it_out():
-    shared, _ = lane_share(x=1, y=3)
+    shared, *_ = lane_share(x=1, y=1)
+    greedy(shared, "x", "y")
     x = shared.uses["x"]
     room_ns, shared.room_ns = shared.room_ns, 2**62
-    shared.had(x, 60_000 * MS, {}, 0)
+    shared.had(x, 60_000 * MS, {}, 500 * MS)
     shared.room_ns = room_ns
-    assert not shared.is_within(asking(shared, "x", 5), 5 * MS)
-    assert shared.is_within(asking(shared, "x", 66), 66 * MS)
+    assert not within(shared, "x", 505)
+    greedy(shared, "x", "y", from_ms=506, until_ms=566)
+    assert within(shared, "x", 566)
 
 
 def test_work_that_returns_when_all_who_asked_are_gone_counts_for_nobody():
-    shared, _ = lane_share(x=1, y=1)
+    shared, *_ = lane_share(x=1, y=1)
     x = shared.uses["x"]
     for use in shared.uses.values():
         use.pending = use.pending_ns = 0  # cancelled, while their batch went on for two seconds
