@@ -6,7 +6,6 @@ expectation, each with noise. The scheduler sees none of this, only what the lan
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -90,7 +89,7 @@ class TrueTimes:
         noise = self._models[model].noise
         return 1.0 + noise * deviate(self._draw) if noise else 1.0
 
-    def prefill_ns(self, model: str, lane: str, tokens: Sequence[float]) -> int:
+    def prefill_ns(self, model: str, lane: str, tokens: Sequence[int]) -> int:
         """What it takes to read the prompts of these sequences, of so many tokens each, before their first step."""
         truth = self._models[model].truth
         if not tokens:
@@ -102,7 +101,7 @@ class TrueTimes:
             fixed_ns = round(fixed_ns * slower) if here.prefill_ns < 0 else here.prefill_ns
             token_ns = round(token_ns * slower) if here.prefill_token_ns < 0 else here.prefill_token_ns
         steps_ns = truth.prefill_steps * self.step_ns(model, lane, len(tokens)) if truth.prefill_steps else 0.0
-        return fixed_ns + round(token_ns * math.fsum(tokens) + steps_ns)
+        return fixed_ns + round(token_ns * sum(tokens) + steps_ns)
 
     def turn_tokens(self, model: str) -> int:
         """Tokens of prompts that a turn reads; 0 where they are read whole."""
@@ -193,9 +192,9 @@ class TrueResults:
         truth = self._nodes[app, node][1]
         return bool(truth.steps_hint) or truth.batching != STATIC
 
-    def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> float:
-        """How many tokens the job's prompt has."""
-        return max(0.0, hints.get(self._tokens[app, job.node], 0.0))
+    def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> int:
+        """How many tokens the job's prompt has: whole ones, whatever was drawn."""
+        return max(0, int(hints.get(self._tokens[app, job.node], 0)))
 
     def steps(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> int:
         """How many steps the job needs in all; a sequence ends where its context does."""
@@ -203,7 +202,7 @@ class TrueResults:
         needed = steps_of(truth, hints)
         if truth.steps:
             needed = max(1, truth.steps.pick(self._of(place, job, "steps").random()))
-        return min(needed, max(1, truth.context - math.ceil(self.tokens(app, job, hints))))
+        return min(needed, max(1, truth.context - self.tokens(app, job, hints)))
 
     def parts(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> Optional[int]:
         """Into how many parts it fans out; ``None`` for a node that does not."""
@@ -239,10 +238,10 @@ class TrueResults:
         truth = self._nodes[app, job.node][1]
         return truth.fail > 0 and self._of(place, job, "fail").random() < truth.fail
 
-    def state_bytes(self, app: str, job: JobId, tokens: float = 0.0) -> int:
+    def state_bytes(self, app: str, job: JobId, tokens: int = 0) -> int:
         """What the state of the job's stream or sequence occupies, which has so many tokens."""
         truth = self._nodes[app, job.node][1]
-        return truth.state_bytes + round(tokens * truth.state_token_bytes)
+        return truth.state_bytes + tokens * truth.state_token_bytes
 
     def steps_per_run(self, app: str, node: str) -> int:
         """After how many steps the model returns by itself; 0 = when it is done."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
@@ -110,10 +109,10 @@ class Jobs:
                 continue
             progress = self._progress(entry, job)
             tokens = self._results.tokens(entry.request.app, job, entry.request.hints) + progress.done
-            reads.append(progress.unread if progress.lane == lane else max(1, math.ceil(tokens / part)))
+            reads.append(progress.unread if progress.lane == lane else max(1, -(-tokens // part)))
         return reads, max(1, self.times.prefill_ns(action.model, lane, [part]))
 
-    def prompts(self, lane: str, action: RunBatch) -> List[float]:
+    def prompts(self, lane: str, action: RunBatch) -> List[int]:
         """The tokens of the jobs that have no state on this lane: they are read before the first step."""
         if action.probe:
             probed = self.probed[action.work_id].request

@@ -249,15 +249,15 @@ class RecordedResults:
         """Whether jobs of the node are sequences, which say how many steps each made."""
         return self._nodes[app, node].model in self._sequences
 
-    def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> float:
+    def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> int:
         """How many tokens the job's prompt had, as far as its request declared them."""
-        return max(0.0, hints.get(self._tokens[app, job.node], 0.0))
+        return max(0, int(hints.get(self._tokens[app, job.node], 0)))
 
-    def state_bytes(self, app: str, job: JobId, tokens: float = 0.0) -> int:
+    def state_bytes(self, app: str, job: JobId, tokens: int = 0) -> int:
         """What the state of the job's stream or sequence occupies, which has so many tokens."""
         facts = self._sequences.get(self._nodes[app, job.node].model)
         if facts is not None:
-            return round(tokens * facts[1])
+            return tokens * facts[1]
         told = self._told(app, job)
         return told.state_bytes if told is not None else 0
 

@@ -301,7 +301,7 @@ class RecordedTimes:
         """How many times the usual the steps of one batch take, as one of the recorded batches did."""
         return self._model.deviation(model, "", (), self._draw.random())
 
-    def prefill_ns(self, model: str, lane: str, tokens: Sequence[float]) -> int:
+    def prefill_ns(self, model: str, lane: str, tokens: Sequence[int]) -> int:
         """What it takes to read the prompts of so many sequences, as usually; 0 for any other model: recorded durations
         have it in them."""
         return self._model.prefills_ns.get((model, lane), 0) * len(tokens)

@@ -62,6 +62,16 @@ def test_memory_for_half_of_the_sequences_is_never_exceeded_and_everybody_is_ans
     assert done.world.reference_model.marks["CutBatch"]
 
 
+@pytest.mark.parametrize("kind", ["fifo", "rtlm", "rtlm+"])
+def test_prompts_drawn_as_fractions_of_tokens_are_whole_ones_where_memory_binds(kind):
+    table = table_of(PLUS, SHORT._replace(load=0.9))
+    table["policy"] = {kind: {}}
+    table["truth"]["chat"].update(state_token="10kB", context=400)
+    table["model"]["chat"]["state_memory"] = "1MB"
+    table["workload"]["people"]["hints"]["tokens"] = {"lognormal": [30.0, 0.5]}
+    assert {end.outcome for end in run(table).world.ended} <= {"completed", "failed"}
+
+
 def test_a_prompt_longer_than_the_context_fails_alone():
     table = table_of(PLUS, SHORT._replace(load=0.3))
     table["truth"]["chat"]["context"] = 60

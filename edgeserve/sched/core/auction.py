@@ -174,11 +174,12 @@ class Auction:
                 return True
             if fit.release is not None:
                 self._request_manager.release(fit.release, "others need its place")
-            elif sequences.is_alone(jobs[0], lane):
-                self._request_manager.end(jobs[0].request, "fail", f"{STATE_MEMORY}: alone, its sequence needs more "
-                                                                   f"than [model.{bid.model}] state_memory allows")
             else:
-                return False
+                alone = next((job for job in jobs if sequences.is_alone(job, lane)), None)
+                if alone is None:
+                    return False
+                self._request_manager.end(alone.request, "fail", f"{STATE_MEMORY}: alone, its sequence needs more than "
+                                                                 f"[model.{bid.model}] state_memory allows")
             jobs = [job for job in jobs if job.state == READY and job.lane in ("", lane.name)
                     and job is not fit.release]  # its policy may want that one elsewhere now
         return True

@@ -242,6 +242,16 @@ def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_littl
     world.over()
 
 
+def test_a_sequence_that_outgrew_the_memory_fails_though_others_wait_before_it():
+    world = lm(state_memory="200B")  # ``fifo`` puts a sequence that comes back behind those that wait
+    world.arrive("chat", count=2, hints=chat(5, tokens=10))
+    assert world.finish(at=50, status="unfinished", steps=5, state_bytes=150) == [ran("lm", 1, steps_max=5)]
+    world.finish(at=100, status="unfinished", steps=5, state_bytes=200)
+    assert world.outcome(1) == "failed" and world.reason(1).startswith("state_memory_exhausted")
+    world.finish(at=150, steps=5)
+    world.over()
+
+
 @pytest.mark.parametrize(("tokens", "memory"), [(100, "1MB"), (20, "200B")])
 def test_an_input_that_can_never_fit_fails_at_once(tokens, memory):
     world = lm(state_memory=memory)
@@ -298,6 +308,36 @@ def test_a_cut_batch_is_not_cut_again():
     world.arrive("chat", hints=chat(50))
     world.arrive("voice", at=30)
     assert world.arrive("voice", at=31) == []
+
+
+def test_the_step_after_which_a_batch_ends_passes_while_others_are_decided_about():
+    """Who a batch was cut for is in time after its step: also in the middle of that step."""
+    world = both()
+    world.arrive("chat", hints=chat(50))
+    assert world.arrive("voice", at=30, slo=18) == [CutBatch(1, "cpu0")]  # free at 40, and it takes 5 until 48
+    assert world.arrive("voice", at=34, slo=200) == []
+    assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 2)]
+
+
+def test_a_step_that_takes_longer_than_expected_is_believed_to_end_now():
+    world = both()
+    world.arrive("chat", hints=chat(50))
+    world.arrive("voice", at=30, slo=60)
+    world.step(at=55)
+    (lane,) = world.scheduler.state.run_lanes
+    assert lane.available_ns(55 * MS) == 55 * MS
+
+
+@pytest.mark.parametrize("slo", [30, 60])
+def test_a_pipeline_is_served_beside_a_batch_that_can_be_cut(slo):
+    frames = {"slo": f"{slo}ms", "policy": "pipes", "node": [{"name": "find", "model": "ear"},
+                                                             {"name": "read", "model": "ear"}]}
+    world = Driver(HEARS, {"chat": {**APPS["chat"], "policy": "talks"}, "frames": frames},
+                   {"talks": {"kind": "rtlm+"}, "pipes": {"kind": "pard_local"}},
+                   sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)})
+    world.arrive("chat", hints=chat(50))
+    assert world.arrive("frames", at=30) == [CutBatch(1, "cpu0")]
+    assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 2)]
 
 
 @pytest.mark.parametrize(("slo", "is_cut"), [(14.9, False), (15, True), (201.9, True), (202, False)])
