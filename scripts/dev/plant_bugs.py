@@ -18,6 +18,7 @@ SCHEDULER = f"{SCHED}/core/test_scheduler.py"
 GOLDEN = "tests/golden"
 SAID = (f"{SCHED}/requests/test_result_hints.py",)
 BACKGROUND = "tests/sim/test_background.py"
+SHARES = ("tests/hostile/test_decisions.py",)
 LOCAL, LOCAL_GUARDS = f"{SCHED}/policies/pard_local/test_policy.py", f"{SCHED}/policies/pard_local/test_guards.py"
 
 
@@ -48,7 +49,7 @@ BUGS: Tuple[Bug, ...] = (
         "move_job(job, \"fail\")"),
     Bug("useless-parts-still-run", "core/request_manager.py", "if joins.is_useless(request, job):", "if False:"),
     Bug("all-branches-failed-is-completed", "core/request_manager.py", "if request.failure and not request.done_exits:", "if False:",
-        (GOLDEN,)),
+        unit("requests/joins")),
     Bug("partial-is-dropped-whole", "core/request_manager.py",
         "goes_on = request.on_late == PARTIAL and joins.feeds_joins(job)", "goes_on = False"),
     Bug("cancelled-request-frees-no-place", "core/request_manager.py", "        self._state.admission[request.app.name].leave(request)\n", ""),
@@ -181,6 +182,14 @@ BUGS: Tuple[Bug, ...] = (
         " or now + work.step_ns + alone_ns > job.deadline_ns:", ":", unit("core/sequences")),
     Bug("a-batch-that-was-cut-goes-first-again", "core/auction.py", "bid.expected_ns *= bid.steps_max", "pass",
         unit("core/sequences")),
+    Bug("a-cut-counts-from-each-look", "resources/lanes.py", "(now_ns if work.cut_ns is None else work.cut_ns)", "now_ns",
+        unit("core/sequences")),
+    Bug("a-pipeline-waits-for-all-steps-of-a-batch", "policies/pard_local/stages.py",
+        "max(starts_ns, lane.available_ns(now_ns))", "max(starts_ns, lane.free_at_ns)", unit("core/sequences")),
+    Bug("each-turn-bids-whole-answers", "policy_api/arbiter.py", "max(bid.expected_ns, bid.whole_ns)", "bid.expected_ns",
+        ("tests/sim/test_language_lane.py",)),
+    Bug("only-the-first-of-a-batch-may-be-stuck", "core/auction.py", "for job in jobs if sequences.is_alone(job, lane)",
+        "for job in jobs[:1] if sequences.is_alone(job, lane)", unit("core/sequences")),
     Bug("a-lost-lane-keeps-its-sequences", "core/scheduler.py",
         "if running and not (forget and work.model in self.state.sequences.models):", "if running:",
         unit("core/sequences")),
@@ -250,6 +259,11 @@ BUGS: Tuple[Bug, ...] = (
         "return waiting[0] if waiting else None", unit("requests/admission")),
     Bug("weights-are-ignored", "requests/admission.py", "        return len(self.clients.get(client, ())) / ",
         "        return len(self.clients.get(client, ())) or ", unit("requests/admission")),
+    Bug("who-leaves-a-part-keeps-it", "requests/admission.py", "use.greedy = place >= modest", "use.greedy = True",
+        SHARES),
+    Bug("nobody-is-greedy", "requests/admission.py", "use.greedy = place >= modest", "use.greedy = False", SHARES),
+    Bug("longer-time-leaves-nothing-for-later", "requests/admission.py", "max(0, later_ns) * self._lanes", "0",
+        unit("requests/admission")),
     Bug("full-is-one-too-late", "core/request_manager.py", "if admission.pending >= app.pending_max:",
         "if admission.pending > app.pending_max:"),
     Bug("stream-runs-two-at-once", "resources/streams.py", "if stream.active is None:\n            stream.active = request",
@@ -451,7 +465,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("cohort-runs-half-a-batch", "policies/pard_local/in_flight.py", "if not smaller or self.is_running():",
         "if not smaller:", unit("policies/pard_local/hosts")),
     Bug("cohort-answers-all-at-once", "policies/pard_local/in_flight.py", "            ends_ns -= time_ns\n", "",
-        unit("policies/pard_local/hosts")),
+        ("tests/sim/test_soak.py",)),
     Bug("who-cannot-be-in-time-runs-ahead", "policies/pard_local/policy.py", "(row[0], row[1] < hopeful_ns)", "row[0]",
         unit("policies/pard_local/hosts")),
     Bug("cuts-in-at-any-cost", "policies/pard_local/policy.py", "        if lost > saved:",

@@ -938,6 +938,7 @@ def test_a_batch_on_a_lane_that_hangs_tells_its_policy_once(listener):
 
 def test_what_changed_is_said_and_nothing_else(listener):
     listener.step(LaneChanged("l0", speed=0.5), at=1)
+    assert listener.scheduler.state.lanes["l0"].up
     listener.step(LaneChanged("l0", up=False), at=2)
     listener.step(LaneChanged("l0", speed=0.25), at=3)  # another speed does not bring it up
     assert not listener.scheduler.state.lanes["l0"].up
