@@ -144,11 +144,6 @@ class Use:
         self.part = 1.0
         self.greedy = False
 
-    def asks(self, lane_ns: int, now_ns: int) -> None:
-        """The client asks for so much lane time."""
-        self.recent_ns = self.recent_by(now_ns) + lane_ns
-        self.last_ns = now_ns
-
     def recent_by(self, now_ns: int) -> int:
         """``recent_ns`` as of now."""
         return self.recent_ns * max(0, ACTIVE_NS - (now_ns - self.last_ns)) // ACTIVE_NS
@@ -160,10 +155,10 @@ class LaneShare:
     Parts are max-min fair: a client has its share of all lane time by weight, and what the others leave of theirs, by
     what came lately. There is room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the
     shortest time that a client has. Beyond that a client may have pending what is over in its own time; a greedy one,
-    which wants more than its part, has its part of that room. What it asks beyond is refused. A
-    request that would be late behind what is pending takes the place of the newest waiting requests of the client that
-    is furthest above its part. One client alone is never refused. To what a client has pending counts the lane time
-    that it had, less what its part of the lanes' time was since (a leaky bucket). Changed by the scheduler alone.
+    which wants more than its part, has its part of that room. What it asks beyond is refused. A request that would be
+    late behind what is pending takes the place of the newest waiting requests of the client that is furthest above its
+    part. One client alone is never refused. To what a greedy client has pending counts the lane time that it had, less
+    what its part of the lanes' time was since (a leaky bucket). Changed by the scheduler alone.
     """
 
     __slots__ = ("uses", "total_ns", "room_ns", "_lanes", "_fresh_until_ns")
@@ -182,7 +177,8 @@ class LaneShare:
             use = self.uses[request.share] = Use(self, request.share)
             self._fresh_until_ns = -1
         request.use = use
-        use.asks(request.cost_share_ns, now_ns)
+        use.recent_ns = use.recent_by(now_ns) + request.cost_share_ns
+        use.last_ns = now_ns
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
         if len(self.uses) == 1:
