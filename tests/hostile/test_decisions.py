@@ -102,14 +102,15 @@ def test_a_declared_hint_beyond_its_bound_is_refused(hint: str, value: float, me
 
 
 def served(rates: Dict[str, float], policy: str = "edf", seconds: float = 4.0, costs: Mapping[str, int] | None = None,
-           slos: Mapping[str, int] | None = None, seed: int | None = None) -> Dict[str, int]:
+           slos: Mapping[str, int] | None = None, seed: int | None = None, lanes: int = 1) -> Dict[str, int]:
     """Who finished how many in time, of clients that ask at these rates (per second), each for an app of its own:
-    10 ms of the lane within 100 ms, unless said. With a seed arrivals are random, else regular."""
+    10 ms of one lane within 100 ms, unless said. With a seed arrivals are random, else regular. ``lanes``: one more app
+    may run on all of them, and nobody asks for it."""
     costs, slos = {**dict.fromkeys(rates, 10), **(costs or {})}, {**dict.fromkeys(rates, 100), **(slos or {})}
     names = {client: f"a{place}" for place, client in enumerate(rates)}
-    world = Driver({f"m{cost}": {1: cost} for cost in costs.values()},
-                   {names[client]: {"model": f"m{costs[client]}", "slo": f"{slos[client]}ms"} for client in rates},
-                   policy=policy)
+    apps = {names[client]: {"model": f"m{costs[client]}", "slo": f"{slos[client]}ms"} for client in rates}
+    world = Driver({**{f"m{cost}": {1: cost, "lanes": ["cpu0"]} for cost in costs.values()}, "all": {1: 10}},
+                   {**apps, "all": "all"}, policy=policy, lane={f"cpu{number}": {} for number in range(lanes)})
     arrivals = []
     for client, rate in rates.items():
         draw = random.Random(f"{seed}/{client}")
@@ -162,6 +163,26 @@ def test_what_another_client_does_not_use_of_its_part_is_anybodys(rate: int, slo
 def test_requests_that_cannot_be_served_take_no_part_from_others() -> None:
     both = served({ATTACKER: 300, OTHER: 40}, slos={ATTACKER: 5}, seed=1)
     assert both[OTHER] >= 0.98 * served({OTHER: 40}, seed=1)[OTHER]
+
+
+def test_a_flood_on_one_of_four_lanes_is_one_although_a_model_runs_on_all_of_them() -> None:
+    rates = {ATTACKER: 300.0, OTHER: 40.0}
+    assert served(rates, lanes=4)[OTHER] >= 0.95 * served({OTHER: 40}, lanes=4)[OTHER]
+
+
+def test_who_floods_one_set_of_lanes_keeps_its_part_of_the_others() -> None:
+    """One process asks far too much of the host's lanes, and little of the GPU, as another one does."""
+    models = {"see": {1: 10, "lanes": ["gpu0"]}, "cut": {1: 10, "lanes": ["cpu0"]}}
+    world = Driver(models, {"see": {"model": "see", "slo": "60ms"}, "cut": {"model": "cut", "slo": "60ms"}},
+                   lane={"gpu0": {}, "cpu0": {}})
+    world.arrive("cut", client=OTHER)
+    world.arrive("see", client=OTHER)
+    for _ in range(50):
+        world.arrive("cut", client=ATTACKER)
+    for _ in range(3):
+        world.arrive("see", client=ATTACKER)
+    ends = [(end.outcome, end.reason) for end in world.ends.values()]
+    assert set(ends) == {("rejected", "over_share")} and not any(request > 52 for request in world.ends)
 
 
 def test_work_that_ends_long_after_its_clients_went_ends_nothing_else() -> None:

@@ -30,7 +30,7 @@ from edgeserve.sched.requests.admission import (
     OVER_SHARE,
     QUEUE_FULL,
     SERVER_FULL,
-    LaneShare,
+    Use,
     to_displace_anywhere,
 )
 from edgeserve.sched.requests.graph import Node
@@ -104,9 +104,8 @@ class RequestManager(RequestMoves):
         costs = state.costs[app.name]
         if now >= costs.fresh_until_ns:
             costs.refresh(now)
-        request.cost_share_ns = costs.cost_share_ns
-        if request.hints and app.simple:
-            request.cost_share_ns *= max(1, int(request.hints.get("steps", 1)))
+        steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
+        request.cost_share_ns = costs.cost_share_ns * steps
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -126,10 +125,13 @@ class RequestManager(RequestMoves):
             if displaced is None:
                 self._reject(request, SERVER_FULL)
                 return
-        shared: LaneShare | None = None
         if request.has_owner:
-            shared = state.lane_shares[app.name][request.klass]
-            if not shared.asks(request, now) and not shared.is_within(request, now) and not self._replaces(request):
+            within = True
+            for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
+                use = shared.asks(request, kept_ns * steps, now)
+                request.uses.append((use, kept_ns * steps))
+                within = shared.is_within(use, kept_ns * steps, now) and within
+            if not within and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return
         recent = state.recent[app.name]
@@ -145,8 +147,9 @@ class RequestManager(RequestMoves):
             return
         if displaced is not None and not displaced.ended:
             self.end(displaced, "drop", OVER_SHARE)
-        if shared is not None and len(shared.uses) > 1:
-            self._make_room(shared, request)
+        for use, lane_ns in request.uses:
+            if len(use.shared.uses) > 1:
+                self._make_room(use, lane_ns)
         admission.enter(request)
         admission.last_ns = now
         self._accept(request, arrived)
@@ -156,15 +159,16 @@ class RequestManager(RequestMoves):
         return request.stream is not None and request.app.stream == "newest_wins" and bool(
             self._streams.superseded(request))
 
-    def _make_room(self, shared: LaneShare, request: RequestRecord) -> None:
-        """Drop the newest waiting requests of clients above their part until this one is in time."""
-        while shared.is_late(request):
-            share = shared.furthest(request, self._board.now_ns)
+    def _make_room(self, use: Use, lane_ns: int) -> None:
+        """Drop the newest waiting requests of clients above their part until one of ``use`` is in time."""
+        shared = use.shared
+        while True:
+            share = shared.in_the_way(use, lane_ns, self._board.now_ns)
             if not share:
                 return
             waiting = [theirs.id for admission in self._state.admission.values()
                        for theirs in admission.clients.get(share, {}).values()
-                       if theirs.running == 0 and theirs.use is not None and theirs.use.shared is shared]
+                       if theirs.running == 0 and any(other.shared is shared for other, _ in theirs.uses)]
             if not waiting:
                 return
             self.end(self._requests[max(waiting)], "drop", OVER_SHARE)
@@ -417,9 +421,12 @@ class RequestManager(RequestMoves):
         """A lane returned a job of a finished batch."""
         request = job.request
         request.running -= 1
-        use = request.use
-        if use is not None and len(use.shared.uses) > 1:
-            use.shared.had(use, (took[1] - took[0]) // len(work.jobs), request.app.weights, self._board.now_ns)
+        if request.uses:
+            model = job.node.model
+            use, _ = request.uses[self._state.costs[request.app.name].place_of[model]]
+            if len(use.shared.uses) > 1:
+                lane_ns = (took[1] - took[0]) // (len(work.jobs) * len(self._state.lanes_of[model]))
+                use.shared.had(use, lane_ns, request.app.weights, self._board.now_ns)
         if job.state == ORPHAN:
             move_job(job, "finish")
             self._drop_state(job)

@@ -13,7 +13,7 @@ from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import Action
-from edgeserve.sched.requests.admission import Admission, lane_shares
+from edgeserve.sched.requests.admission import Admission, lane_sets, lane_shares
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.recent_arrivals import RecentArrivals
@@ -65,11 +65,11 @@ class State:
         self.latencies_of: Dict[str, List[ModelLatency]] = {
             model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()}
         handovers = {model: [lane.handover for lane in places] for model, places in self.lanes_of.items()}
-        self.costs = {app.name: AppCosts(app, self.latencies_of, handovers) for app in apps}
+        sets = lane_sets({model: [lane.name for lane in places] for model, places in self.lanes_of.items()})
+        self.costs = {app.name: AppCosts(app, self.latencies_of, handovers, sets) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
         self.admission = {app.name: Admission(app) for app in apps}
-        self.lane_shares = lane_shares(apps, {model: [lane.name for lane in places]
-                                              for model, places in self.lanes_of.items()})
+        self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         self.frame_periods = FramePeriods()
         self.recent = {app.name: RecentArrivals() for app in apps}

@@ -33,14 +33,21 @@ class AppCosts:
     ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
     ``latencies`` are those of each model on the lanes that it may use: the fastest counts. Before ``fresh_until_ns``
     :meth:`refresh` does nothing. ``handovers`` are those of each model's lanes: the next node starts one later.
+    ``lane_sets`` are the sets of lanes that its models use, by their numbers in ``sets`` (model -> its set), and
+    ``place_of`` says at which place there a model's set stands. ``kept_ns``, in the same order: how long a request
+    among many keeps the lanes of its models, spread evenly over them.
     """
 
-    __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "_parts", "_parts_version",
-                 "_latencies", "_all", "_handovers", "_behind", "fresh_until_ns", "_known_version")
+    __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "lane_sets", "kept_ns", "place_of",
+                 "_parts", "_parts_version", "_latencies", "_all", "_handovers", "_behind", "fresh_until_ns",
+                 "_known_version")
 
     def __init__(self, app: App, latencies: Mapping[str, Sequence[ModelLatency]],
-                 handovers: Mapping[str, Sequence[Handover]]) -> None:
+                 handovers: Mapping[str, Sequence[Handover]], sets: Mapping[str, int]) -> None:
         self.app = app
+        self.lane_sets = tuple(dict.fromkeys([sets[node.model] for node in app.nodes]))
+        self.place_of = {node.model: self.lane_sets.index(sets[node.model]) for node in app.nodes}
+        self.kept_ns = [0] * len(self.lane_sets)
         self._latencies = latencies
         self._handovers: Dict[str, Sequence[Handover]] = {node.model: handovers[node.model] for node in app.nodes}
         self._all: List[ModelLatency] = [latency for model in dict.fromkeys(node.model for node in app.nodes)
@@ -83,13 +90,17 @@ class AppCosts:
 
     def _recompute(self) -> None:
         cost: Dict[str, int] = {}
+        kept_ns = [0] * len(self.lane_sets)
         alone_ns = share_ns = 0
         for node in self.app.nodes:
             jobs = self._jobs(node) if node.scope is not None else 1
             latencies = self._latencies[node.model]
             cost[node.name] = batch_time_ns(latencies, jobs)
             alone_ns += cost[node.name]
-            share_ns += jobs * share_time_ns(latencies)
+            node_ns = jobs * share_time_ns(latencies)
+            share_ns += node_ns
+            kept_ns[self.place_of[node.model]] += node_ns // len(latencies)
+        self.kept_ns = kept_ns
         self.alone_ns, self.cost_share_ns = alone_ns, share_ns
         rest_ns, rest_lane_ns = self.rest_ns, self.rest_lane_ns
         for node in reversed(self.app.nodes):

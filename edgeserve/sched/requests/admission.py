@@ -1,5 +1,5 @@
 """Who may still come in: the bounds on pending requests, of an app and of the server, shared among clients by weight,
-and the lane time of a class, shared among the clients that want it.
+and the lane time of a class, shared on each set of lanes among the clients that want it.
 
 While there is room everybody comes in. When an app is full, a client below its share takes the place of the newest
 waiting request of the client that is furthest above its own; a client at or above its share is refused. A full server
@@ -14,7 +14,7 @@ the same number of them. This holds for clients whose connections the server kno
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
@@ -61,11 +61,10 @@ class Admission:
     def enter(self, request: RequestRecord) -> None:
         """The request was accepted."""
         self.pending += 1
-        use = request.use
-        if use is not None:
+        for use, lane_ns in request.uses:
             use.pending += 1
-            use.pending_ns += request.cost_share_ns
-            use.shared.total_ns += request.cost_share_ns
+            use.pending_ns += lane_ns
+            use.shared.total_ns += lane_ns
         theirs = self.clients.get(request.share)
         if theirs is None:
             theirs = self.clients[request.share] = {}
@@ -74,11 +73,10 @@ class Admission:
     def leave(self, request: RequestRecord) -> None:
         """The request ended."""
         self.pending -= 1
-        use = request.use
-        if use is not None:
+        for use, lane_ns in request.uses:
             use.pending -= 1
-            use.pending_ns -= request.cost_share_ns
-            use.shared.total_ns -= request.cost_share_ns
+            use.pending_ns -= lane_ns
+            use.shared.total_ns -= lane_ns
         theirs = self.clients[request.share]
         del theirs[request.id]
         if not theirs:
@@ -121,10 +119,10 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
 
 
 class Use:
-    """What one client wants of the lanes in one class: pending requests and lane time, when it last asked, and how much
-    time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too). ``ahead_ns`` is the
-    lane time that it had beyond its part, as of ``ahead_at_ns``. ``recent_ns`` is the lane time that it asked for,
-    faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of all lane time is its
+    """What one client wants of a set of lanes in one class: pending requests and lane time, when it last asked, and how
+    much time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too). ``ahead_ns`` is
+    the lane time that it had beyond its part, as of ``ahead_at_ns``. ``recent_ns`` is the lane time that it asked for,
+    faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time is its
     own, and ``greedy`` says that it wants more.
     """
 
@@ -150,56 +148,53 @@ class Use:
 
 
 class LaneShare:
-    """The lane time of one class on lanes that some apps share, by client.
+    """The lane time of one class on a set of lanes, by client. A request counts as long as it keeps the lanes of its
+    models there, its work spread evenly over them: a model that runs on one lane of four keeps that one.
 
-    Parts are max-min fair: a client has its share of all lane time by weight, and what the others leave of theirs, by
-    what came lately. There is room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the
-    shortest time that a client has. Beyond that a client may have pending what is over in its own time; a greedy one,
-    which wants more than its part, has its part of that room. What it asks beyond is refused. A request that would be
-    late behind what is pending takes the place of the newest waiting requests of the client that is furthest above its
-    part. One client alone is never refused. To what a greedy client has pending counts the lane time that it had, less
-    what its part of the lanes' time was since (a leaky bucket). Changed by the scheduler alone.
+    Parts are max-min fair: a client has its share of the time by weight, and what the others leave of theirs, by what
+    came lately. There is room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the shortest
+    time that a client has. Beyond that a client may have pending what is over in its own time; a greedy one, which
+    wants more than its part, has its part of that room. What it asks beyond is refused. A request that would be late
+    takes the place of the newest waiting requests of the client that is furthest above its part, of those that have
+    work due before. One client alone is never refused. To what a greedy client has pending counts the lane time that it
+    had, less what its part of the time was since (a leaky bucket). Changed by the scheduler alone.
     """
 
-    __slots__ = ("uses", "total_ns", "room_ns", "_lanes", "_fresh_until_ns")
+    __slots__ = ("uses", "total_ns", "room_ns", "_fresh_until_ns")
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self) -> None:
         self.uses: Dict[str, Use] = {}
         self.total_ns = 0
         self.room_ns = NO_HURRY_NS
-        self._lanes = lanes
         self._fresh_until_ns = -1
 
-    def asks(self, request: RequestRecord, now_ns: int) -> bool:
-        """A request came; whether there is room for it without a look at shares."""
+    def asks(self, request: RequestRecord, lane_ns: int, now_ns: int) -> Use:
+        """A request came that keeps these lanes for so long: what its client wants, with it."""
         use = self.uses.get(request.share)
         if use is None:
             use = self.uses[request.share] = Use(self, request.share)
             self._fresh_until_ns = -1
-        request.use = use
-        use.recent_ns = use.recent_by(now_ns) + request.cost_share_ns
+        use.recent_ns = use.recent_by(now_ns) + lane_ns
         use.last_ns = now_ns
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
-        if len(self.uses) == 1:
-            return True
-        if now_ns >= self._fresh_until_ns:
+        if len(self.uses) > 1 and now_ns >= self._fresh_until_ns:
             self._refresh(now_ns, request.app.weights)
-        return len(self.uses) == 1 or self.total_ns + request.cost_share_ns <= self.room_ns
+        return use
 
     def _refresh(self, now_ns: int, weights: Mapping[str, float]) -> None:
         """Who competes now, how much time the most urgent of them has, and the part of each. O(clients * log)."""
         self._fresh_until_ns = now_ns + REFRESH_NS
         slack_ns = NO_HURRY_NS
-        wants: List[Tuple[float, str, float]] = []  # of all lane time for each unit of weight, by whom, its weight
+        wants: List[Tuple[float, str, float]] = []  # of all time for each unit of weight, by whom, its weight
         for share, use in list(self.uses.items()):
             if not use.pending and now_ns - use.last_ns > ACTIVE_NS:
                 del self.uses[share]
             else:
                 slack_ns = min(slack_ns, use.slack_ns)
                 weight = weight_of(share, weights)
-                wants.append((use.recent_by(now_ns) / (ACTIVE_NS * self._lanes * weight), share, weight))
-        self.room_ns = max(1, slack_ns) * self._lanes * ROOM_PERCENT // 100 if slack_ns < NO_HURRY_NS else NO_HURRY_NS
+                wants.append((use.recent_by(now_ns) / (ACTIVE_NS * weight), share, weight))
+        self.room_ns = max(1, slack_ns) * ROOM_PERCENT // 100 if slack_ns < NO_HURRY_NS else NO_HURRY_NS
         self._share_out(sorted(wants))
 
     def _share_out(self, wants: Sequence[Tuple[float, str, float]]) -> None:
@@ -230,58 +225,56 @@ class LaneShare:
         use.ahead_ns = min(self._ahead_ns(use, now_ns) + lane_ns, self.part_ns(use))
 
     def _ahead_ns(self, use: Use, now_ns: int) -> int:
-        """What a client is ahead by now: less what its part of the lanes' time was since the last look, and one whole
-        part at most, whatever a part was while nobody was in a hurry."""
+        """What a client is ahead by now: less what its part of the time was since the last look, and one whole part at
+        most, whatever a part was while nobody was in a hurry."""
         if use.ahead_ns:
-            earned_ns = (now_ns - use.ahead_at_ns) * self._lanes * use.part
+            earned_ns = (now_ns - use.ahead_at_ns) * use.part
             use.ahead_ns = min(int(max(0.0, use.ahead_ns - earned_ns)), self.part_ns(use))
         use.ahead_at_ns = now_ns
         return use.ahead_ns
 
-    def is_within(self, request: RequestRecord, now_ns: int) -> bool:
-        """Whether a request is within what its client may have. (The first of a client always is: it may be dear.)"""
-        use: Use = request.use
+    def is_within(self, use: Use, lane_ns: int, now_ns: int) -> bool:
+        """Whether a client may have so much more lane time pending. (Its first request always may: it may be dear.)"""
+        if len(self.uses) == 1 or self.total_ns + lane_ns <= self.room_ns:
+            return True
         if not use.greedy:
-            return not use.pending or use.pending_ns + request.cost_share_ns <= use.slack_ns * self._lanes
+            return not use.pending or use.pending_ns + lane_ns <= use.slack_ns
         has_ns = use.pending_ns + self._ahead_ns(use, now_ns)
-        return not has_ns or has_ns + request.cost_share_ns <= self.part_ns(use)
+        return not has_ns or has_ns + lane_ns <= self.part_ns(use)
 
-    def is_late(self, request: RequestRecord) -> bool:
-        """Whether a request would end after its deadline behind what is pending and due before it: all of a client but
-        what its longer time leaves for later. O(clients)."""
-        use: Use = request.use
-        within_ns = use.slack_ns * self._lanes - request.cost_share_ns
+    def in_the_way(self, use: Use, lane_ns: int, now_ns: int) -> str:
+        """Who has to make room for a request of ``use``: the client that is furthest above its part, of those that have
+        work due before; ``""`` where the request would be in time, or none is above its part. Of a client that has
+        longer, what can wait until after the request's deadline is not due before. O(clients)."""
+        within_ns = use.slack_ns - lane_ns
         if self.total_ns <= within_ns:
-            return False
-        before_ns = 0
-        for other in self.uses.values():
-            later_ns = other.slack_ns - use.slack_ns if other.slack_ns < NO_HURRY_NS else 0
-            before_ns += max(0, other.pending_ns - max(0, later_ns) * self._lanes)
-        return before_ns > within_ns
-
-    def furthest(self, request: RequestRecord, now_ns: int) -> str:
-        """The client that is furthest above its part, ``""`` if none is but the one that asks."""
-        over = [(use.pending_ns + self._ahead_ns(use, now_ns) - self.part_ns(use), share)
-                for share, use in self.uses.items() if share != request.share and use.pending_ns]
-        over_ns, share = max(over, default=(0, ""))
-        return share if over_ns > 0 else ""
+            return ""
+        before_ns, over_ns, found = 0, 0, ""
+        for share, other in self.uses.items():
+            later_ns = max(0, other.slack_ns - use.slack_ns) if other.slack_ns < NO_HURRY_NS else 0
+            if other.pending_ns > later_ns:
+                before_ns += other.pending_ns - later_ns
+                above_ns = other.pending_ns + self._ahead_ns(other, now_ns) - self.part_ns(other)
+                if above_ns > over_ns and other is not use:
+                    over_ns, found = above_ns, share
+        return found if before_ns > within_ns else ""
 
 
-def lane_shares(apps: Sequence[App], lanes_of: Mapping[str, Sequence[str]]) -> Dict[str, Dict[str, LaneShare]]:
-    """App -> class -> what it shares: apps that share a lane, directly or through others, share all of it."""
-    groups: List[Tuple[List[str], List[str]]] = []
-    for app in apps:
-        names, lanes = [app.name], list(dict.fromkeys([lane for node in app.nodes for lane in lanes_of[node.model]]))
-        rest: List[Tuple[List[str], List[str]]] = []
-        for members, theirs in groups:
-            if any(lane in theirs for lane in lanes):
-                names = members + names
-                lanes = list(dict.fromkeys(theirs + lanes))
-            else:
-                rest.append((members, theirs))
-        groups = [*rest, (names, lanes)]
-    found: Dict[str, Dict[str, LaneShare]] = {}
-    for names, lanes in groups:
-        shared = {klass: LaneShare(max(1, len(lanes))) for klass in CLASSES}
-        found.update((name, shared) for name in names)
-    return found
+def lane_sets(lanes_of: Mapping[str, Sequence[str]]) -> Dict[str, int]:
+    """Model -> the number of its set of lanes: models that may run on one lane, directly or through others, share
+    one."""
+    found: List[Tuple[List[str], Set[str]]] = []
+    for model, lanes in lanes_of.items():
+        models, merged = [model], set(lanes)
+        for other in [item for item in found if not merged.isdisjoint(item[1])]:
+            found.remove(other)
+            models, merged = other[0] + models, merged | other[1]
+        found.append((models, merged))
+    return {model: number for number, (models, _) in enumerate(found) for model in models}
+
+
+def lane_shares(sets_of: Mapping[str, Sequence[int]]) -> Dict[str, Dict[str, Tuple[LaneShare, ...]]]:
+    """App -> class -> the shares of each set of lanes that the app uses, in their order."""
+    shares = {(number, klass): LaneShare() for numbers in sets_of.values() for number in numbers for klass in CLASSES}
+    return {app: {klass: tuple([shares[number, klass] for number in numbers]) for klass in CLASSES}
+            for app, numbers in sets_of.items()}

@@ -93,11 +93,12 @@ class RequestRecord:
     what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
     none. ``skipped`` are branches that were left out since the last action was written.
     ``share`` is whose share of places and of lane time it uses; ``has_owner``: the server knows whose connection it
-    came from. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
+    came from. ``uses``: for each set of lanes what its owner wants of it (``admission.py: Use``), and its own lane
+    time. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
     __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "margin_ns", "client", "share", "has_owner",
-                 "use", "klass", "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes",
+                 "uses", "klass", "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes",
                  "chosen", "cost_share_ns", "breakdown", "log", "done_exits", "failure", "left_out", "part_hints",
                  "policy", "successor_ns", "fates", "quality", "quality_min", "skipped")
 
@@ -113,7 +114,7 @@ class RequestRecord:
         self.client = request.client
         self.share = request.client.partition(SHARE_MARK)[0]
         self.has_owner = len(self.share) < len(self.client)
-        self.use: Any = None  # its part of the lane time of its class (``admission.py: Use``)
+        self.uses: List[Tuple[Any, int]] = []
         self.klass = request.klass
         self.value = request.value
         self.on_late = request.on_late

@@ -91,7 +91,7 @@ class LanguagePolicy(Policy):
         self._xi_ns = round(self._at_least("xi_ms", 0.0) * NS_PER_MS)
         self._batch_max = int(self._at_least("batch", 0.0))
         self._admit = bool(self.options["admit"])
-        self._turn = 0  # steps after which a batch comes back, if that is no 0
+        self._turn = 0  # steps after which a batch comes back; 0: no bound
         sides: Any = self.options["side_lanes"]
         self._sides = tuple([str(lane) for lane in sides])
         self._learnt = Learnt(bool(self.options["correct"]), self._at_least("steps", 1.0))

@@ -22,7 +22,7 @@ def latency_of(*times_ms, lane="l"):
 def costs(nodes, times):
     """``times``: model -> lane time of one job in ms; n jobs take n times that."""
     return AppCosts(app_of(nodes), {model: [latency_of(time_ms)] for model, time_ms in times.items()},
-                    {model: [Handover()] for model in times})
+                    {model: [Handover()] for model in times}, dict.fromkeys(times, 0))
 
 
 def node(name, *after, **keys):
@@ -35,6 +35,14 @@ def test_rests_are_the_longest_path_and_lane_time_counts_every_branch():
     assert made.rest_lane_ns == {"a": 17 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.alone_ns == 18 * MS
     assert made.cost_share_ns == 18 * MS
+
+
+def test_a_request_keeps_each_set_of_lanes_as_long_as_its_models_there_spread_over_their_lanes():
+    made = AppCosts(app_of([node("see"), node("cut", "see"), node("read", "cut")]),
+                    {"see": [latency_of(4)], "cut": [latency_of(6)] * 3, "read": [latency_of(10)]},
+                    {model: [Handover()] for model in ("see", "cut", "read")}, {"see": 7, "cut": 2, "read": 7})
+    assert dict(zip(made.lane_sets, made.kept_ns)) == {7: 14 * MS, 2: 2 * MS}
+    assert [made.lane_sets[made.place_of[model]] for model in ("see", "cut", "read")] == [7, 2, 7]
 
 
 def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
@@ -78,7 +86,7 @@ def test_full_batches_and_a_rest_on_the_lane_that_is_fastest_for_them():
 
 def test_costs_are_made_anew_only_when_a_time_or_a_fan_out_has_changed():
     latency = latency_of(2)
-    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [Handover()]})
+    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [Handover()]}, {"a": 0})
     made.alone_ns = -1  # stays until the costs are made anew
     latency.observe(0, 1, 2 * MS)  # as known
     made.refresh(REFRESH_NS)
@@ -92,7 +100,7 @@ def test_costs_are_made_anew_only_when_a_time_or_a_fan_out_has_changed():
 
 def test_a_time_that_changed_and_was_forgotten_is_the_profiles_again():
     latency = latency_of(2)
-    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [Handover()]})
+    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [Handover()]}, {"a": 0})
     for number in range(3):
         latency.observe(number, 1, 8 * MS)
     made.refresh(REFRESH_NS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, app_of, job
 
-from edgeserve.sched.requests.admission import Admission, LaneShare, to_displace_anywhere
+from edgeserve.sched.requests.admission import Admission, LaneShare, lane_sets, to_displace_anywhere
 
 
 def admission(weights=None, **pending):
@@ -96,27 +96,30 @@ def test_when_the_server_is_full_the_newest_that_waits_of_the_greediest_goes_wha
 
 
 def lane_share(weights=None, on_late="drop", **pending):
-    """One lane; clients that have asked for so many requests of 10 ms, all at 0 and due in 100 ms: room for 66 ms."""
-    shared, app, number = LaneShare(1), app_of("m", weights=weights or {}), 0
+    """One lane; clients that have so many requests of 10 ms pending, that came at 0 and are due in 100 ms."""
+    shared, app, number = LaneShare(), app_of("m", weights=weights or {}), 0
     made = Admission(app)
     for client, count in pending.items():
         for _ in range(count):
             number += 1
-            request = job(number, app, client=client, worth=10, deadline=100, on_late=on_late).request
-            shared.asks(request, 0)
+            request = job(number, app, client=client, deadline=100, on_late=on_late).request
+            request.uses = [(shared.asks(request, 10 * MS, 0), 10 * MS)]
             made.enter(request)
     return shared, app, made
 
 
-def asking(shared, client, now_ms, slo_ms=100, worth=10, on_late="drop"):
-    request = job(99, app_of("m"), client=client, worth=worth, arrival=now_ms, deadline=now_ms + slo_ms,
-                  on_late=on_late).request
-    shared.asks(request, round(now_ms * MS))
-    return request
+def asking(shared, client, now_ms, slo_ms=100, app=None, **fields):
+    """A request of 10 ms comes: what its client wants."""
+    request = job(99, app or app_of("m"), client=client, arrival=now_ms, deadline=now_ms + slo_ms, **fields).request
+    return shared.asks(request, 10 * MS, round(now_ms * MS))
 
 
 def within(shared, client, now_ms, **fields):
-    return shared.is_within(asking(shared, client, now_ms, **fields), round(now_ms * MS))
+    return shared.is_within(asking(shared, client, now_ms, **fields), 10 * MS, round(now_ms * MS))
+
+
+def in_the_way(shared, client, now_ms, **fields):
+    return shared.in_the_way(asking(shared, client, now_ms, **fields), 10 * MS, round(now_ms * MS))
 
 
 def greedy(shared, *clients, from_ms=1.0, until_ms=500.0):
@@ -157,13 +160,13 @@ def test_greedy_clients_share_by_weight():
     shared, app, _ = lane_share({"x": 3}, x=1, y=1)
     for now_ms in range(1, 500, 2):
         for client in "xy":
-            shared.asks(job(99, app, client=client, worth=10, deadline=now_ms + 100).request, now_ms * MS)
+            asking(shared, client, now_ms, app=app)
     assert shared.uses["x"].part == pytest.approx(0.75)
     assert shared.uses["y"].part == pytest.approx(0.25)
 
 
 def test_lane_time_that_a_greedy_client_had_beyond_its_part_counts_until_its_part_has_paid_for_it():
-    shared, *_ = lane_share(x=1, y=1)
+    shared, *_ = lane_share(x=1, y=6)
     greedy(shared, "x", "y")
     assert within(shared, "x", 500)
     shared.had(shared.uses["x"], 20 * MS, {}, 500 * MS)  # of 33 ms that are its part, 10 are pending and 20 were had
@@ -173,7 +176,7 @@ def test_lane_time_that_a_greedy_client_had_beyond_its_part_counts_until_its_par
 
 
 def test_a_greedy_client_without_a_pending_request_is_refused_while_it_is_ahead_by_at_most_a_whole_part():
-    shared, *_ = lane_share(x=1, y=1)
+    shared, *_ = lane_share(x=1, y=6)
     greedy(shared, "x", "y")
     x = shared.uses["x"]
     shared.had(x, 1000 * MS, {}, 500 * MS)
@@ -185,37 +188,45 @@ def test_a_greedy_client_without_a_pending_request_is_refused_while_it_is_ahead_
     assert within(shared, "x", 586)
 
 
-def test_the_newest_of_who_is_furthest_above_its_part_goes_where_another_would_be_late():
+def test_who_is_furthest_above_its_part_makes_room_where_another_would_be_late():
     shared, *_ = lane_share(x=6, y=4, z=1)
-    assert not shared.is_late(asking(shared, "z", 0, slo_ms=120))
-    late = asking(shared, "z", 0)
-    assert shared.is_late(late)
-    assert shared.furthest(late, 0) == "x"
+    assert in_the_way(shared, "z", 0, slo_ms=120) == ""
+    assert in_the_way(shared, "z", 0) == "x"
     greedy(shared, "x", "y")
     shared.had(shared.uses["y"], 60 * MS, {}, 500 * MS)
-    assert shared.furthest(late, 500 * MS) == "y"
-    assert shared.furthest(late, 600 * MS) == "x"  # its part has paid for what y had
+    assert in_the_way(shared, "z", 500) == "y"
+    assert in_the_way(shared, "z", 600) == "x"  # its part has paid for what y had
 
 
 def test_what_is_due_later_makes_nobody_late():
     shared, *_ = lane_share(x=10)
-    assert shared.is_late(asking(shared, "y", 0, slo_ms=99))  # behind 100 ms of x, of which 1 can be later
+    assert in_the_way(shared, "y", 0, slo_ms=99) == "x"  # 100 ms of x, of which 1 can be later
     shared, *_ = lane_share(x=8)
-    assert not shared.is_late(asking(shared, "y", 0, slo_ms=80))  # behind 60 ms of x: the other 20 can be later
-    assert not shared.is_late(asking(shared, "y", 0, slo_ms=99))
+    assert in_the_way(shared, "y", 0, slo_ms=80) == ""  # behind 60 ms of x: the other 20 can be later
+    assert in_the_way(shared, "y", 0, slo_ms=99) == ""
+
+
+def test_who_has_longer_makes_no_room_since_that_would_not_help():
+    """``x`` has most pending, and is far above its part; ``y`` alone stands before ``z``."""
+    shared, *_ = lane_share(x=40, y=4)
+    asking(shared, "x", 0, slo_ms=1000)
+    asking(shared, "y", 0, slo_ms=45)
+    assert in_the_way(shared, "z", 0, slo_ms=45) == "y"
 
 
 def test_nobody_is_above_its_part_who_has_exactly_that():
     shared, *_ = lane_share(x=2, y=1)
-    late = asking(shared, "y", 0)
+    asking(shared, "y", 0, slo_ms=30)
     part_ns = shared.part_ns(shared.uses["x"])
-    for has_ns, furthest in ((part_ns - 1, ""), (part_ns, ""), (part_ns + 1, "x")):
+    for has_ns, found in ((part_ns - 1, ""), (part_ns, ""), (part_ns + 1, "x")):
         shared.uses["x"].pending_ns = has_ns
-        assert shared.furthest(late, 0) == furthest
+        shared.total_ns = 100 * MS
+        shared.uses["y"].pending_ns = 100 * MS
+        assert in_the_way(shared, "y", 0) == found
 
 
 def test_what_a_client_had_while_nobody_was_in_a_hurry_does_not_lock_it_out():
-    shared, *_ = lane_share(x=1, y=1)
+    shared, *_ = lane_share(x=1, y=6)
     greedy(shared, "x", "y")
     x = shared.uses["x"]
     room_ns, shared.room_ns = shared.room_ns, 2**62
@@ -236,12 +247,18 @@ def test_work_that_returns_when_all_who_asked_are_gone_counts_for_nobody():
 
 
 def test_a_client_whose_requests_have_ended_is_forgotten_and_one_that_waits_is_not():
-    shared, app = LaneShare(1), app_of("m")
-    made, requests = Admission(app), {}
-    for number, client in enumerate(("x", "y", "z")):
-        requests[client] = job(number, app, client=client, worth=10).request
-        shared.asks(requests[client], 0)
-        made.enter(requests[client])
-    made.leave(requests["x"])
+    shared, _, made = lane_share(x=1, y=1, z=1)
+    made.leave(made.clients["x"][1])
     shared.had(shared.uses["z"], 10 * MS, {}, 2000 * MS)
     assert sorted(shared.uses) == ["y", "z"]
+
+
+# --- sets of lanes ----------------------------------------------------------------------------------------------------
+
+
+def test_models_that_meet_on_a_lane_share_a_set_and_others_do_not():
+    found = lane_sets({"m": ["gpu0"], "n": ["cpu0", "cpu1"], "x": ["gpu0", "gpu1"], "z": ["cpu2"]})
+    assert found["m"] == found["x"]
+    assert len({found["m"], found["n"], found["z"]}) == 3
+    joined = lane_sets({"m": ["gpu0"], "n": ["cpu0"], "x": ["gpu0", "cpu0"]})
+    assert len(set(joined.values())) == 1
