@@ -73,8 +73,6 @@ def asking(question, tokens=(), **settings):
     asyncio.run(run())
 
 
-
-
 def infer(channel, data, token=""):
     """A call with one request."""
     return channel.unary_unary(f"/{SERVICE}/ModelInfer")(data, timeout=WAIT_S, metadata=shown(token))
@@ -173,6 +171,26 @@ def test_what_has_no_room_is_refused_and_all_room_comes_back():
         for size in (700 * KIB, -1, 700 * KIB):
             asked = infer(channel, request_of(600 * KIB, "", size))
             assert await (asked if size > 0 else refused(asked, "INVALID_ARGUMENT"))
+
+    asking(question, body_bytes_max=MIB, grpc_bytes_max=MIB)
+
+
+def test_calls_that_are_given_up_amid_requests_and_answers_give_all_room_back():
+    async def question(service, channel):
+        for index in range(24):
+            call = stream(channel)
+            for _ in range(1 + index % 4):
+                await call.write(request_of(10 * KIB, answer=100 * KIB))
+            asked = infer(channel, request_of(50 * KIB, answer=10))
+            await asyncio.sleep(0.002 * (index % 5))
+            call.cancel()
+            asked.cancel()
+        while True:  # one client has three quarters at most
+            try:
+                assert await infer(channel, request_of(700 * KIB))
+                return
+            except grpc.RpcError:  # not yet
+                await asyncio.sleep(0.05)
 
     asking(question, body_bytes_max=MIB, grpc_bytes_max=MIB)
 
