@@ -135,3 +135,14 @@ def test_what_is_lost_or_over_but_still_running_is_in_order(world):
     world.stream["voice", "v"].active = SimpleNamespace(ended=True, running=1)
     with pytest.raises(AssertionError, match="queued: False"):  # not: "is over"
         world.scheduler.check()
+
+
+def test_lane_time_that_no_open_request_keeps_is_noticed():
+    driver = Driver({"m": {1: 10}}, {"a": "m"})
+    driver.arrive("a", client="pid:1 #1")
+    shared = driver.scheduler.state.lane_shares["a"]["normal"][0]
+    assert shared.total_ns > 0
+    for counted in (shared.total_ns - 1, 0):
+        shared.total_ns = counted
+        with pytest.raises(AssertionError, match="lane time pending"):
+            driver.scheduler.check()
